@@ -6,9 +6,9 @@
 
 MODEL is a Hugging Face model directory, the workdir of a run, or a name on the Hugging Face hub. Texts come as arguments, from
 --input=FILE or from standard input: one text per line (with TABs between the fields of verbs that take several), or JSON objects
-(--jsonl, or a name that ends in .jsonl); files may be gzipped (.gz). The predictions are in the order of the input. A line
-without a prediction is reported with its number; the other lines are predicted, and the exit status is 1. Blank lines are
-skipped, except by `embed`, which writes a row for each line: NaN in a .npy, null in JSON.
+(--jsonl, or a name that ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). The predictions are in the
+order of the input. A line without a prediction is reported with its number; the other lines are predicted, and the exit status
+is 1. Blank lines are skipped, except by `embed`, which writes a row for each line: NaN in a .npy, null in JSON.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _parser(name: str, verb: Verb) -> FlagParser:
     parser.may_be_in_bucket = ("--model", "--input", "--output")
     parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz, .zst; - is stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
     parser.add_argument("--output", type=nonempty, metavar="FILE", help="writes JSON lines, also .gz; .npy for embed")
     profile = "batches to profile, counted from 0, into profile/ beside the output"

@@ -12,7 +12,7 @@ from bert_jax.tasks.readers.tables import note
 
 
 class Treebank:
-    """The sentences of a CoNLL-U file of any size, which is read anew by each iteration; `.gz` is decompressed.
+    """The sentences of a CoNLL-U file of any size, which is read anew by each iteration; a compressed file is decompressed.
 
     Multiword tokens ("1-2") and empty nodes ("8.1") are left out: their syntactic words are there. A sentence that cannot be read
     is told to `report` as a sentence with file and line, counted in `failed` and left out. Raises UserError where the file cannot

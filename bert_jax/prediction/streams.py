@@ -8,7 +8,7 @@ after it are read.
 from __future__ import annotations
 
 import contextlib
-import gzip
+import io
 import json
 import os
 import pathlib
@@ -16,7 +16,6 @@ import stat
 import sys
 import threading
 import weakref
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO
@@ -25,6 +24,7 @@ from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import fetched
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, compression, damage, open_packed, recognise
 from bert_jax.tasks.readers.tables import is_utf8, split_lines
 
 MOST_BYTES = 64 << 20
@@ -33,9 +33,7 @@ READ_AHEAD_BYTES = 32 << 20
 """The reading thread stops when the records that wait reach this size."""
 COUNTED_BYTES = 1 << 30
 """The lines of a larger file are not counted, so there is no estimate of the time left."""
-_File = IO[bytes] | gzip.GzipFile
 _BOM = b"\xef\xbb\xbf"
-_PACKED = {b"\x1f\x8b": "gzip", b"BZh91AY&SY": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 
 
 @dataclass(frozen=True)
@@ -87,10 +85,10 @@ def read_records(
 ) -> Records:
     """The records of `texts`, else of the file `input_path` ("-": standard input), else of `stdin` (default: sys.stdin).
 
-    A file is opened at once, so that a misspelt path is reported before the model is loaded. `.gz` is decompressed; `.jsonl` and
-    `.jsonl.gz` hold JSON, and with `jsonl` every input does. With `blank_lines` a blank line is a record too, except at a
-    terminal. Raises UserError for both texts and a file, for no input, and for a file that cannot be read; the latter also while
-    the records are iterated over.
+    A file is opened at once, so that a misspelt path is reported before the model is loaded. A compressed file is decompressed,
+    by its name (`formats.COMPRESSIONS`); `.jsonl`, compressed or not, holds JSON, and with `jsonl` every input does. With
+    `blank_lines` a blank line is a record too, except at a terminal. Raises UserError for both texts and a file, for no input,
+    and for a file that cannot be read; the latter also while the records are iterated over.
     """
     if texts and input_path:
         raise UserError("both texts and --input are given; give the texts as arguments, or --input=FILE, not both")
@@ -100,7 +98,7 @@ def read_records(
     if input_path and input_path != "-":
         path = fetched(input_path, "--input")
         file = _open(input_path if path == pathlib.Path(input_path) else str(path))
-        jsonl = jsonl or path.name.removesuffix(".gz").endswith(".jsonl")
+        jsonl = jsonl or bare_name(path.name).endswith(".jsonl")
         read = _file_records(file, input_path, fields, jsonl, blank_lines)
         return Records(read, count=lambda: _count_lines(path), file=_regular(file))
     stdin = stdin or sys.stdin
@@ -181,10 +179,10 @@ class _ReadAhead:
                 self._changed.notify_all()
 
 
-def _open(path: str) -> _File:
+def _open(path: str) -> IO[bytes]:
     try:
-        return gzip.open(path, "rb") if path.endswith(".gz") else pathlib.Path(path).open("rb")
-    except OSError as error:
+        return open_packed(path)
+    except UNREADABLE as error:
         _unreadable(path, error)
 
 
@@ -195,7 +193,8 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
         raise UserError(f"--input={missing_path(path)} cannot be read: {reason}; name an existing file") from error
     if reason:
         raise UserError(f"{name} cannot be read: {reason}; name a text file that you may read") from error
-    raise UserError(f"{name} cannot be read: it is not a whole gzip file ({error}); copy or make it again") from error
+    fault = damage(path, error) or f"damaged ({error})"
+    raise UserError(f"{name} cannot be read: it is {fault}; copy or make it again") from error
 
 
 def _regular(file: Any) -> os.stat_result | None:
@@ -215,22 +214,23 @@ def _own(stdin: TextIO) -> IO[bytes]:
         return stdin.buffer
 
 
-def _file_records(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
+def _file_records(file: IO[bytes], name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
     records = _read(file, name, fields, jsonl, blank_lines)
     weakref.finalize(records, file.close).atexit = False  # for a generator that is never started, whose `with` does not run
     return records
 
 
-def _read(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
+def _read(file: IO[bytes], name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
     parse = _json_record if jsonl else _text_record
     only = fields[0].name if len(fields) == 1 and not (jsonl or fields[0].many or fields[0].number) else None
     whole = fields[0].name if fields[0].whole else None
     try:
         with file:
+            head = file.peek(HEAD_BYTES) if isinstance(file, io.BufferedReader) else b""
             for number, line in enumerate(_lines(file), 1):
                 place = f"{name}, line {number}: "
                 if number == 1:
-                    _check_first(name, line, fields, jsonl)
+                    _check_first(name, head or line, line, fields, jsonl)
                 text, problem = _decoded(line)
                 if problem:
                     yield Record(number, place, problem=problem, size=len(line))
@@ -245,24 +245,23 @@ def _read(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_li
                     yield replace(parse(number, place, text, fields), size=len(line))
                 elif blank_lines:
                     yield Record(number, place, blank=True, size=len(line))
-    except (OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         _unreadable(name, error)
 
 
-def _check_first(name: str, line: bytes, fields: Sequence[Field], jsonl: bool) -> None:
-    """Raises UserError for a compressed file, and warns if lines look like JSON but are read as text."""
-    if packing := next((packing for first, packing in _PACKED.items() if line.startswith(first)), None):
-        remedy = "give it a name that ends in .gz, or decompress it first" if packing == "gzip" else "decompress it first"
-        raise UserError(f"{name} is compressed with {packing}; {remedy}")
+def _check_first(name: str, head: bytes, line: bytes, fields: Sequence[Field], jsonl: bool) -> None:
+    """Raises UserError for a file that is not text, and warns if lines look like JSON but are read as text."""
+    if found := recognise(head[:HEAD_BYTES], name):
+        raise UserError(f"{name} {found.what}, not text; {found.remedy}")
     if jsonl or not line.startswith(b"{"):
         return
     with contextlib.suppress(ValueError):
-        found = [field.name for field in fields if field.name in parse_json(line)]
-        if found:
-            print(f"{name} is read as text, but its first line is JSON with {found[0]!r}; --jsonl reads JSON", file=sys.stderr)
+        held = [field.name for field in fields if field.name in parse_json(line)]
+        if held:
+            print(f"{name} is read as text, but its first line is JSON with {held[0]!r}; --jsonl reads JSON", file=sys.stderr)
 
 
-def _lines(file: _File) -> Iterator[bytes]:
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
     """The lines of a file; of a longer line, the first MOST_BYTES."""
     while line := file.readline(MOST_BYTES):
         rest = line
@@ -364,7 +363,7 @@ def _problem(of: Field, given: JsonObject) -> str | None:
 
 def _count_lines(path: pathlib.Path) -> int | None:
     """The number of lines of a file; None if it is compressed, no regular file, or larger than COUNTED_BYTES."""
-    if path.suffix == ".gz" or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
+    if compression(path.name) or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
         return None
     count, last = 0, b""
     with path.open("rb") as file:

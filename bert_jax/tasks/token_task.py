@@ -25,6 +25,7 @@ from bert_jax.examples.labelled import Feature
 from bert_jax.heads.outputs import MOST_CONSTANTS
 from bert_jax.heads.token import TokenHead
 from bert_jax.interface.words import counted
+from bert_jax.storage.formats import COMPRESSIONS
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
 from bert_jax.tasks.examples import WordsExample
@@ -47,7 +48,7 @@ _FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
         read_conll,
         {"train": ("wnut17train.conll",), "dev": ("emerging.dev.conll",), "test": ("emerging.test.annotated",)},
     ),
-    "pos": (read_conllu, {split: (f"*{split}.conllu", f"*{split}.conllu.gz") for split in SPLITS}),
+    "pos": (read_conllu, {split: tuple(f"*{split}.conllu{end}" for end in ("", *COMPRESSIONS)) for split in SPLITS}),
 }
 """The reader and the names of the files of each task; of several patterns the first that matches counts."""
 NAMES = (*_FILES, "own/token")

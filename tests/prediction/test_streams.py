@@ -252,9 +252,9 @@ def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
 @pytest.mark.parametrize(
     ("pack", "message"),
     [
-        (gzip.compress, "in.txt is compressed with gzip; give it a name that ends in .gz, or decompress it first"),
-        (bz2.compress, "in.txt is compressed with bzip2; decompress it first"),
-        (lzma.compress, "in.txt is compressed with xz; decompress it first"),
+        (gzip.compress, "in.txt is compressed with gzip, not text; give it a name that ends in .gz, or decompress it first"),
+        (bz2.compress, "in.txt is compressed with bzip2, not text; give it a name that ends in .bz2, or decompress it first"),
+        (lzma.compress, "in.txt is compressed with xz, not text; give it a name that ends in .xz, or decompress it first"),
     ],
 )
 def test_a_packed_file_that_its_name_does_not_show_is_refused(tmp_path, pack, message):

@@ -19,7 +19,7 @@ from bert_jax.interface.words import counted
 
 def coreference_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `coreference`."""
-    formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz"
+    formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
     parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
     choose_help = "a file to choose heads on (every other document of --input, from the first on)"
     parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)

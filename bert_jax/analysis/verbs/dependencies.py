@@ -27,7 +27,7 @@ from bert_jax.interface.words import counted
 
 def dependencies_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `dependencies`."""
-    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz")
+    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
     choose_help = "a treebank to choose heads and offsets on (every other sentence of --input, from the first on)"
     parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
     control_help = "measure a control too; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())

@@ -26,7 +26,7 @@ def neighbours_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `neighbours`."""
     whole, counts = InRange(int, Interval(ge=0, le=MAX_COUNT)), InRange(int, COUNT)
     parser.add_argument("words", nargs="+", metavar="WORD", help="a word, or a sentence with one in brackets: 'a [bank] of sand'")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="the text to look in: a line each, or .jsonl; also .gz")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="the text to look in: a line each, or .jsonl (.gz, .zst)")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
     parser.add_argument("--layer", type=whole, action="append", default=[], metavar="N", help="0: embeddings; repeatable (all)")
     parser.add_argument("--count", type=counts, default=Neighbouring.count, metavar="N", help="nearest ones that are kept (10)")

@@ -25,7 +25,7 @@ CONTROL = "random-weights"
 def probe_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `probe`."""
     add = parser.add_argument
-    add("--input", type=nonempty, required=True, metavar="FILE", help="to train on: .conllu or a CoNLL file; also .gz")
+    add("--input", type=nonempty, required=True, metavar="FILE", help="to train on: .conllu or a CoNLL file; also .gz, .zst")
     add("--eval", type=nonempty, required=True, metavar="FILE", help="to score on, of the same format")
     column = InRange(int, Interval(ge=-100, le=100))
     add("--column", type=column, default=-1, help="of the tags of a CoNLL file, from 0, or from the last (-1)")

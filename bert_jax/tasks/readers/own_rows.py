@@ -10,6 +10,7 @@ from typing import Any
 
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
+from bert_jax.storage.formats import bare_name
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, is_utf8, read_table, read_text, split_lines
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
@@ -70,8 +71,8 @@ def short(value: Json) -> str:
 
 
 def suffix(path: pathlib.Path) -> str:
-    """The suffix of a file's name, ignoring `.gz`."""
-    return pathlib.Path(path.name.removesuffix(".gz")).suffix
+    """The suffix of a file's name, without the one of a compression."""
+    return pathlib.Path(bare_name(path.name)).suffix
 
 
 def read_own_rows(

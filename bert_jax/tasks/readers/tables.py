@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
 import pathlib
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,6 +14,7 @@ from typing import TypeVar
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
 from bert_jax.interface.words import counted, cut
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, damage, open_packed, recognise
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
@@ -44,19 +43,20 @@ class Place:
 
 
 def read_text(path: pathlib.Path) -> str:
-    """The text of a file without its byte order mark; a `.gz` file is decompressed.
+    """The text of a file without its byte order mark; a compressed file is decompressed.
 
-    Raises UserError for a file that is missing, damaged, empty, or not UTF-8 (with the byte and the line).
+    Raises UserError for a file that is missing, damaged, empty, of another format, or not UTF-8 (with the byte and the line).
     """
     try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
-    except OSError as error:
-        reason = error.strerror or error
+        with open_packed(path) as file:
+            data = file.read()
+    except UNREADABLE as error:
+        if fault := damage(path.name, error):
+            raise UserError(f"{path} is {fault}; fetch it again") from error
+        reason = getattr(error, "strerror", None) or error
         raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
+    if found := recognise(data[:HEAD_BYTES], path.name):
+        raise UserError(f"{path} {found.what}, not text; {found.remedy}")
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
