@@ -11,6 +11,11 @@ predictions/ and model/ are those of the best run. The same command continues an
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.finetune", check="bert_jax.runtime.flags:check_flags")
+
 import contextlib
 import functools
 import logging
@@ -32,7 +37,6 @@ from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.metrics.ledger import Activity, goodput_line
 from bert_jax.metrics.profile import Profile
@@ -216,7 +220,3 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
             lambda one, directory, devices: finetune(Job(one, run, directory, devices, inputs)),
             lambda result: finish(result, run, inputs),
         )
-
-
-if __name__ == "__main__":
-    run_verb(main)

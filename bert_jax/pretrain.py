@@ -12,6 +12,11 @@ prints training step 1234 of that run once more: the texts of its batch, the los
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.pretrain", check="bert_jax.runtime.flags:check_flags")
+
 import bisect
 import functools
 import logging
@@ -29,7 +34,6 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.staging import staged
 from bert_jax.corpus.store import Corpus, open_splits
 from bert_jax.corpus.verification import Verification, verify
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.words import counted
 from bert_jax.metrics.ledger import Activity, Ledger, goodput_line
 from bert_jax.metrics.writer import RESULTS
@@ -233,7 +237,3 @@ def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]])
     for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
         print(line)
     return 0
-
-
-if __name__ == "__main__":
-    run_verb(main)

@@ -42,6 +42,16 @@ def nonempty_path(text: str) -> pathlib.Path:
     return pathlib.Path(nonempty(text))
 
 
+def steps_to_profile(text: str) -> range:
+    """The steps that `text`, FIRST:LAST, names: the `type=` of the flag. Raises argparse.ArgumentTypeError for any other text."""
+    numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
+    if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
+        raise argparse.ArgumentTypeError(
+            f"={text} must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five after step 10"
+        )
+    return steps
+
+
 class FlagParser(argparse.ArgumentParser):
     """argparse that raises `UserError`, suggests the most similar flag for an unknown one, and rejects a flag given twice with
     different values."""

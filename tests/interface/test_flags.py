@@ -68,8 +68,8 @@ def test_a_path_in_a_bucket_is_for_the_flags_that_may_have_one_and_for_texts():
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("HOME", "/at/home")
-    return "/at/home"
+    monkeypatch.setenv("HOME", "/at/ada")
+    return "/at/ada"
 
 
 def test_a_tilde_is_the_home_directory_in_every_flag_and_in_no_text(home: str):

@@ -24,9 +24,9 @@ def test_the_cache_lies_where_it_is_said_or_in_the_users_cache(monkeypatch: pyte
     assert cache_directory() == pathlib.Path("/xdg/bert_jax")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_directory() == tmp_path / ".cache" / "bert_jax"
-    monkeypatch.setenv("HOME", "/at/home")
+    monkeypatch.setenv("HOME", "/at/ada")
     monkeypatch.setenv("BERT_JAX_CACHE", "~/disk")
-    assert cache_directory() == pathlib.Path("/at/home/disk")
+    assert cache_directory() == pathlib.Path("/at/ada/disk")
 
 
 def test_without_a_home_directory_the_place_of_the_cache_is_asked_for(monkeypatch: pytest.MonkeyPatch):
@@ -41,6 +41,6 @@ def test_without_a_home_directory_the_place_of_the_cache_is_asked_for(monkeypatc
 
 
 def test_a_local_path_begins_in_the_home_directory_where_it_begins_with_a_tilde(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", "/at/home")
-    assert checked("~/runs/a", "--output") == "/at/home/runs/a"
+    monkeypatch.setenv("HOME", "/at/ada")
+    assert checked("~/runs/a", "--output") == "/at/ada/runs/a"
     assert checked("gs://bucket/~/a", "--output") == "gs://bucket/~/a"
