@@ -98,7 +98,8 @@ def finetune(job: Job) -> JsonObject | None:
         # -------------------------------------------------------------------------------------------------------------- the loop
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
-            saver = Saver(checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints, run.mirror)
+            kept = checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints
+            saver = Saver(*kept, run.mirror, run.require_in_place)
             state, is_whole = train_task(job, state, best, run_log, saver, profile)
             step = int(state.step)
 

@@ -113,7 +113,7 @@ def pretrain(
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
         verified = run.ledger.during(Activity.STAGING)(verified)
-        saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror)
+        saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror, in_place=run.require_in_place)
         while step < last_step and not stopped:
             index = bisect.bisect(starts, step) - 1
             with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):

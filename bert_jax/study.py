@@ -98,6 +98,7 @@ def _write(whole: Planned, run: Run) -> None:
     """Writes the table and the picture of the parts that are done."""
     if run.share.index:
         return
+    run.require_in_place()
     content = table(whole)
     write_json(run.workdir / TABLE, content)
     write_text(run.workdir / TEXT, report.markdown(content))

@@ -123,7 +123,7 @@ _REMEDIES = {
 
 _NO_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment")
 """What the loader of libraries says where there is no memory for one."""
-_NO_BACKEND = re.compile(r"Unable to initialize backend '(?P<name>[^']*)': (?P<reason>.*?)(?: \((?:set JAX_|you may need)[^()]*\))?$", re.S)
+_NO_BACKEND = re.compile(r"Unable to initialize backend '(?P<name>[^']*)': (?P<reason>.*?)(?: \((?:set|you) [^()]*\))?$", re.S)
 _REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX flag (?P<flag>jax_\w+)")
 
 
