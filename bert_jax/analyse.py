@@ -18,6 +18,11 @@ it shows.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.analyse")
+
 import sys
 from collections.abc import Sequence
 
@@ -30,7 +35,7 @@ from bert_jax.analysis.verbs.neighbours import NEIGHBOURS
 from bert_jax.analysis.verbs.probe import PROBE
 from bert_jax.analysis.verbs.verb import Verb
 from bert_jax.analysis.verbs.vocabulary import VOCABULARY
-from bert_jax.interface.command import choose_verb, run_verb
+from bert_jax.interface.command import choose_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.storage.mirror import uploaded
@@ -68,7 +73,3 @@ def _parser(name: str, verb: Verb) -> FlagParser:
     parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
     verb.add_flags(parser)
     return parser
-
-
-if __name__ == "__main__":
-    run_verb(main)

@@ -13,6 +13,11 @@ with --drop=PART. --step takes the weights of a checkpoint of a pretraining run,
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.convert")
+
 import argparse
 import contextlib
 import tempfile
@@ -21,7 +26,6 @@ from collections.abc import Iterator, Sequence
 from annotated_types import Interval
 
 from bert_jax.heads.outputs import PROBLEMS
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import COUNT, SEED, InRange
 from bert_jax.interop.conversion import changed, check_flags, model_lines, part_lines, read_all, written
@@ -128,7 +132,3 @@ def _layers(text: str) -> list[int]:
     if not all(name.isdecimal() for name in _list(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers such as 0,2,4")
     return [int(name) for name in _list(text)]
-
-
-if __name__ == "__main__":
-    run_verb(main)

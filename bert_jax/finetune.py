@@ -11,6 +11,11 @@ predictions/ and model/ are those of the best run. The same command continues an
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.finetune", check="bert_jax.runtime.flags:check_flags")
+
 import contextlib
 import functools
 import logging
@@ -32,7 +37,6 @@ from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.metrics.ledger import Activity, goodput_line
 from bert_jax.metrics.profile import Profile
@@ -94,7 +98,8 @@ def finetune(job: Job) -> JsonObject | None:
         # -------------------------------------------------------------------------------------------------------------- the loop
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
-            saver = Saver(checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints, run.mirror)
+            kept = checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints
+            saver = Saver(*kept, run.mirror, run.require_in_place)
             state, is_whole = train_task(job, state, best, run_log, saver, profile)
             step = int(state.step)
 
@@ -216,7 +221,3 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
             lambda one, directory, devices: finetune(Job(one, run, directory, devices, inputs)),
             lambda result: finish(result, run, inputs),
         )
-
-
-if __name__ == "__main__":
-    run_verb(main)

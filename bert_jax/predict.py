@@ -13,6 +13,11 @@ is 1. Blank lines are skipped, except by `embed`, which writes a row for each li
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.predict")
+
 import argparse
 import dataclasses
 import pathlib
@@ -24,11 +29,11 @@ from annotated_types import Interval
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.interface.command import choose_verb, run_verb
-from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.command import choose_verb
+from bert_jax.interface.flags import FlagParser, nonempty, steps_to_profile
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, SEED, InRange
 from bert_jax.interface.words import counted
-from bert_jax.metrics.profile import PROFILE, Profile, steps_to_profile
+from bert_jax.metrics.profile import PROFILE, Profile
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
 from bert_jax.prediction.engine import Engine
@@ -231,7 +236,3 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not numbers with commas between them") from None
-
-
-if __name__ == "__main__":
-    run_verb(main)

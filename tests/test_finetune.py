@@ -172,7 +172,7 @@ class Frame:
         data = types.SimpleNamespace(dev=["dev", "dev_other"], scored_tests=["test"], task=task)
         run = types.SimpleNamespace(
             profile=types.SimpleNamespace(of_run=notes.of("profile of", "profile")), is_first=self.is_first,
-            durable=lambda path: f"durable {path}", watchdog="watchdog", mirror="mirror",
+            durable=lambda path: f"durable {path}", watchdog="watchdog", mirror="mirror", require_in_place="in place",
         )  # fmt: skip
         totals = {"goodput": 0.5, "starts": 1, "seconds": {}}
         ledger = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
@@ -212,7 +212,7 @@ class Frame:
 
     def saver_(self, *given: object) -> Any:
         best = self.best
-        assert given == (self.states, "metrics", "watchdog", best.ensure_saved, best.checkpoints, "mirror")
+        assert given == (self.states, "metrics", "watchdog", best.ensure_saved, best.checkpoints, "mirror", "in place")
         self.saver: Any = types.SimpleNamespace(finish=self.notes.of("last save", self.unsaved))
         return self.saver
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.corpus.__main__")
+
 import argparse
 import pathlib
 import re
@@ -25,7 +30,6 @@ from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.verification import verify
 from bert_jax.corpus.workers import available_cores
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import byte_unit, counted
@@ -312,7 +316,3 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
             _TRAINERS[flags.train_vocab](documents, flags.vocab_size, recipe["lowercase"], flags.max_word_characters), directory
         )
     return load_tokenizer(directory)
-
-
-if __name__ == "__main__":
-    run_verb(main)

@@ -84,6 +84,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""
         if not window:
             return
+        self._job.run.require_in_place()
         values = {name: float(value) for name, value in window.items()}
         steps, since = max(values["steps"], 1.0), step - self._done
         flops = values["packed_rows"] * self._job.row_flops
@@ -107,6 +108,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def evaluation(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Writes the scores of every dev split as log lines and a record, and draws the curves."""
+        self._job.run.require_in_place()
         for split, own in scores.items():
             self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._job.data.baselines[split].bar)}")
         if self.metrics:

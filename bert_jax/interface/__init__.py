@@ -10,5 +10,5 @@ In: a command line, counts, errors. Out: parsed flags, checked values, lines of 
     progress.py       Progress: one line with an estimate of the time left
     python_files.py   loads experiment files and task modules; an exception in one becomes a UserError that shows its lines
     exit_statuses.py  HUNG, and the exit statuses after which the same command is started again
-    command.py        run_verb: runs the `main` of a command; turns errors into one sentence and an exit status
+    command.py        run_command: imports a command and runs its `main`; turns errors into one sentence and an exit status
 """

@@ -83,6 +83,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
 
     def training(self, step: int, phase: Phase, window: Mapping[str, Any]) -> None:
         """Writes a log line and a record in `metrics.jsonl`: means over the steps since the last one, whose sums are `window`."""
+        self._run.require_in_place()
         rows, steps = float(window["rows"]), max(float(window["steps"]), 1.0)
         flops = rows * phase_row_flops(self._experiment, phase.index, self._teacher)
         self.throughput.add(rows=rows, tokens=float(window["tokens"]), flops=flops)
@@ -103,6 +104,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
 
     def evaluation(self, step: int, scores: dict[str, float]) -> None:
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
+        self._run.require_in_place()
         self.scores = scores
         measure = token_measure(scores)
         line = f"held out after step {step:,}: {TOKENS[measure]} accuracy {100 * scores[f'{measure}_accuracy']:.1f} %"

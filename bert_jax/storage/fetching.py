@@ -57,7 +57,7 @@ def fetched(
     """
     text = checked(os.fspath(path), name)
     if not is_remote(text):
-        return pathlib.Path(path)
+        return pathlib.Path(text)
     copy = copy_place(text)
     if objects := listed(text, deep=deep):
         fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep)

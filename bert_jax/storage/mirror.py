@@ -212,7 +212,7 @@ def uploaded(
     """
     remote = checked(output, name)
     if not is_remote(remote):
-        yield output
+        yield remote
         return
     require_bucket(remote)
     with Mirror(remote, f"-{name.strip('-')}", last=last) as mirror:
@@ -229,7 +229,7 @@ def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
     the block, with what was written beside it, if there was no error."""
     remote = checked(output or "", name)
     if not is_remote(remote):
-        yield output
+        yield remote or output
         return
     require_bucket(remote)
     above, last = remote.rsplit("/", 1)

@@ -56,7 +56,7 @@ def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
 def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     patient: list[str] = []
     watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
-    run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=watchdog)
+    run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None)
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
     batches = LabelledBatches(features, shape, 4, 0, row_multiple=1, pad_id=0)
@@ -221,7 +221,8 @@ def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
 
 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
-    run = types.SimpleNamespace(workdir=tmp_path, is_first=False, watchdog=types.SimpleNamespace(alive=lambda doing: None))
+    watchdog = types.SimpleNamespace(alive=lambda doing: None)
+    run = types.SimpleNamespace(workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None)
     with FinetuningLog(job_in(tmp_path, run=run), 0) as log:
         log.training(1, window())
         log.evaluation(1, {"dev": {"f1": 0.5}})

@@ -22,7 +22,7 @@ from annotated_types import Interval
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.outputs import OUTPUTS, PROBLEMS, Label
-from bert_jax.interface.ranges import Name, OneOf, check_ranges
+from bert_jax.interface.ranges import Name, OneOf, PathText, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.own_rows import Row, read_own_rows, short, suffix
@@ -41,9 +41,9 @@ class OwnDataConfig:
     """The settings of `config.task.own`: the files and the names of their columns. Columns that the kind of head does not need
     are ignored."""
 
-    train: str | None = None
-    dev: str | None = None
-    test: str | None = None  # the columns of labels and answers may be missing
+    train: PathText | None = None
+    dev: PathText | None = None
+    test: PathText | None = None  # the columns of labels and answers may be missing
     delimiter: str | None = None  # None: by the suffix: comma for .csv, TAB for .tsv and .txt
     quotes: bool | None = None  # whether fields may be in double quotes; None: in .csv files
     columns: tuple[Name, ...] = ()  # the names of the columns, if the first row of the files does not have them
