@@ -37,7 +37,7 @@ class Verb:
 def text_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of verbs that read texts."""
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl or a table; - is stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
 
 
