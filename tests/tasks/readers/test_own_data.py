@@ -223,7 +223,7 @@ def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):
 
 
 def test_the_columns_of_texts_are_those_with_another_name_than_the_field():
-    config = OwnDataConfig(text="review", text_b="text_b", prompt="prompt", choices=("end0", "end1"), words="w", question="question")
+    config = OwnDataConfig(text="review", text_b="text_b", choices=("end0", "end1"), words="w")
     assert text_columns(config, "sequence") == {"text": "review"}
     assert text_columns(config, "choice") == {"choices": ["end0", "end1"]}
     assert text_columns(config, "token") == {"words": "w"}
