@@ -304,12 +304,28 @@ class _ReadAhead:
                 self._changed.notify_all()
 
 
+def check_whole_file(path: str, flag: str) -> None:
+    """Raises UserError where `path` is standard input or a pipe, for a command that reads its file several times."""
+    with contextlib.suppress(OSError, ValueError):
+        if path in ("-", "/dev/stdin") or stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
+            raise UserError(f"{flag}={path} is a pipe, and this file is read several times; write it to a file, and name that")
+
+
 def _open(path: str) -> _File:
     file: Any = _open_pipe(path) or path
     try:
+        _check_device(path)
         return gzip.open(file, "rb") if path.endswith(".gz") else pathlib.Path(path).open("rb") if file is path else file
     except OSError as error:
         _unreadable(path, error)
+
+
+def _check_device(path: str) -> None:
+    """Raises UserError for a device without an end, such as /dev/zero; a terminal and /dev/null have one."""
+    if stat.S_ISCHR(pathlib.Path(path).stat().st_mode) and not pathlib.Path(path).samefile(os.devnull):
+        with pathlib.Path(path).open("rb", buffering=0) as device:
+            if not device.isatty():
+                raise UserError(f"--input={path} is a device, not a file of texts; name a file")
 
 
 class _Pipe(io.RawIOBase):

@@ -137,6 +137,7 @@ CASES = [
     # ------------------------------------------------------------------------------------------------------------ what it reads
     Case("an input that is not there", "fill-mask --input=nofile", "--input=nofile (looked for in ... cannot be read: No such"),
     Case("an input that is a directory", "fill-mask --input=.", "--input=. cannot be read: Is a directory"),
+    Case("a device for a file", "embed --input=/dev/zero", "--input=/dev/zero is a device, not a file of texts; name a file"),
     Case(
         "texts and an input",
         "fill-mask --input=nofile [MASK]",
