@@ -20,6 +20,7 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interop.huggingface import Model
 from bert_jax.metrics.ledger import Activity
 from bert_jax.runtime.exporting import export_trained, on_host
+from bert_jax.tasks.readers.own_data import OwnDataConfig, text_columns
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.steps import TrainState
 
@@ -88,7 +89,9 @@ class BestWeights:
             whole = dataclasses.replace(start, params=params, config=config, head=job.program.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
-            trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs)
+            own = job.experiment.task.own if task.name.startswith("own/") else OwnDataConfig()
+            columns = text_columns(own, job.program.head.kind)
+            trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs, columns=columns)
             export_trained(directory, trained, {"task": task.name, "step": int(best["step"])}, None)
 
 

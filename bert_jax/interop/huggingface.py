@@ -13,7 +13,7 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -72,6 +72,8 @@ class Model:
     """The task head in `params`, if any."""
     of_pairs: bool | None = None
     """Whether a sequence head was trained on pairs of texts; None where unknown, or trained on both single texts and pairs."""
+    columns: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
+    """Where the head was trained on a table of the user's: field of a text -> the name of its column, or of its columns."""
     untrained: frozenset[str] = frozenset()
     """Parts that still have their random initial weights; they are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
@@ -119,6 +121,8 @@ def export_model(
     fields[OURS] |= own_fields(config, model.head)
     if model.head and model.of_pairs is not None and model.head.reads_pairs:
         fields[OURS]["of_pairs"] = model.of_pairs
+    if model.head and model.columns:
+        fields[OURS]["columns"] = dict(model.columns)
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
     if not config.tied_decoder and "cls.predictions.bias" in tensors:  # the bias that transformers reads for an untied decoder
@@ -197,6 +201,7 @@ def import_model(
         tokenizer=tokenizer,
         head=kept_head,
         of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
+        columns=_columns(fields) if kept_head else {},
         untrained=untrained,
         other_fields=_other_fields(fields, kept_head),
         source=str(directory),
@@ -209,6 +214,16 @@ def import_model(
         return model
     head = new.head or (own if own and own.part in new.names else None)
     return with_new_parts(model, dataclasses.replace(new, head=head))
+
+
+def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
+    """`Model.columns` as recorded in config.json; other values are ignored."""
+    stated = recorded(fields).get("columns")
+    return {
+        name: column
+        for name, column in (stated.items() if isinstance(stated, dict) else ())
+        if isinstance(column, str) or (isinstance(column, list) and column and all(isinstance(part, str) for part in column))
+    }
 
 
 def with_new_parts(model: Model, new: NewParts) -> Model:
@@ -229,6 +244,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         params=model.params | jax.tree.map(np.asarray, added),
         head=head if labelled else model.head,
         of_pairs=None if labelled else model.of_pairs,
+        columns={} if labelled else model.columns,
         untrained=model.untrained | set(names),
         other_fields={k: v for k, v in model.other_fields.items() if not labelled or k not in HEAD_FIELDS},
     )

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.corpus.files import JsonObject
+from bert_jax.metrics.figures import label, rendered
 from bert_jax.metrics.scores import TOKENS
 from bert_jax.metrics.writer import read_metrics
 
@@ -151,7 +152,7 @@ def _save(figure: Figure, picture: pathlib.Path) -> None:
     """Writes the file atomically; a full disk gives a warning, since a plot must not end a run."""
     unfinished = picture.with_name(f".{picture.name}.unfinished.png")
     try:
-        figure.savefig(unfinished)
+        unfinished.write_bytes(rendered(figure, picture.suffix[1:]))
         unfinished.replace(picture)
     except OSError as error:
         log.warning("%s could not be drawn (%s)", picture, error.strerror)
@@ -271,7 +272,7 @@ def _plot_baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
     """Plots each baseline as a horizontal line over the whole width."""
     dashes = itertools.cycle([(0, (4, 2)), (0, (1, 2))])
     for (name, value), style in zip(baselines.items(), dashes, strict=False):
-        axes.axhline(value, color=BASELINE, linewidth=1.5, linestyle=style, label=f"{name}, {value:.4g}")
+        axes.axhline(value, color=BASELINE, linewidth=1.5, linestyle=style, label=label(f"{name}, {value:.4g}"))
 
 
 def _format_axes(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> None:
@@ -287,11 +288,11 @@ def _format_axes(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> No
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
-    for start, label in phases:
+    for start, name in phases:
         if 0 < start < last:
             axes.axvline(start, color=INK, linewidth=0.9, linestyle=":")
         if start < last and len(phases) > 1:
             place = axes.get_xaxis_transform()
-            axes.text(start, 1.015, label, transform=place, fontsize=8, color=INK, va="bottom", ha="left")
+            axes.text(start, 1.015, name, transform=place, fontsize=8, color=INK, va="bottom", ha="left")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)

@@ -79,8 +79,9 @@ class Continued(NamedTuple):
     ids: Int[Array, "B N"]
     """The new tokens with the one that ends the text, then padding."""
     log_probability: Float[Array, " B"]
-    """The natural logarithm of the probability of the new tokens, by the model without temperature; with beams divided by the
-    length to the power `length_penalty`."""
+    """The natural logarithm of the probability of the new tokens, by the model without temperature."""
+    score: Float[Array, " B"] | None = None
+    """With beams, what they were compared by: the log-probability divided by the length to the power `length_penalty`."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
@@ -170,6 +171,7 @@ class _Beams(NamedTuple):
     scores: Float[Array, "B W"]  # their log-probabilities
     ended_ids: Int[Array, "B W N"]  # the best ones that have ended
     ended_scores: Float[Array, "B W"]  # divided by the length penalty
+    ended_totals: Float[Array, "B W"]  # their log-probabilities
     has_ended: Bool[Array, "B W"]
     may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat those that have ended
     goes_on: Bool[Array, ""]
@@ -185,7 +187,8 @@ def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Sear
     nothing = jnp.full((rows, width, search.room), search.decoding.pad_id, jnp.int32)
     first = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, NEVER), (rows, width))
     state = _Beams(
-        jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.zeros((rows, width), bool),
+        jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.full((rows, width), NEVER),
+        jnp.zeros((rows, width), bool),
         jnp.ones(rows, bool), jnp.bool_(True), _rows_of(cache, jnp.repeat(jnp.arange(rows), width)),
     )  # fmt: skip
     state = _extended(state, jnp.repeat(logits, width, axis=0), search)
@@ -195,7 +198,7 @@ def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Sear
         return _extended(state._replace(cache=cache), logits, search)
 
     state = jax.lax.while_loop(lambda state: state.goes_on, step, state)
-    return Continued(state.ended_ids[:, 0], state.ended_scores[:, 0])
+    return Continued(state.ended_ids[:, 0], state.ended_totals[:, 0], state.ended_scores[:, 0])
 
 
 def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Beams:
@@ -217,6 +220,7 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     candidates = scores / penalty + jnp.where(counts, 0.0, NEVER) + jnp.where(state.may_improve, 0.0, NEVER)[:, None]
     merged = jnp.concatenate([state.ended_scores, candidates], axis=1)
     ended_scores, best = jax.lax.top_k(merged, width)
+    ended_totals = _of(jnp.concatenate([state.ended_totals, scores], axis=1), best)
     ended_ids = _of(jnp.concatenate([state.ended_ids, ids], axis=1), best)
     has_ended = _of(jnp.concatenate([state.has_ended, counts], axis=1), best)
 
@@ -224,7 +228,7 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     may_improve = state.may_improve & (running[:, :1] / penalty > worst).any(1)
     sources = (jnp.arange(rows)[:, None] * width + _of(parents, order)).reshape(-1)
     return _Beams(
-        number, _of(ids, order), running, ended_ids, ended_scores, has_ended, may_improve,
+        number, _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve,
         may_improve.any() & ~ends.all(), _rows_of(state.cache, sources),
     )  # fmt: skip
 

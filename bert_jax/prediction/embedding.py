@@ -36,7 +36,8 @@ class Embed:
     """
 
     pooling: str | None = None
-    """"mean": over the text's tokens; "cls": the hidden state of [CLS]; "pooler": the output of the trained pooler."""
+    """"mean": over all tokens, of a static model over those of the text; "cls": the hidden state of [CLS]; "pooler": the output
+    of the trained pooler."""
     layers: tuple[int, ...] = (-1,)
     """0 is the embeddings, N the last layer; negative numbers count from the end."""
     combine: str = "mean"
@@ -56,10 +57,13 @@ class Embed:
             value = getattr(options.question, name)
             if value not in allowed:
                 raise UserError(f"--{name}={value} is unknown: {nearest(str(value), allowed)}; known: {', '.join(allowed)}")
-        if options.question.pooling in ("cls", "pooler") and engine.config.direction == "left_to_right":
-            raise UserError(
-                f"{engine.name} reads from left to right, so its [CLS] sees no text; give --pooling=mean, the mean over the text"
-            )
+        if options.question.pooling in ("cls", "pooler"):
+            causal, static = engine.config.direction == "left_to_right", engine.config.encoder == "static"
+            if causal or static:
+                reason = "has a vector for each token, whatever its text," if static else "reads from left to right,"
+                raise UserError(
+                    f"{engine.name} {reason} so its [CLS] sees no text; give --pooling=mean, the mean over the text"
+                )
         if options.question.pooling == "pooler":
             engine.require("pooler", "pool with it")
         if not self.layers:
@@ -85,8 +89,8 @@ class Embed:
         text, options = values["text"], resolved(self, engine)
         truncate = options.question.truncate
         item = encoded(engine, text, truncate=bool(truncate), longest=options.longest)
-        if not self.words:
-            return text, item, []
+        if not self.words:  # skip-gram trains no vector of [CLS] and [SEP], and without a context the others stay the same
+            return text, Item(item.ids[1:-1]) if engine.config.encoder == "static" else item, []
         # in a text that was cut, more offsets than tokens: `_words` sees from them whether the last word is cut
         return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids)]
 

@@ -116,8 +116,14 @@ class Generate:
         prompts = Prompts(engine.on_devices(ids), engine.on_devices(real), keys)
         found = jax.device_get(continued(engine.params, prompts, knobs, config=engine.config, decoding=decoding, room=room))
         engine.batch_count += 1
-        each = zip(items, found.ids[:, : self.tokens], found.log_probability, strict=False)
-        return [_answer(engine, item, new, float(score)) for item, new, score in each]
+        answers = []
+        for row, item in enumerate(items):
+            answer = _answer(engine, item, found.ids[row, : self.tokens])
+            answer["log_probability"] = float(found.log_probability[row])
+            if found.score is not None:
+                answer["score"] = float(found.score[row])
+            answers.append(answer)
+        return answers
 
     def as_text(self, answer: JsonObject) -> str:
         """The text with its continuation."""
@@ -128,7 +134,7 @@ class Generate:
         return answer
 
 
-def _answer(engine: Engine, item: Item, new: Int[np.ndarray, " N"], score: float) -> JsonObject:
+def _answer(engine: Engine, item: Item, new: Int[np.ndarray, " N"]) -> JsonObject:
     tokenizer = engine.model.tokenizer
     ends = np.flatnonzero(new == tokenizer.sep_id)
     ids = new[: ends[0]].tolist() if len(ends) else new.tolist()
@@ -136,5 +142,4 @@ def _answer(engine: Engine, item: Item, new: Int[np.ndarray, " N"], score: float
         "continued": tokenizer.decode([*item.ids[1:], *ids]),
         "tokens": tokenizer.tokens(ids),
         "ended": bool(len(ends)),
-        "log_probability": score,
     }

@@ -246,6 +246,17 @@ def test_whether_a_head_was_trained_on_pairs_is_kept_with_it_alone(vocabulary, t
     assert import_model(tmp_path / "m").of_pairs is None
 
 
+def test_the_columns_of_a_heads_texts_are_kept_with_it_alone(vocabulary, tmp_path):
+    model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b")), num_layers=1)
+    columns = {"text": "review", "choices": ["x", "y"]}
+    export_model(tmp_path / "m", dataclasses.replace(model, columns=columns))
+    assert import_model(tmp_path / "m").columns == columns
+    assert import_model(tmp_path / "m", drop=["sequence_head"]).columns == {}
+    fields = json.loads((tmp_path / "m" / "config.json").read_text())
+    edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | {"columns": {"text": 3, "text_b": [], "words": "w"}})
+    assert import_model(tmp_path / "m").columns == {"words": "w"}
+
+
 def test_files_that_nobody_reads_are_told(exported):
     assert import_model(exported).notes == ()
     for name in ("modules.json", "README.md", "pytorch_model.bin.index.json", ".hidden.json"):

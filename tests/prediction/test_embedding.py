@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.huggingface import export_model, without_parts
+from bert_jax.interop.huggingface import Model, export_model, without_parts
 from bert_jax.prediction import forwards
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
+from tests.interop.tiny import make_model
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 
 pytestmark = pytest.mark.usefixtures("one_shape")
@@ -78,6 +80,21 @@ def test_the_mean_of_one_token_is_that_token(predictor, pretrained):
     run = predictor.engine.run
     (found,) = run(forwards.text_vectors, [Item([cls_id])], "text", source=source, pooling="mean", normalise=False)
     np.testing.assert_allclose(found, pretrained_outputs(pretrained, [cls_id])["hidden"][-1, 0], atol=WITHIN)
+
+
+def test_a_static_models_text_is_the_mean_of_its_tokens_without_cls_and_sep(vocabulary, tmp_path):
+    params, config = make_model(vocabulary, encoder="static", num_layers=0)
+    model = Model(params={"embeddings": params["embeddings"]}, config=config, tokenizer=load_tokenizer(vocabulary))
+    export_model(tmp_path / "m", model)
+    predictor = Predictor(engine_on(tmp_path / "m"))
+    table = params["embeddings"]["word_embeddings"]["embedding"]
+    for text in ("the river of Paris", "is"):
+        ids = model.tokenizer.encode(text)
+        np.testing.assert_allclose(predictor.embed([text])[0], table[ids].mean(0), atol=WITHIN)
+    (words,) = predictor.embed_words(["the river"])
+    np.testing.assert_allclose(words[0]["embedding"], table[model.tokenizer.encode("the")[0]], atol=WITHIN)
+    with pytest.raises(UserError, match=r"so its \[CLS\] sees no text; give --pooling=mean"):
+        predictor.embed(["the"], pooling="cls")
 
 
 def test_without_a_word_of_the_directory_it_is_the_mean_of_the_last_layer(predictor, pretrained):

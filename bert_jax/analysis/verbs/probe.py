@@ -13,7 +13,7 @@ from bert_jax.analysis.probing.annotated import AnnotatedFile
 from bert_jax.analysis.probing.figures import FILES, over_seeds, selectivity, write_probes
 from bert_jax.analysis.probing.measurement import EPOCHS, PROBES, RANK, SEEDS, WORDS, Probes, Probing, measure_probes
 from bert_jax.analysis.progress import progress_of_stage
-from bert_jax.analysis.verbs.verb import Verb, load, print_written
+from bert_jax.analysis.verbs.verb import Verb, check_files, load, print_written
 from bert_jax.errors import nearest
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import SEED, InRange
@@ -42,6 +42,7 @@ def probe_flags(parser: argparse.ArgumentParser) -> None:
 
 def probe(flags: argparse.Namespace) -> int:
     """Writes the scores of all probes. Returns the exit status."""
+    check_files(flags, ("input", "eval"))
     options = Probing(**{name: getattr(flags, name) for name in Probing.__dataclass_fields__})
     files = [AnnotatedFile(path, flags.column) for path in (flags.input, flags.eval)]
     folders = [Folder(flags.output, FILES, file.file) for file in files]

@@ -78,6 +78,23 @@ class OwnDataConfig:
             raise UserError(f"task.own.label_names={self.label_names} names a label twice; name each once")
 
 
+TEXT_COLUMNS = {
+    "sequence": ("text", "text_b"),
+    "token": ("words",),
+    "span": ("question", "context"),
+    "choice": ("prompt", "choices"),
+}
+"""The settings of `OwnDataConfig` with the columns of texts, by kind of head."""
+
+
+def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]:
+    """Field of a text -> its column, or its columns, where they have another name than the field."""
+    stated = {name: getattr(config, name) for name in TEXT_COLUMNS.get(kind, ())}
+    listed = {name: list(value) if isinstance(value, tuple) and len(value) > 1 else value for name, value in stated.items()}
+    named = {name: value[0] if isinstance(value, tuple) else value for name, value in listed.items()}
+    return {name: value for name, value in named.items() if value and value != name}
+
+
 @dataclass(frozen=True)
 class OwnData:
     """The examples of all splits, and the names of the labels by id (none for regression, spans and choices)."""
