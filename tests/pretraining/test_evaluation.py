@@ -190,8 +190,9 @@ def predictions(batches: Iterable[dict[str, np.ndarray]], objective: str) -> lis
     asked = []
     for batch in batches:
         for row in range(len(batch["input_ids"])):
-            ids = batch["sequence_ids"][row].tolist() + [0, 0]
-            for position, target in zip(batch["masked_positions"][row].tolist(), batch["masked_targets"][row].tolist(), strict=True):
+            ids = [*batch["sequence_ids"][row].tolist(), 0, 0]
+            positions, targets = batch["masked_positions"][row].tolist(), batch["masked_targets"][row].tolist()
+            for position, target in zip(positions, targets, strict=True):
                 if target >= 0:
                     asked += [target] * (2 if objective == "bilm" and ids[position + 2] == ids[position] else 1)
     return asked
