@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
@@ -103,7 +104,9 @@ def target_counts(corpus: Corpus, plan: EpochPlan, objective: str) -> Float[np.n
 
 def _predicted(objective: str, batch: Batch) -> Int[np.ndarray, "B _"]:
     """The targets of all predictions of a batch, -1 where there is none: of a biLM those of both directions."""
-    return np.concatenate(bilm_targets(batch), axis=1) if objective == "bilm" else batch["masked_targets"]
+    if objective != "bilm":
+        return batch["masked_targets"]
+    return np.concatenate(bilm_targets({name: jnp.asarray(array) for name, array in batch.items()}), axis=1)
 
 
 def _tokens_per_word(targets: Int[np.ndarray, "B M"], corpus: Corpus, masking: str) -> float | None:
