@@ -172,7 +172,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
             return np.asarray(found)  # every device holds all of it
 
         batches = EvaluationBatches(data.features[split], data.shape, rows, data.pad_id)
-        shown = evaluation_progress(job.prefix + split, job.run.is_first)
+        shown = evaluation_progress(job.prefix + split, "examples", job.run.is_first)
         with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), shown as progress:
             return batches.logits(forward, mine.tolist(), progress)
 

@@ -24,6 +24,14 @@ TOKENS = {"mlm": "MLM", "next_token": "next token", "bilm": "biLM", "skip_gram":
 """The predictions of tokens: the prefix of their sums and scores, and their name in logs and pictures. A run has one of them."""
 
 
+def score_title(name: str) -> str:
+    """The title of a score in log lines and figures, such as "MLM loss" for "mlm_loss"."""
+    for prefix, shown in (TOKENS | {"nsp": "NSP"}).items():
+        if name.startswith(f"{prefix}_"):
+            return f"{shown} {name.removeprefix(f'{prefix}_')}"
+    return name.replace("_", " ")
+
+
 def token_measure(names: Collection[str]) -> str:
     """The prefix in TOKENS of the sums or scores with these `names`; "mlm" where there is none."""
     return next((measure for measure in TOKENS if f"{measure}_loss" in names), "mlm")

@@ -63,7 +63,7 @@ class HeldoutEvaluation:
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
         """The scores of `params`, with "word_perplexity" where whole words are predicted, and those of the baselines."""
         total: Sums = {}
-        with fits_in_memory(self._demand), evaluation_progress("held-out rows", self._run.is_first) as progress:
+        with fits_in_memory(self._demand), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
             params = self._gathered(params)  # once per evaluation, in case they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))

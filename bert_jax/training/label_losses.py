@@ -33,15 +33,15 @@ class LabelLoss:
 
 
 def label_counts(batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
-    """The counts of a batch, float32 scalars: "weight", the sum of the weights, which the loss is divided by; "labels"; "rows",
-    the features (the rows of an implementation without packing); "tokens"; "packed_rows"."""
+    """The counts of a batch, float32 scalars: "weight", the sum of the weights, which the loss is divided by; "labels";
+    "examples", the features with a label; "tokens"; "rows", packed."""
     weights = batch["label_weights"]
     return {
         "weight": (weights * _class_weights(batch, settings)).sum(),
         "labels": weights.sum(),
-        "rows": head.feature_counts(batch).sum().astype(jnp.float32),
+        "examples": head.feature_counts(batch).sum().astype(jnp.float32),
         "tokens": (batch["sequence_ids"] != 0).sum().astype(jnp.float32),
-        "packed_rows": jnp.float32(len(batch["sequence_ids"])),
+        "rows": jnp.float32(len(batch["sequence_ids"])),
     }
 
 

@@ -180,8 +180,8 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
     shown: list[Any] = []
 
     @contextlib.contextmanager
-    def progress(what: str, is_shown: bool) -> Iterator[Any]:
-        shown.append((what, is_shown))
+    def progress(what: str, unit: str, is_shown: bool) -> Iterator[Any]:
+        shown.append((what, unit, is_shown))
         yield lambda done, total: shown.append((done, total))
 
     monkeypatch.setattr(jobs, "evaluation_progress", progress)
@@ -199,9 +199,8 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
         np.testing.assert_allclose(scores["dev"]["logits"], wanted)  # type: ignore[arg-type]
     assert asked == [(SHAPE, "cpu", 1)]
     assert timed == [Activity.COMPILING]
-    assert shown[0] == ("seed-3  dev", True)
-    done, total = shown[len(shown) // 2 - 1]
-    assert done == total
+    assert shown[0] == ("seed-3  dev", "examples", True)
+    assert shown[len(shown) // 2 - 1] == (len(FEATURES["dev"]), len(FEATURES["dev"]))
     batches = len(shown) // 2 - 1
     assert job.program.logits.calls == [(2, SHAPE.length), *["runs"] * 2 * batches]  # type: ignore[attr-defined]
     assert job.run.watchdog.seen == 2 * batches * ["evaluation"]  # type: ignore[attr-defined]

@@ -80,8 +80,8 @@ def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_com
         return heldout_rows(settings[5] if len(settings) > 5 else (0, 1))
 
     @contextlib.contextmanager
-    def progress(what: str, is_shown: bool) -> Iterator[Any]:
-        assert (what, is_shown) == ("held-out rows", True)
+    def progress(what: str, unit: str, is_shown: bool) -> Iterator[Any]:
+        assert (what, unit, is_shown) == ("held-out rows", "rows", True)
         yield lambda done, total: shown.append((done, total))
 
     monkeypatch.setattr(evaluation, "heldout_batches", heldout)

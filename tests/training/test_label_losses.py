@@ -152,7 +152,7 @@ def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
         counts = {name: float(x) for name, x in label_counts(arrays, HEADS[kind], PLAIN).items()}
         labels = sum((feature.target >= 0).sum() for feature in features) if LAYOUTS[kind].per_token else COUNT
         tokens = sum(feature.size for feature in features)
-        assert counts == {"weight": labels, "labels": labels, "rows": COUNT, "tokens": tokens, "packed_rows": COUNT}
+        assert counts == {"weight": labels, "labels": labels, "examples": COUNT, "tokens": tokens, "rows": COUNT}
 
 
 @pytest.mark.parametrize("kind", KINDS)
