@@ -193,8 +193,9 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
     monkeypatch.setattr(job.ledger, "during", lambda activity: (timed.append(activity), during(activity))[1])
     wanted = [0.5 * float(feature.ids[0][1]) for feature in FEATURES["dev"]]
     for _ in range(2):
-        scores = job.scores(jnp.float32(0.5))
-        assert scores.keys() == {"dev"}
+        scores, logits = job.evaluate(jnp.float32(0.5))
+        assert scores.keys() == logits.keys() == {"dev"}
+        np.testing.assert_allclose(logits["dev"], np.array(wanted)[:, None])
         assert scores["dev"]["split"] == "dev"
         np.testing.assert_allclose(scores["dev"]["logits"], wanted)  # type: ignore[arg-type]
     assert asked == [(SHAPE, "cpu", 1)]

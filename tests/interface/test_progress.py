@@ -119,7 +119,8 @@ def test_one_process_alone_shows_how_far_an_evaluation_is(clock: Clock, capsys: 
             for done in (1, 2):
                 clock.now += 30.0
                 progress(done, 2)
-    assert capsys.readouterr().err.splitlines() == ["evaluating dev: 1/2 examples", "evaluating dev: 2/2 examples"]  # no line twice
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == ["evaluating dev: 1/2 examples", "evaluating dev: 2/2 examples"]  # no line twice
 
 
 def test_an_evaluation_of_two_seconds_shows_its_progress_and_its_end(clock: Clock, capsys: pytest.CaptureFixture[str]):
