@@ -19,10 +19,14 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 import contextlib
 import functools
 import logging
+import math
+import pathlib
 import time
+from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax
+import numpy as np
 
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
@@ -111,13 +115,12 @@ def finetune(job: Job) -> JsonObject | None:
                     raise error
                 run_log.note(f"stopped at step {step:,} of {job.last_step:,}, saved; the same command continues")
                 return None
-            weights = best.found["params"]
             require_learned(step, int(state.skipped))
             if best_unsaved:
                 best.export(job.directory, job.start)
                 raise UserError(f"{best_unsaved}. The best weights so far are in {job.directory / MODEL}")
             with job.ledger.during(Activity.EVALUATING):
-                logits = {split: job.logits(weights, split) for split in (*job.data.dev, *job.data.scored_tests)}
+                logits = {split: best.logits(split) for split in (*job.data.dev, *job.data.scored_tests)}
         found = results(job, state, best, logits, time.monotonic() - started)
         failures = checkpoints.failures + best.checkpoints.failures
         found |= {"failed_saves_since_last_start": failures, "ledger": job.ledger.totals()}
@@ -157,9 +160,9 @@ def train_task(
                 run_log.training(step, sums.take())
             if evaluates:
                 with run_log.throughput.pause(Activity.EVALUATING):
-                    scores = job.scores(state.params)
+                    scores, logits = job.evaluate(state.params)
                     run_log.evaluation(step, scores)
-                    best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params)
+                    best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params, logits)
                     ended = best.ends_run(step)
             if saves or ended:
                 with run_log.throughput.pause(Activity.SAVING):
@@ -170,14 +173,16 @@ def train_task(
     return state, ended or step == job.last_step
 
 
-def finish(result: RunResult, run: Run, inputs: Inputs) -> None:
-    """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/."""
+def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
+    """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/; the
+    splits without logits in `predicted` are evaluated."""
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
+    job.predicted = dict(predicted)
     with BestWeights(job) as best:
         best.export(run.workdir, inputs.start)  # first, so that an error in the predictions does not lose the model
         for split in job.data.features:
             if split != "train":
-                logits = job.logits(best.found["params"], split)
+                logits = best.logits(split)
                 if run.is_first:
                     job.data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
 
@@ -215,9 +220,19 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         inputs = Inputs(data, start, teaching_on, teacher)
+        predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # by the best run so far
+        best_score = -math.inf
+
+        def train_run(
+            one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]
+        ) -> JsonObject | None:
+            nonlocal predicted, best_score
+            job = Job(one, run, directory, devices, inputs)
+            found = finetune(job)
+            if found is not None and (score := RunResult(one, directory, found).score) > best_score:
+                predicted, best_score = {directory: job.predicted}, score
+            return found
+
         return sweep(
-            experiment,
-            run,
-            lambda one, directory, devices: finetune(Job(one, run, directory, devices, inputs)),
-            lambda result: finish(result, run, inputs),
+            experiment, run, train_run, lambda best: finish(best, run, inputs, predicted.get(best.directory, {}))
         )

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.metrics.figures import label, rendered
-from bert_jax.metrics.scores import TOKENS
+from bert_jax.metrics.scores import TOKENS, score_title
 from bert_jax.metrics.writer import read_metrics
 
 log = logging.getLogger(__name__)
@@ -203,13 +203,13 @@ def _percent(share: float, position: int | None = None) -> str:
 
 
 def _plot_loss(axes: Axes, records: Records, starts: Sequence[int], measure: str) -> None:
-    axes.set_title(f"{TOKENS[measure]} loss (nats per predicted token)")
+    axes.set_title(f"{score_title(f'{measure}_loss')} (nats per predicted token)")
     _plot_training_and_heldout(axes, records, f"{measure}_loss", "{:.3f}".format)
     _plot_heldout_baseline(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format, starts)
 
 
 def _accuracy(axes: Axes, records: Records, starts: Sequence[int], measure: str) -> None:
-    axes.set_title(f"{TOKENS[measure]} accuracy")
+    axes.set_title(score_title(f"{measure}_accuracy"))
     _plot_training_and_heldout(axes, records, f"{measure}_accuracy", _percent)
     _plot_heldout_baseline(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent, starts)
     axes.set_ylim(bottom=0)
@@ -217,7 +217,7 @@ def _accuracy(axes: Axes, records: Records, starts: Sequence[int], measure: str)
 
 
 def _next_sentence(axes: Axes, records: Records, starts: Sequence[int]) -> None:
-    axes.set_title("NSP accuracy")
+    axes.set_title(score_title("nsp_accuracy"))
     _plot_training_and_heldout(axes, records, "nsp_accuracy", _percent)
     _plot_heldout_baseline(axes, records, "heldout/nsp_majority_accuracy", "one answer for all pairs", _percent, starts)
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
