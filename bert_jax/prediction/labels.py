@@ -24,7 +24,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
-from bert_jax.tasks.entity_scores import entities, is_tag
+from bert_jax.tasks.entity_scores import as_tags, entities, is_tag
 from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, best_spans
 from bert_jax.tasks.windows import Window, most_context, window_starts, windows
 
@@ -130,7 +130,7 @@ class Tag:
 
     A text longer than the position table is cut into windows that overlap by half; a word is labelled in the window where it has
     most context. A model with a CRF labels the words of a window together: with the best sequence, and the probability of a label
-    is that over all labels of the other words. Tags of the forms B-X, I-X, E-X, S-X and O are also joined to entities.
+    is that over all labels of the other words. Tags of entities in any scheme (`as_tags`) are also joined to entities.
     """
 
     words: bool = False
@@ -194,14 +194,14 @@ class Tag:
             span = {"start": p.spans[i][0], "end": p.spans[i][1]} if p.spans else {}
             words.append({"word": word, "label": head.labels[best[i]], "probability": float(probabilities[i, best[i]]), **span})
         answer: JsonObject = {"text": p.text, "tags": words} if p.text is not None else {"words": p.words, "tags": words}
-        if all(is_tag(label) for label in head.labels):
+        if tags := as_tags(head.labels):
             answer["entities"] = [
                 {
                     "label": label,
                     "text": p.text[words[first]["start"] : words[last]["end"]] if p.text else " ".join(p.words[first : last + 1]),
                     **({"start": words[first]["start"], "end": words[last]["end"]} if p.spans else {"words": [first, last + 1]}),
                 }
-                for label, first, last in entities([word["label"] for word in words])
+                for label, first, last in entities([tags[word["label"]] for word in words])
             ]
         return answer
 

@@ -42,6 +42,8 @@ def _compressed(name: str, suffix: str = "") -> Format:
     return Format(name, f"is compressed with {name}", f"{give}decompress it first")
 
 
+_NAMED = "give it a name that ends in {}, or write its texts to a file of JSON lines first"
+_UNZIP = "unpack it first (unzip), or save the sheet as CSV"
 _TABLE = "write its texts to a file of JSON lines first"
 _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
     (re.compile(first, re.DOTALL), found)
@@ -52,12 +54,13 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _compressed("zstd", ".zst")),
         (rb"\x04\x22\x4d\x18|\x02\x21\x4c\x18", _compressed("lz4")),
         (rb"\x1f\x9d", _compressed("compress (.Z)")),
-        (rb"PK(?:\x03\x04|\x05\x06|\x07\x08)", Format("zip", "is a zip archive", "unpack it first (unzip)")),
+        (rb"PK(?:\x03\x04|\x05\x06|\x07\x08)", Format("zip", "is a zip archive or an Excel workbook", _UNZIP)),
+        (rb"\xd0\xcf\x11\xe0", Format("excel", "is an Excel workbook", "save the sheet as CSV first")),
         (rb"7z\xbc\xaf\x27\x1c", Format("7z", "is a 7-Zip archive", "unpack it first (7z x)")),
         (rb"Rar!\x1a\x07", Format("rar", "is a RAR archive", "unpack it first (unrar x)")),
         (rb".{257}ustar[\0 ]", Format("tar", "is a tar archive", "unpack it first (tar -xf)")),
-        (rb"PAR1[\0-\x08\x0e-\x1f]|PAR1\Z|PARE", Format("parquet", "is a Parquet file", _TABLE)),
-        (rb"ARROW1\0\0|\xff\xff\xff\xff.{2}[\0-\x0f]\0.{3}\0", Format("arrow", "is an Arrow file", _TABLE)),
+        (rb"PAR1[\0-\x08\x0e-\x1f]|PAR1\Z|PARE", Format("parquet", "is a Parquet file", _NAMED.format(".parquet"))),
+        (rb"ARROW1\0\0|\xff\xff\xff\xff.{2}[\0-\x0f]\0.{3}\0", Format("arrow", "is an Arrow file", _NAMED.format(".arrow"))),
         (rb"Obj\x01", Format("avro", "is an Avro file", _TABLE)),
         (rb"SQLite format 3\0", Format("sqlite", "is an SQLite database", _TABLE)),
         (rb"\x89HDF\r\n\x1a\n", Format("hdf5", "is an HDF5 file", _TABLE)),

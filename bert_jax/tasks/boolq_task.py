@@ -81,7 +81,7 @@ def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[Tex
     Raises UserError, which names file and line, for a row that is no such question.
     """
     examples: list[TextExample] = []
-    for row in read_own_rows(path, None, quotes=None, columns=(), separator=" "):
+    for row in read_own_rows(path):
         name = "answer" if "answer" in row.values else "label"
         label = row.name(name, optional=may_lack_labels)
         number = row.values.get("idx", len(examples))

@@ -9,7 +9,8 @@ A tag is O, or B-, I-, E- or S- and a type. The schemes are
     BIOES  B on the first, E on the last and I on the words between, S on an entity of one word
 
 and one function reads all of them: in any sequence of tags, valid or not, it finds the entities that conlleval finds. Tags that
-conlleval.pl does not know (S, and E together with B) are read as by seqeval.
+conlleval.pl does not know (S, and E together with B) are read as by seqeval. `as_tags` renames the tags of schemes that differ
+from BIOES in their letters (BILOU, BMES, BMEWO) or in where they put them (PER-B, B_PER, b-per).
 
 seqeval gives the same scores (the tests compare both), but no entities and no conversion between schemes, so most of this module
 would remain. Its last release is of 2020, without a wheel; it needs scikit-learn, takes five times as long, and only warns of a
@@ -18,6 +19,7 @@ label that is no tag.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +34,55 @@ def is_tag(label: str) -> bool:
     """Whether a label is a tag: O, or B, I, E or S with a type."""
     prefix, hyphen, kind = label.partition("-")
     return label == "O" or (prefix in ("B", "I", "E", "S") and bool(kind) == bool(hyphen))
+
+
+_OTHER_LETTERS = {"L": "E", "U": "S", "W": "S", "M": "I"}
+"""The letters of BILOU (last, unit), BMEWO (whole) and BMES (middle) -> those of BIOES."""
+_LETTERS = ("BIES", "BILU", "BMES", "BIEW", "BMEW")
+"""The letters of each scheme; those of no two of them occur together."""
+_FORMS = (
+    re.compile(r"(?P<letter>[BIELMSUW])(?P<sign>[-_:/.])(?P<kind>.+)"),
+    re.compile(r"(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[BIELMSUW])"),
+    re.compile(r"(?P<letter>[bielmsuw])(?P<sign>[-_:/.])(?P<kind>.+)"),
+    re.compile(r"(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[bielmsuw])"),
+    re.compile(r"(?P<letter>[BIELMSUW])(?P<sign>)(?P<kind>)"),
+)
+
+
+def as_tags(labels: Iterable[str]) -> dict[str, str]:
+    """label -> the tag with the same meaning, for all tags of a data set; {} if they are not the tags of one scheme.
+
+    Labels that are tags already stay the same. Labels without types, such as B, M, E and S for the words of Chinese, need a B and
+    an E or L among them, since other labels are letters too.
+    """
+    given = list(dict.fromkeys(labels))
+    if all(map(is_tag, given)):
+        return {label: label for label in given}
+    inside = [label for label in given if label not in ("O", "o")]
+    for form in _FORMS if inside else ():
+        found = [match for label in inside if (match := form.fullmatch(label))]
+        letters = {match["letter"].upper() for match in found}
+        if len(found) < len(inside) or len({match["sign"] for match in found}) > 1:
+            continue
+        has_type, is_upper = bool(found[0]["kind"]), found[0]["letter"].isupper()
+        is_clear = ("B" in letters and letters & {"E", "L"}) if not has_type else letters & {"B", "I"} or len(inside) < len(given)
+        if is_clear and (is_upper or len(inside) < len(given)) and any(letters <= set(known) for known in _LETTERS):
+            tags = {"O": "O", "o": "O"}
+            for match in found:
+                letter = match["letter"].upper()
+                tags[match.string] = "-".join(filter(None, (_OTHER_LETTERS.get(letter, letter), match["kind"])))
+            return {label: tags[label] for label in given}
+    return {}
+
+
+def looks_like_tags(labels: Iterable[str]) -> bool:
+    """Whether labels are probably meant as tags: some have a letter of a scheme and a type, and there is O, or B and I."""
+    given = set(labels)
+    for form in _FORMS[:4]:
+        letters = {match["letter"].upper() for label in given if (match := form.fullmatch(label))}
+        if letters and ("O" in given or letters >= {"B", "I"}):
+            return True
+    return False
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS
 from bert_jax.interface.python_files import load_module
-from bert_jax.storage.fetching import fetched
+from bert_jax.storage.fetching import copy_place, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.task import Task, TaskConfig
@@ -60,7 +60,13 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
     """`config` with local copies of the data that lie in a bucket."""
 
     def local(path: str | None, key: str) -> str | None:
-        return str(fetched(path, f"config.task.{key}")) if path and is_url(path) else path
+        if not path or not is_url(path):
+            return path
+        if not any(sign in path for sign in "*?["):
+            return str(fetched(path, f"config.task.{key}"))
+        if not fetched_files(path, f"config.task.{key}"):
+            raise UserError(f"config.task.{key}={path} matches no file; correct the pattern")
+        return str(copy_place(path))
 
     own = config.own
     files = {"train": local(own.train, "own.train"), "dev": local(own.dev, "own.dev"), "test": local(own.test, "own.test")}

@@ -27,12 +27,14 @@ from bert_jax.heads.token import TokenHead
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import COMPRESSIONS
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
-from bert_jax.tasks.entity_scores import convert, entity_scores, is_tag
+from bert_jax.tasks.entity_scores import as_tags, convert, entity_scores, is_tag, looks_like_tags
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers import catalogue
+from bert_jax.tasks.readers.columnar import COLUMNAR
 from bert_jax.tasks.readers.conll import conll_width, first_with_tag, read_conll
 from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.own_data import SPLITS, collect_labels, load_own_data
+from bert_jax.tasks.readers.own_rows import suffix
 from bert_jax.tasks.readers.tables import Say, note, read_text, split_lines
 from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1, scorer
 from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
@@ -243,11 +245,22 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
     splits = {split: examples for split, examples in splits.items() if examples}
     labels = labels or collect_labels(splits.get("train", ()))
     tags = sorted(set(labels).union(*(example.labels or () for examples in splits.values() for example in examples)))
-    words_only = [label for label in tags if not is_tag(label)]
+    meant = as_tags(tags)
+    words_only = [] if meant else [label for label in tags if not is_tag(label)]
     if words_only and (config.scheme or config.name in _ENTITIES):
         remedy = 'set config.task.scheme=""' if config.scheme else "correct the file, or give the right one"
         where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
         raise UserError(f"{where} has the label {words_only[0]!r}, no tag of an entity such as O or B-PER; {remedy}")
+    if words_only and looks_like_tags(tags):
+        where = next(filter(None, (_first_line(config, path, words_only[0]) for path in paths.values())), config.name)
+        say(
+            f"WARNING: {where} has the label {words_only[0]!r}, no tag of the same scheme as the others, so accuracy over words "
+            "is the metric; correct it for F1 over entities (such as O, B-PER and I-PER)"
+        )
+    if other := {label: tag for label, tag in meant.items() if label != tag}:
+        say(f"{config.name}: the tags {', '.join(other)} are read as {', '.join(other.values())}")
+        splits = {split: [_renamed(example, meant) for example in examples] for split, examples in splits.items()}
+        labels = tuple(dict.fromkeys(meant.get(label, label) for label in labels))
     if config.scheme:
         labels = collect_labels(dataclasses.replace(e, labels=_in_scheme(e.labels or (), config.scheme)) for e in splits["train"])
     for split, examples in splits.items():
@@ -256,7 +269,8 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
         strange = [(given[i], label) for i, label in enumerate(asked) if label not in labels]
         if strange:
             named = ", ".join(sorted({label for _, label in strange}))
-            where = (_first_line(config, paths[split], strange[0][0]) if split in paths else "") or f"{config.name}, {split}"
+            first = next((label for label, tag in meant.items() if tag == strange[0][0]), strange[0][0])
+            where = (_first_line(config, paths[split], first) if split in paths else "") or f"{config.name}, {split}"
             say(
                 f"{where}: the training set has no {named}; {counted(len(strange), 'word')} of {split} cannot be predicted "
                 "correctly; correct the label, or train on examples of it"
@@ -293,7 +307,9 @@ def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -
 
 
 def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
-    """The first line of a file with this label, as "PATH, line 3"; "" if there is none."""
+    """The first line of a file with this label, as "PATH, line 3"; "" if there is none, or the file has no lines."""
+    if not path.is_file() or suffix(path) in COLUMNAR:
+        return ""
 
     def has(line: str) -> bool:
         if config.name == "own/token":
@@ -305,6 +321,10 @@ def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
     else:
         found = next((i for i, line in enumerate(split_lines(read_text(path)), 1) if has(line)), None)
     return "" if found is None else f"{path}, line {found}"
+
+
+def _renamed(example: WordsExample, tags: Mapping[str, str]) -> WordsExample:
+    return dataclasses.replace(example, labels=None if example.labels is None else tuple(tags[label] for label in example.labels))
 
 
 def _in_scheme(labels: Sequence[str], scheme: str) -> tuple[str, ...]:

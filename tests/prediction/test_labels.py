@@ -263,6 +263,13 @@ def test_entities_are_joined_from_their_first_word_to_their_last(labelled, text)
     assert Tag().as_text(answer) == "New York/B-LOC is/I-LOC big Paris/I-PER"
 
 
+def test_entities_are_joined_from_the_tags_of_other_schemes(labelled):
+    words, labels = ["New", "York", "is", "Paris"], ("B-LOC", "L-LOC", "O", "U-PER")
+    answer = Tag()._answer(_Tagged(None, words, None, [], []), TokenHead(labels=labels), np.arange(4), np.eye(4))
+    assert [tag["label"] for tag in answer["tags"]] == list(labels)
+    assert [(entity["label"], entity["text"]) for entity in answer["entities"]] == [("LOC", "New York"), ("PER", "Paris")]
+
+
 def test_several_answers_are_shown_below_the_best(labelled):
     spans = [Span("a", 0, 1, 1.0, 2.0, 0.5), Span("", 0, 0, 1.0, 2.0, 0.25), Span("b", 2, 3, 1.0, 2.0, 0.125)]
     found = types.SimpleNamespace(best=spans[0], spans=spans, no_answer_margin=-np.inf)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bert_jax.tasks.entity_scores import SCHEMES, EntityScore, convert, entities, entity_scores, is_tag, tags_of
+from bert_jax.tasks.entity_scores import SCHEMES, EntityScore, as_tags, convert, entities, entity_scores, is_tag, tags_of
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "scores_golden.json").read_text())["tags"]
 TYPES = ("PER", "LOC")
@@ -153,6 +153,38 @@ def test_only_tags_are_read():
         assert not is_tag(label)
         with pytest.raises(ValueError, match="is no tag"):
             entities(["O", label])
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "B-PER L-PER U-PER O U-LOC U-PER O B-PER I-PER L-PER",  # BILOU
+        "B-PER E-PER W-PER O W-LOC W-PER O B-PER M-PER E-PER",  # BMEWO
+        "B-PER E-PER S-PER O S-LOC S-PER O B-PER M-PER E-PER",  # BMES
+        "PER-B PER-I PER-B O LOC-B PER-B O PER-B PER-I PER-I",
+        "PER_B PER_L PER_U O LOC_U PER_U O PER_B PER_I PER_L",
+        "B_PER I_PER B_PER O B_LOC B_PER O B_PER I_PER I_PER",
+        "b-PER i-PER b-PER o b-LOC b-PER o b-PER i-PER i-PER",
+    ],
+)
+def test_tags_of_other_schemes_are_renamed(written: str):
+    tags = as_tags(written.split())
+    assert entities([tags[tag] for tag in written.split()]) == SENTENCE
+
+
+def test_tags_without_types_mark_words_and_other_letters_are_no_tags():
+    assert as_tags("BMES") == {"B": "B", "M": "I", "E": "E", "S": "S"}
+    assert as_tags(["B-X", "I-X"]) == {"B-X": "B-X", "I-X": "I-X"}
+    for labels in (
+        ["S", "M", "L"],
+        ["NN", "VB"],
+        ["B-X", "L-X", "E-X"],
+        ["B-X", "X-I", "O"],
+        ["B-X", "B_X", "L-X"],
+        ["s-x", "b-y"],
+        ["o"],
+    ):
+        assert as_tags(labels) == {}
 
 
 def test_sentences_have_to_pair():

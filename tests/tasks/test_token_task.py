@@ -317,6 +317,43 @@ def test_own_tags_are_entities_if_all_are_tags_and_one_is_not_outside(tag: str, 
     assert wnut(tmp_path, [[("a", "O")]], [[("a", "O")]]).metric == "f1"
 
 
+def test_tags_of_other_schemes_are_entities(tokenizer, tmp_path):
+    sentence = [("a", "B-X"), ("b", "L-X"), ("c", "U-Y"), ("d", "O")]
+    notes: list[str] = []
+    (tmp_path / "train.conll").write_text(conll([sentence]))
+    own = OwnDataConfig(train=str(tmp_path / "train.conll"), dev=str(tmp_path / "train.conll"))
+    task = load(TaskConfig(name="own/token", own=own), notes.append)
+    assert notes == ["own/token: the tags L-X, U-Y are read as E-X, S-Y"]
+    assert wnut(tmp_path, [sentence], [sentence]).labels == task.labels == ("B-X", "E-X", "O", "S-Y")
+    features = task.features("dev", tokenizer)
+    scores = task.scores("dev", from_targets(task, features))
+    assert scores == dict.fromkeys(("f1", "precision", "recall", "accuracy", "f1_X", "f1_Y"), 1.0)
+    named = load(TaskConfig(name="own/token", own=dataclasses.replace(own, label_names=("O", "U-Y", "L-X", "B-X"))), notes.append)
+    assert named.labels == ("O", "S-Y", "E-X", "B-X")
+
+
+@pytest.mark.parametrize("labels", ["B-X L-X E-X O", "B-X I-X O MISC", "B-X I-X X-I O", "B-X I-X 0"])
+def test_why_tags_are_scored_as_words_is_said(labels: str, tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"words": labels.split(), "labels": labels.split()}) + "\n")
+    notes: list[str] = []
+    task = load(TaskConfig(name="own/token", own=OwnDataConfig(train=str(path), dev=str(path))), notes.append)
+    assert task.metric == "accuracy"
+    (note,) = notes
+    assert note.startswith(f"WARNING: {path}, line 1 has the label ")
+    assert "accuracy over words is the metric" in note
+
+
+def test_words_with_classes_of_their_own_need_no_warning(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"words": ["a", "b"], "labels": ["NN-S", "O-X"]}) + "\n")
+    notes: list[str] = []
+    assert (
+        load(TaskConfig(name="own/token", own=OwnDataConfig(train=str(path), dev=str(path))), notes.append).metric == "accuracy"
+    )
+    assert notes == []
+
+
 def test_own_sentences_of_a_document_are_its_context_wherever_they_stand_in_the_file(tokenizer, tmp_path):
     rows = [(["a", "b"], ["x", "y"], "one"), (["c"], ["x"], "two"), (["d", "e"], ["y", "y"], "one")]
     labelled = [{"words": words, "labels": labels, "document": document} for words, labels, document in rows]

@@ -24,9 +24,9 @@ def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | 
     that cannot be read are left out, and it is told each problem.
     """
 
-    def skipped(place: Place, count: int) -> None:
+    def skipped(place: Place, cells: list[str]) -> None:
         if leave_out is not None:
-            leave_out(str(place.error(f"{counted(count, 'column')}, not those of the first line; {CORRECT_ROW}")))
+            leave_out(str(place.error(f"{counted(len(cells), 'column')}, not those of the first line; {CORRECT_ROW}")))
 
     table = read_table(pathlib.Path(path), skipped=None if leave_out is None else skipped)
     table.require("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")

@@ -1,37 +1,52 @@
-"""The user's own data for every kind of head: CSV, TSV or JSON lines (also .gz) with named columns.
+"""The user's own data for every kind of head: tables, JSON, Parquet and Arrow with named columns, and columns of words.
 
     kind        columns                                         example
     sequence    text, text_b?, label                            TextExample
-    token       words, labels, document?                        WordsExample
-    span        question, context, answers, answer_start?       QuestionExample (or a .json file as SQuAD's)
+    token       words, labels, document?, sentence?             WordsExample
+    span        question, context, answers, answer_start?       QuestionExample (or a file of SQuAD)
     choice      prompt, choices, label                          ChoiceExample
 
-Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON; in a table a list is a cell with
-`separator` between its items, and choices may also be several columns.
+A file is CSV, TSV or JSON (one object a line, or a list of them), also compressed (.gz, .bz2, .xz, .zst); Parquet or Arrow, also
+as a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
+
+Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table a list is
+written as JSON or Python does, or is a cell with `separator` between its items. Choices may also be several columns. Several
+labels may also be columns, or a list, of 0 and 1 for each of `label_names`. Words may also be in rows of their own, with a column
+for the `sentence` of each, or in a file in the CoNLL format: a word and its tag on each line, an empty line after each sentence,
+and no names of columns.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 from annotated_types import Interval
 
+from bert_jax.corpus.files import parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.outputs import OUTPUTS, PROBLEMS, Label
 from bert_jax.interface.ranges import Name, OneOf, PathText, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.own_rows import Row, read_own_rows, short, suffix
+from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, files_of
+from bert_jax.tasks.readers.conll import conll_width, read_conll
+from bert_jax.tasks.readers.conllu import read_conllu
+from bert_jax.tasks.readers.own_rows import DELIMITERS, JSON, Row, name_of, read_own_rows, short, suffix
 from bert_jax.tasks.readers.squad import AnswerPlaces, read_squad
-from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, parse_number
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, note, parse_number, read_text, split_lines
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
 
 SPLITS = ("train", "dev", "test")
+COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
+"""Suffixes of files with a word and its tag on each line."""
 LARGEST = 1e6
 """The largest label of a regression, since squares have to be summed in float32; labels near 1 are learned best."""
 
@@ -55,6 +70,7 @@ class OwnDataConfig:
     words: Name = "words"
     labels: Name = "labels"
     document: str | None = None  # None: every sentence is a document of its own
+    sentence: str | None = None  # in a table with a word a row: its sentence; None: "Sentence #", if there is such a column
     question: Name = "question"
     context: Name = "context"
     answers: Name = "answers"  # texts, or {"text": ..., "answer_start": ...}; empty: no answer
@@ -62,12 +78,12 @@ class OwnDataConfig:
     prompt: Name = "prompt"
     choices: tuple[Name, ...] = ("choices",)  # one column with a list, or a column for each choice
     first_choice: Annotated[int, Interval(ge=0, le=1_000)] = 0  # the label of the first choice
-    separator: Name = " "  # between the items of a list in a cell
-    label_names: tuple[Name, ...] = ()  # by id; (): all labels in the training file, sorted
+    separator: Name | None = None  # between the items of a list in a cell; None: spaces, but not between choices
+    label_names: tuple[Name, ...] = ()  # by id; (): those of the file (Parquet, Arrow), or all labels in training, sorted
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.own")
-        if self.delimiter is not None and len(self.delimiter) != 1:
+        if self.delimiter is not None and len(self.delimiter.replace("\\t", "\t")) != 1:
             raise UserError(f"task.own.delimiter={self.delimiter!r} must be one character, for example ';'")
         if len(self.label_names) == 1 and self.problem == "classification":
             raise UserError(
@@ -112,51 +128,158 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     file), and for invalid files.
     """
     named = FORMATS[kind].has_labels(config)
-    names = config.label_names if named else ()
+    names = tuple(map(name_of, config.label_names)) if named else ()
+    if len(set(names)) < len(names):
+        raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     for split in SPLITS:
         if not getattr(config, split):  # "" on the command line removes the file of an experiment
             continue
         examples[split] = read_own_data(config, kind, split, labels=names, say=say)
         if split == "train" and named and not names:
-            names = collect_labels(examples[split])
+            names = _names_in_file(config, kind) or collect_labels(examples[split])
+            if not names:
+                raise UserError(f"no row of {config.train} has a label; fill in the column of the labels")
     if not any(examples.values()):
         raise UserError("no file is given; set train, dev or test")
     if named and not names:
         raise UserError("the labels are not known: set train to the training file, or label_names")
+    _report_labels(config, names, examples["train"], say)
     return OwnData(examples["train"], examples["dev"], examples["test"], names)
 
 
+def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
+    """The names of the classes in the training file, by number; () if it does not hold them."""
+    first = files_of(pathlib.Path(config.train or ""), "train")[0]
+    column = config.labels if kind == "token" else config.label
+    return class_names(first, column) if suffix(first) in COLUMNAR else ()
+
+
+def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:
+    """Warns of labels that are spelt alike, and of names without an example."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        key = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+        alike.setdefault({"true": "1", "false": "0"}.get(key, key), []).append(name)
+    for group in alike.values():
+        if len(group) > 1:
+            listed = " and ".join(map(repr, group))
+            say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
+    occurring = {label for example in train for label in _names(example)} if config.label_names else set(names)
+    if train and (unused := [name for name in names if name not in occurring]):
+        say(f"WARNING: {config.train} has no example of {', '.join(unused)}, which label_names lists")
+
+
 def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), say: Say = note) -> list[Example]:
-    """The examples of the file of `split`, in its order. `labels` are the valid names; (): all names are valid. Raises UserError
-    as `load_own_data`."""
+    """The examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid. Raises
+    UserError as `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is no kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}; {nearest(split, SPLITS)}")
     if not getattr(config, split):
         raise UserError(f"the file of the {split} split is not given; set {split}=FILE")
-    path, form = pathlib.Path(getattr(config, split)), FORMATS[kind]
-    if suffix(path) in form.whole_files:
-        return list(form.whole_files[suffix(path)](path, say=say))
-    known = frozenset(labels if form.has_labels(config) else ())
-    examples: list[Example] = []
+    form, given = FORMATS[kind], pathlib.Path(getattr(config, split))
+    known = labels if form.has_labels(config) else ()
+    found: list[tuple[Place, Example]] = []
     documents: dict[str, int] = {}
-    places = AnswerPlaces()
-    rows = read_own_rows(path, config.delimiter, quotes=config.quotes, columns=config.columns, separator=config.separator)
-    for row in rows:
-        example = form.parse(config, row, len(examples), split == "test", places)
-        if isinstance(example, WordsExample) and config.document:
-            at = documents.setdefault(row.text(config.document), len(documents))
-            example = replace(example, document=at)
-        if unknown := [label for label in _names(example) if label not in known] if known else []:
-            listed = ", ".join(labels)
-            raise row.place.error(f"the label {unknown[0]!r} is not known; known: {listed}; correct it, or add it to label_names")
-        examples.append(example)
-    if not examples:
-        raise UserError(f"{path} has no rows; give a file with one example a row")
-    places.report(path, say)
-    return examples
+    for path in files_of(given, split):
+        whole = form.read_whole(config, path, split, say)
+        if whole is not None:
+            start = len(found)
+            found += [(place, _numbered(example, start)) for place, example in whole]
+            continue
+        places = AnswerPlaces()
+        for row in _rows(config, kind, path, split, say):
+            example = form.parse(config, row, len(found), split == "test", places)
+            if isinstance(example, WordsExample) and config.document:
+                at = documents.setdefault(row.name(config.document) or "", len(documents))
+                example = replace(example, document=at)
+            found.append((row.place, example))
+        places.report(path, say)
+    if not found:
+        raise UserError(f"{given} has no rows; give a file with one example a row")
+    if kind == "sequence" and config.problem == "multi_label":
+        _refuse_vectors(given, known, [example for _, example in found])
+    return [example for _, example in (_by_id(given, found, known, say) if known else found)]
+
+
+def _numbered(example: Example, start: int) -> Example:
+    """An example of a file after `start` examples of other files; its id is a number, unless it is a question's."""
+    if isinstance(example, WordsExample) and start:
+        return replace(example, id=str(int(example.id) + start), document=example.document + start)
+    return example
+
+
+def _rows(config: OwnDataConfig, kind: str, path: pathlib.Path, split: str, say: Say) -> Iterator[Row]:
+    """The rows of a file, of which each is an example."""
+    wanted = {
+        *(value for name in _COLUMNS[kind] if isinstance(value := getattr(config, name), str)),
+        *(config.choices if kind == "choice" else config.label_names),
+        _SENTENCE,
+    }
+    rows = read_own_rows(
+        path,
+        (config.delimiter or "").replace("\\t", "\t") or None,
+        quotes=config.quotes,
+        columns=config.columns,
+        separator=config.separator,
+        wanted=wanted,
+        by_name=FORMATS[kind].has_labels(config),
+        say=say,
+    )
+    return _sentences(config, path, rows, split) if kind == "token" else rows
+
+
+_COLUMNS = {
+    "sequence": ("id", "text", "text_b", "label"),
+    "token": ("id", "words", "labels", "document", "sentence"),
+    "span": ("id", "question", "context", "answers", "answer_start"),
+    "choice": ("id", "prompt", "label"),
+}
+"""The settings that name the columns of each kind."""
+
+
+def _by_id(
+    path: pathlib.Path, found: Sequence[tuple[Place, Example]], known: Sequence[str], say: Say
+) -> Iterator[tuple[Place, Example]]:
+    """Examples whose labels are all `known`: as they are, or, if all of them are numbers of known labels, with their names."""
+    names = {name for _, example in found for name in _names(example)}
+    numbers = {str(i): name for i, name in enumerate(known)}
+    if names and names <= numbers.keys() and not any(name.lstrip("-").isdecimal() for name in known):
+        say(f"{path}: its labels are numbers, read as {', '.join(f'{i}={name}' for i, name in numbers.items())}")
+        for place, example in found:
+            if isinstance(example, WordsExample) and example.labels is not None:
+                example = replace(example, labels=tuple(numbers[label] for label in example.labels))
+            elif isinstance(example, TextExample) and isinstance(example.label, str):
+                example = replace(example, label=numbers[example.label])
+            elif isinstance(example, TextExample) and isinstance(example.label, tuple):
+                example = replace(example, label=tuple(numbers[label] for label in example.label))
+            yield place, example
+        return
+    valid = frozenset(known)
+    for place, example in found:
+        if unknown := next((label for label in _names(example) if label not in valid), None):
+            listed = ", ".join(known)
+            raise place.error(f"the label {unknown!r} is not known; known: {listed}; correct it, or add it to label_names")
+        yield place, example
+
+
+def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:
+    """Raises UserError if the labels of all texts are lists of 0 and 1 of one length: each is then a number for a label."""
+    sets = [example.label for example in examples if isinstance(example, TextExample) and isinstance(example.label, tuple)]
+    flags = {label in _FLAGS for each in sets for label in each}
+    if flags == {True} and len({len(each) for each in sets}) == 1 and not set(known) & set(_FLAGS):
+        raise UserError(f"{path}: {_vector_remedy('each label', len(sets[0]))}")
+
+
+_FLAGS: Mapping[str, bool] = {"0": False, "1": True, "false": False, "true": True, "False": False, "True": True}
+"""Whether a label applies, as lists and columns of 0 and 1 say it."""
+
+
+def _vector_remedy(name: str, size: int) -> str:
+    example = ",".join("abcdefgh"[:size]) if size <= 8 else "a,b,..."
+    return f"{name} is a list of 0 and 1, a number for each of {counted(size, 'label')}; name them with label_names=[{example}]"
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
@@ -185,7 +308,7 @@ def _names(example: Example) -> tuple[str, ...]:
 
 
 def _id(config: OwnDataConfig, row: Row, n: int) -> str:
-    return str(n) if config.id is None else row.name(config.id, optional=False) or ""
+    return str(n) if config.id is None else row.name(config.id) or ""
 
 
 def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> TextExample:
@@ -195,7 +318,7 @@ def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Answe
 
 
 def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
-    return row.name(config.label, optional=optional)
+    return row.label(config.label, optional=optional, known=config.label_names)
 
 
 def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
@@ -204,8 +327,54 @@ def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
 
 
 def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
+    name, names = config.label, tuple(map(name_of, config.label_names))
+    if name not in row.values:
+        return _flagged_columns(config, row, optional)
     # an empty cell means that no label applies; only a missing column means that the labels are unknown
-    return None if optional and row.values.get(config.label) is None else row.texts(config.label)
+    if optional and row.values[name] is None:
+        return None
+    _require_separator(config, row, name)
+    labels = row.labels(name, known=names) or ()
+    if labels and not set(names) & set(_FLAGS) and all(label in _FLAGS for label in labels):
+        if len(labels) == len(names):
+            return tuple(names[i] for i, label in enumerate(labels) if _FLAGS[label])
+        if (names and not set(labels) <= {str(i) for i in range(len(names))}) or len(set(labels)) < len(labels):
+            named = f", but label_names has {len(names)}" if names else ""
+            raise row.place.error(f"{_vector_remedy(name, len(labels))}{named}")
+    if fraction := next((label for label in labels if re.fullmatch(r"-?[0-9]+\.[0-9]+", label) and label not in names), None):
+        raise row.place.error(f"{name} has the number {fraction}, no name of a label; list the labels that apply")
+    if repeated := next((label for label in labels if labels.count(label) > 1), None):
+        raise row.place.error(f"{name} has {repeated!r} twice; give each label that applies once")
+    return labels
+
+
+def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
+    """The labels whose columns are 1, of the columns `config.label_names`; None if they are missing from a test set."""
+    if not any(name in row.values for name in config.label_names):
+        if optional:
+            return None
+        flags = [name for name, value in row.values.items() if str(value).strip() in {*_FLAGS, "0.0", "1.0"}]
+        remedy = f"label_names=[{','.join(flags)}] reads the columns of 0 and 1" if flags else nearest(config.label, row.values)
+        place = Place(row.place.path, 1) if row.has_cells else row.place
+        raise place.error(f"no column {config.label!r} with a list of the labels that apply; {remedy}")
+    labels = []
+    for name in config.label_names:
+        flag = row.name(name, optional=name in row.values) or ""
+        if flag not in _FLAGS:
+            raise row.place.error(f"{name} is {flag!r}, not 0 or 1; {CORRECT_ROW}")
+        labels += [name_of(name)] * _FLAGS[flag]
+    return tuple(labels)
+
+
+def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
+    """Raises UserError for a cell that seems to be a list with another separator than spaces, if none is set."""
+    value = str(row.values.get(name))
+    if config.separator is not None or not row.has_cells or value.lstrip().startswith(("[", "(", "{")):
+        return
+    if sign := next((sign for sign in ",;|" if sign in value), None):
+        raise row.place.error(
+            f'{name} is {short(value)}; set separator={sign!r} if that is between its items, or list them as ["a", "b"]'
+        )
 
 
 _LABELS: Mapping[str, Callable[[OwnDataConfig, Row, bool], Label | None]] = {
@@ -217,12 +386,135 @@ _LABELS: Mapping[str, Callable[[OwnDataConfig, Row, bool], Label | None]] = {
 
 
 def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample:
-    words, labels = row.texts(config.words) or (), row.texts(config.labels, optional=optional)
+    words = row.texts(config.words) or ()
+    labels = row.labels(config.labels, optional=optional, known=config.label_names)
     if not words:
         raise row.place.error(f"{config.words} is empty; remove the row")
     if labels is not None and len(labels) != len(words):
         raise row.place.error(f"{len(words)} {config.words} but {len(labels)} {config.labels}; each word needs one label")
     return WordsExample(_id(config, row, n), words, labels, n)
+
+
+def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], split: str) -> Iterator[Row]:
+    """The rows of a file with a sentence each. If rows are words, the rows of each sentence become one; a row without a number of
+    a sentence continues it. Raises UserError for a table whose sentences all have one word."""
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
+        return
+    column = config.sentence or (_SENTENCE if _SENTENCE in first.values else None)
+    if first.has_cells and config.words not in first.values:
+        known = nearest(config.words, first.values)
+        raise Place(path, 1).error(f"no column {config.words!r}; {known}; {_IN_COLUMNS}")
+    whole: Iterable[Row] = itertools.chain([first], rows)
+    if column:
+        whole = _joined(config, column, whole, split == "test")
+    count, is_single = 0, True
+    for row in whole:
+        count += 1
+        is_single &= len(row.texts(config.words) or ()) == 1
+        yield row
+    if first.has_cells and is_single and count > 1:
+        raise UserError(
+            f"{path}: each of its {count} sentences has one word; set sentence=COLUMN if a column numbers the sentences, or give "
+            f"JSON lines if they are whole; {_IN_COLUMNS}"
+        )
+
+
+_SENTENCE = "Sentence #"
+"""The column that numbers sentences in the best known table of entities."""
+_IN_COLUMNS = (
+    "a file with a word and its tag on each line has spaces or TABs between them, an empty line after each sentence, no names of "
+    "columns, and a name that ends in .conll"
+)
+
+
+def _joined(config: OwnDataConfig, column: str, rows: Iterable[Row], optional: bool) -> Iterator[Row]:
+    """The sentences of a table with a word in each row."""
+    held: list[tuple[Row, str, str | None]] = []
+    now: str | None = None
+
+    def joined() -> Row:
+        (begin, *_), values = held[0], {config.words: [word for _, word, _ in held]}
+        labels = [label for *_, label in held if label is not None]
+        if labels:
+            values[config.labels] = labels
+        rest = {name: value for name, value in begin.values.items() if name not in (config.words, config.labels)}
+        return replace(begin, values={**rest, **values}, has_cells=False)
+
+    for row in rows:
+        number = row.name(column, optional=True) if column in row.values else row.name(column)
+        if number is not None and number != now and held:
+            yield joined()
+            held = []
+        now = number or now
+        label = row.label(config.labels, optional=optional, known=config.label_names)
+        held.append((row, row.text(config.words), label))
+    if held:
+        yield joined()
+
+
+def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Place, Example]] | None:
+    """The sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
+    ending = suffix(path)
+    if ending == ".conllu":
+        return _placed(path, read_conllu(path, may_lack_tags=split == "test"))
+    if ending in (*JSON, *COLUMNAR, ".csv") or config.quotes or config.delimiter not in (None, "\t", "\\t", " "):
+        return None
+    if ending not in COLUMN_FILES and (ending not in DELIMITERS or not _has_word_lines(config, path)):
+        return None
+    word: int = 0
+    tag: int | None = -1
+    if config.columns:
+        if config.words not in config.columns:
+            raise UserError(
+                f"{path}: columns={config.columns} does not name {config.words!r}; {nearest(config.words, config.columns)}"
+            )
+        word = config.columns.index(config.words)
+        tag = config.columns.index(config.labels) if config.labels in config.columns else None
+    width = conll_width(path)
+    if split == "test" and tag == -1 and (width == 1 or (config.train and width < _width_of(config.train))):
+        tag = None
+    if tag is None and split != "test":
+        raise UserError(
+            f"{path}: columns={config.columns} does not name {config.labels!r}; {nearest(config.labels, config.columns)}"
+        )
+    if tag is not None and width < 2:
+        raise UserError(f"{path} has one column; each line needs a word and its tag, with a TAB or spaces between them")
+    found = read_conll(path, word=word, tag=tag)
+    first = found[0]
+    if first.words[0].lower() in _HEADER[0] and (first.labels is None or first.labels[0].lower() in _HEADER[1]):
+        raise Place(path, 1).error(f"{first.words[0]!r} is the name of a column; remove the line from a file of words in columns")
+    return _placed(path, found)
+
+
+_HEADER = (
+    {"word", "words", "token", "tokens", "form", "text"},
+    {"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "pos_tag", "upos", "entity", "bio", "iob"},
+)
+"""Names of the columns of words and of tags."""
+
+
+def _width_of(train: str) -> int:
+    """The number of columns of the training file, 0 if it has no words in columns."""
+    path = pathlib.Path(train)
+    return conll_width(path) if path.is_file() and suffix(path) in (*COLUMN_FILES, ".tsv", ".txt") else 0
+
+
+def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
+    """Whether a .tsv or .txt file has a word on each line and empty lines between sentences, and not a row of names."""
+    lines = split_lines(read_text(path).strip("\r\n"))
+    rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
+    if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
+        return False
+    # sentences with as many words as tags are rows of a table, with empty lines between them
+    if any(" " in row[0] and len(row) > 1 and len(row[0].split()) == len(row[-1].split()) for row in rows):
+        return False
+    return len(rows) < len(lines) or any(line.startswith("-DOCSTART-") for line in lines)
+
+
+def _placed(path: pathlib.Path, examples: Sequence[WordsExample]) -> list[tuple[Place, Example]]:
+    return [(Place(path, i, "sentence"), example) for i, example in enumerate(examples, 1)]
 
 
 def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> QuestionExample:
@@ -247,7 +539,8 @@ def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[s
     """The text of an answer and its stated start, from the answer itself or from the column `answer_start`."""
     if isinstance(answer, dict):
         answer, start = answer.get("text"), answer.get("answer_start", start)
-    if isinstance(start, str) and start.isascii() and start.isdigit():
+    start = name_of(start) if isinstance(start, str | float) else start
+    if isinstance(start, str) and start.isascii() and start.isdigit() and len(start) < 19:
         start = int(start)
     if not isinstance(answer, str) or not answer.strip() or not isinstance(start, int | None):
         raise row.place.error(f"{config.answers} has {short(answer)} at {short(start)}, not a text and its start; {CORRECT_ROW}")
@@ -256,7 +549,7 @@ def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[s
 
 def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> ChoiceExample:
     single = len(config.choices) == 1
-    choices = row.texts(config.choices[0]) or () if single else tuple(row.text(name) for name in config.choices)
+    choices = _choices(config, row) if single else tuple(row.text(name) for name in config.choices)
     if len(choices) < 2:
         raise row.place.error(
             f"{', '.join(config.choices)} gives {counted(len(choices), 'choice')}; a question needs two or more"
@@ -270,6 +563,38 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
     return ChoiceExample(_id(config, row, n), row.text(config.prompt), choices, right)
 
 
+def _choices(config: OwnDataConfig, row: Row) -> tuple[str, ...]:
+    """The choices in one column."""
+    (name,) = config.choices
+    value = row.values.get(name)
+    if config.separator is None and row.has_cells and isinstance(value, str) and not value.lstrip().startswith(("[", "(", "{")):
+        raise row.place.error(
+            f'{name} is {short(value)}, not a list like ["a", "b"]; set separator to what is between the choices, or name a '
+            "column for each with choices=[a,b]"
+        )
+    return row.texts(name) or ()
+
+
+def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Place, Example]] | None:
+    """The questions of a file in the format of SQuAD; None for a file with a question a row."""
+    if suffix(path) not in JSON:
+        return None
+    text = read_text(path)
+    first = text.lstrip().partition("\n")[0]
+    try:
+        value = parse_json(first)
+    except ValueError:
+        value = None
+    has_rows = first[:1] == "[" or (isinstance(value, dict) and "data" not in value)
+    if has_rows or (suffix(path) != ".json" and value is None and '"paragraphs"' not in text):
+        return None
+    return [(Place(path, i, "question"), example) for i, example in enumerate(read_squad(path, say=say), 1)]
+
+
+def _no_whole_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> None:
+    """Only rows are read."""
+
+
 @dataclass(frozen=True)
 class Format:
     """The functions that read the data of a kind of head."""
@@ -278,14 +603,14 @@ class Format:
     """(settings, row, number of the row, whether the label may be absent, places of answers) -> example."""
     has_labels: Callable[[OwnDataConfig], bool] = lambda config: False
     """Whether the labels are names."""
-    whole_files: Mapping[str, Callable[..., Iterable[Example]]] = field(default_factory=dict)
-    """Readers of files that are no tables, by suffix."""
+    read_whole: Callable[[OwnDataConfig, pathlib.Path, str, Say], list[tuple[Place, Example]] | None] = _no_whole_file
+    """Reads a file that has no rows with named columns; None for a file that has."""
 
 
 FORMATS: Mapping[str, Format] = {
     "sequence": Format(_text, has_labels=lambda config: OUTPUTS[config.problem].has_accuracy),
-    "token": Format(_tagging, has_labels=lambda config: True),
+    "token": Format(_tagging, has_labels=lambda config: True, read_whole=_column_file),
     "choice": Format(_choice),
-    "span": Format(_question, whole_files={".json": read_squad}),
+    "span": Format(_question, read_whole=_squad_file),
 }
 """The formats by kind of head."""

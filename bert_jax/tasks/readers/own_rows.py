@@ -1,72 +1,236 @@
-"""The rows of the user's own data, with the same access to the cells of a table and the fields of JSON lines."""
+"""The rows of the user's own data, with the same access to cells of a table, fields of JSON and columns of Parquet."""
 
 from __future__ import annotations
 
+import ast
 import json
+import math
 import pathlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 from bert_jax.storage.formats import bare_name
-from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, is_utf8, read_table, read_text, split_lines
+from bert_jax.tasks.readers.columnar import COLUMNAR, read_columnar
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, is_utf8, note, read_table, read_text, split_lines
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-_JSON = (".jsonl", ".ndjson")
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+"""The delimiter of a table's columns by the suffix of its file."""
+JSON = (".jsonl", ".ndjson", ".json")
+"""The suffixes of JSON, one object a line or one list of objects."""
+MISSING = frozenset(
+    [
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "N/A",
+        "NA",
+        "NULL",
+        "NaN",
+        "None",
+        "n/a",
+        "nan",
+        "null",
+        "NaT",
+    ]
+)
+"""The texts that pandas reads as a missing value, and so may have written for one."""
+_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?')
+_ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
+_PYTHON_OBJECT = re.compile(r"(?:set|frozenset|array|tensor|Series|Index|dict_keys|dict_values)\(")
+_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_FILL_IN = "fill it in, or remove the row"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a file: the cells of a table, or the values of a JSON object. Its methods raise UserError for invalid values."""
+    """A row of a file: the cells of a table, or the values of an object. Its methods raise UserError for invalid values."""
 
     place: Place
     values: JsonObject
-    separator: str | None  # of lists in a cell; None: JSON, which has lists
+    separator: str | None = None  # of the items of a list in a cell; None: a single space or more, if `has_cells`
+    has_cells: bool = False  # whether all values are the texts of a table's cells
+    keeps_quotes: bool = False  # whether double quotes around a cell are part of its value
 
     def value(self, name: str, *, optional: bool = False) -> Any:
-        """The value of column or field `name`; None if it is `optional` and absent, null or an empty cell."""
+        """The value of column or field `name`; None if it is `optional` and absent, null, NaN or an empty cell."""
         value = self.values.get(name)
         if name not in self.values and not optional:
-            kind, place = ("field", self.place) if self.separator is None else ("column", Place(self.place.path, 1))
+            kind, place = ("field", self.place) if self.place.unit in ("line", "item") else ("column", self.place)
+            if self.has_cells:
+                kind, place = "column", Place(self.place.path, 1)
             raise place.error(f"no {kind} {name!r}; {nearest(name, self.values) if self.values else 'the object is empty'}")
-        if value is None and not optional:
-            raise self.place.error(f"{name} is null; fill it in, or remove the row")
-        return None if optional and value == "" else value
+        is_nan = isinstance(value, float) and math.isnan(value)
+        if (value is None or is_nan) and not optional:
+            raise self.place.error(f"{name} is {'NaN' if is_nan else 'null'}; {_FILL_IN}")
+        return None if is_nan or (optional and value == "") else value
 
     def text(self, name: str) -> str:
         """The value as a text that is not blank."""
         value = self.value(name)
         if not isinstance(value, str) or not value.strip():
-            raise self.place.error(f"{name} is {short(value)}, not a text; {CORRECT_ROW}")
+            in_column = self.place.unit == "row" and not isinstance(value, str)
+            remedy = f"name a column of texts among {', '.join(self.values)}" if in_column else CORRECT_ROW
+            raise self.place.error(f"{name} is {short(value)}, not a text; {remedy}")
         return value
 
-    def name(self, name: str, *, optional: bool) -> str | None:
-        """The value as the name of a label: a text without surrounding blanks, or a JSON number or boolean as JSON text."""
+    def name(self, name: str, *, optional: bool = False) -> str | None:
+        """The value as a name, as `name_of` writes it."""
         value = self.value(name, optional=optional)
         if isinstance(value, bool | int | float):
-            return json.dumps(value)
-        return None if value is None else self.text(name).strip()
+            return name_of(value)
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            raise self.place.error(f"{name} is {short(value)}, not a text; {CORRECT_ROW}")
+        return None if value is None else name_of(value)
+
+    def label(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> str | None:
+        """The value as the name of a label. A text that stands for a missing value is a label only if it is `known`."""
+        found = self.name(name, optional=optional)
+        return found if found is None else self._label(name, found, known)
+
+    def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
+        """The value as a list of the names of labels; None if it is optional and missing."""
+        items = self._items(name, optional=optional, remedy="fill it in, or remove it")
+        return None if items is None else tuple(self._label(name, name_of(item), known) for item in items)
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
-        """The value as a list; of an empty cell (), or None if it is optional."""
+        """The value as a list of texts; None if it is optional and missing."""
+        remedy = 'put a sign that can be seen in its place, such as "_", or remove it (a word with its label)'
+        items = self._items(name, optional=optional, remedy=remedy)
+        return None if items is None else tuple(item if isinstance(item, str) else json.dumps(item) for item in items)
+
+    def _label(self, name: str, label: str, known: Container[str]) -> str:
+        if label in known:
+            return label
+        if label in MISSING or label in ("Infinity", "-Infinity"):
+            raise self.place.error(
+                f"{name} is {label!r}, which stands for a missing value; {_FILL_IN} (if it is a class, list all classes in "
+                "label_names)"
+            )
+        if self.keeps_quotes and is_quoted(label):
+            raise self.place.error(_quotes_remedy(label))
+        return label
+
+    def _items(self, name: str, *, optional: bool, remedy: str) -> list[str | int | float | bool] | None:
+        """The items of a list: of a value that is one, of one that is written in a text as JSON or Python writes it, or of a cell
+        with a separator between them."""
         value = self.value(name, optional=optional)
-        if isinstance(value, str) and self.separator is not None:
-            # any number of spaces separates two words; between two other separators there is an empty text
-            value = [part for part in value.split(self.separator) if part or (value and self.separator != " ")]
         if value is None:
             return None
-        listed = value if isinstance(value, list) else [None]
-        parts: list[Any] = [json.dumps(part) if isinstance(part, bool | int | float) else part for part in listed]
-        if not all(isinstance(part, str) and part.strip() for part in parts):
+        listed = value
+        if isinstance(value, str):
+            listed = self._written(name, value)
+            if listed is None and self.has_cells:
+                listed = value.split(self.separator or " ")
+                if (self.separator or " ") == " " or not value.strip():
+                    listed = [part for part in listed if part]  # any number of spaces separates two items
+                else:
+                    listed = [part.strip() for part in listed]
+        if not isinstance(listed, list | tuple) or not all(isinstance(part, str | bool | int | float) for part in listed):
             raise self.place.error(f"{name} is {short(value)}, not a list of texts; {CORRECT_ROW}")
-        return tuple(parts)
+        for i, part in enumerate(listed, 1):
+            if isinstance(part, float) and not math.isfinite(part):
+                raise self.place.error(f"item {i} of {name} is {json.dumps(part)}; {_FILL_IN}")
+            if isinstance(part, str) and not part.strip():
+                shown = " ".join(f"U+{ord(sign):04X}" for sign in part[:5])
+                what = f"only white space ({shown})" if part else '""'
+                raise self.place.error(f"item {i} of {len(listed)} in {name} is {what}; {remedy}")
+        return list(listed)
+
+    def _written(self, name: str, text: str) -> list[str | int | float | bool] | None:
+        """The items of a list that is written in a text as JSON, Python or numpy writes it; None for another text."""
+        bare = text.strip()
+        closing = _BRACKETS.get(bare[:1], "")
+        begins = bool(closing) and bare[1:].lstrip()[:1] in ("'", '"')  # ['a'
+        if _PYTHON_OBJECT.match(bare) or (begins and not bare.endswith(closing)):
+            raise self.place.error(f'{name} is {short(text)}, not a list that can be read; write it as ["a", "b"]')
+        if not begins and (bare[:1] != "[" or not bare.endswith("]")):
+            return None
+        parts = bare.split()
+        if not begins and parts[0] == "[" and parts[-1] == "]" and len(parts) > 2:
+            return None  # brackets that are words of a sentence
+        items = _parse_list(bare[1:-1])
+        if items is None:
+            raise self.place.error(f'{name} is {short(text)}, not a list that can be read; write it as ["a", "b"]')
+        return items
+
+
+def _parse_list(inside: str) -> list[str | int | float | bool] | None:
+    """The items between the brackets of a list: in quotes, or numbers, true, false, null and NaN; None for another text.
+
+    Commas are between all of them, or (numpy) between none. Python joins two texts without a comma to one, so its own reader
+    is only used for single texts.
+    """
+    items: list[str | int | float | bool] = []
+    commas = place = 0
+    while inside[place:].strip():
+        found = _ITEM.match(inside, place)
+        if not found:
+            return None
+        item, comma = found.groups()
+        commas += bool(comma)
+        place = found.end()
+        try:
+            items.append(_parse_item(item))
+        except (ValueError, SyntaxError):
+            return None
+    return items if not commas or len(items) - commas in (0, 1) else None  # a comma may follow the last item
+
+
+def _parse_item(item: str) -> Any:
+    if item[0] in "'\"":
+        try:
+            text = parse_json(item)
+        except ValueError:
+            text = ast.literal_eval(item)
+        if not is_utf8(text):
+            raise ValueError("half a surrogate pair")
+        return text
+    words = {"True": True, "False": False, "None": math.nan, "nan": math.nan, "null": math.nan}
+    if item in words:
+        return words[item]
+    if re.fullmatch(r"-?[0-9]+\.", item):  # numpy: [1. 0.]
+        item += "0"
+    value = parse_json(item)
+    if not isinstance(value, bool | int | float):
+        raise ValueError(item)
+    return value
+
+
+def name_of(value: str | bool | float) -> str:
+    """A label as text: without surrounding blanks, true or false as in JSON, and a whole number without ".0", which pandas adds
+    to the integers of a column with missing values."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    text = value.strip() if isinstance(value, str) else json.dumps(value)
+    whole = _WHOLE.fullmatch(text)
+    return text if not whole else "0" if whole[1] == "-0" else whole[1]
+
+
+def is_quoted(cell: str) -> bool:
+    """Whether a cell is in double quotes, with only doubled ones inside."""
+    return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
+
+
+def _quotes_remedy(cell: str) -> str:
+    return f"{cell[:60]} is in double quotes; set quotes=true if they only enclose the cell, or quotes=false to keep them"
 
 
 def short(value: Json) -> str:
     """A value as JSON, truncated to 60 characters for error messages."""
-    shown = json.dumps(value, ensure_ascii=False)
+    shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
@@ -76,35 +240,136 @@ def suffix(path: pathlib.Path) -> str:
 
 
 def read_own_rows(
-    path: pathlib.Path, delimiter: str | None, *, quotes: bool | None, columns: Sequence[str], separator: str
+    path: pathlib.Path,
+    delimiter: str | None = None,
+    *,
+    quotes: bool | None = None,
+    columns: Sequence[str] = (),
+    separator: str | None = None,
+    wanted: Container[str] | None = None,
+    by_name: bool = True,
+    say: Say = note,
 ) -> Iterator[Row]:
-    """The rows of a CSV, TSV or JSON-lines file in its order; the suffix determines the format.
+    """The rows of a CSV, TSV, JSON, Parquet or Arrow file in its order; the suffix determines the format.
 
     delimiter, quotes: None: the defaults for the suffix. columns: the names of a table's columns, if its first row does not have
-    them. separator: the separator of a list in a cell. Raises UserError for an unknown suffix, and for invalid rows.
+    them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError for an unknown
+    suffix, and for invalid rows. `say` reports cells in quotes that are kept.
     """
-    if (ending := suffix(path)) in _JSON:
-        for i, line in enumerate(split_lines(read_text(path)), 1):
-            if line.strip():
-                yield Row(Place(path, i), _json_object(Place(path, i), line), None)
+    if (ending := suffix(path)) in COLUMNAR:
+        for place, values in read_columnar(path, wanted, by_name=by_name):
+            yield Row(place, values)
         return
-    delimiter = delimiter or _DELIMITERS.get(ending)
+    if ending in JSON:
+        yield from (Row(place, values) for place, values in _json_rows(path, read_text(path)))
+        return
+    delimiter = delimiter or DELIMITERS.get(ending)
     if delimiter is None:
-        known = ", ".join((*_DELIMITERS, *_JSON))
+        known = ", ".join((*DELIMITERS, *JSON, *COLUMNAR))
         raise UserError(f"{path} ends in {ending!r}, which is no known format; name it with one of {known}, or set delimiter")
-    quotes = ending == ".csv" if quotes is None else quotes
-    for place, values in read_table(path, delimiter, columns=columns, quotes=quotes):
-        yield Row(place, values, separator)
+    yield from _table_rows(path, delimiter, quotes=quotes, columns=columns, separator=separator, say=say)
 
 
-def _json_object(place: Place, line: str) -> JsonObject:
+def _table_rows(
+    path: pathlib.Path, delimiter: str, *, quotes: bool | None, columns: Sequence[str], separator: str | None, say: Say
+) -> Iterator[Row]:
+    """The rows of a table. A first line `sep=;`, which Excel writes and reads, names the delimiter."""
+    first, _, rest = read_text(path).partition("\n")
+    stated = _SEPARATOR_LINE.fullmatch(first.rstrip("\r"))
+    if stated and not rest.strip():
+        return
+    unsure, quotes = quotes is None and suffix(path) != ".csv", suffix(path) == ".csv" if quotes is None else quotes
+    delimiter = stated[1] if stated else delimiter
+    lines = {"skip": 1 if stated else 0}
+
+    def refuse(place: Place, row: list[str]) -> None:
+        raise place.error(
+            f"{counted(len(row), 'column')}, not the {len(table.columns)} of {', '.join(table.columns)}; "
+            f"{_cells_remedy(row, table.columns, delimiter, quotes=quotes)}"
+        )
+
+    table = read_table(path, delimiter, columns=columns, quotes=quotes, skipped=refuse, **lines)
+    if not columns and (other := _other_delimiter(table.columns, delimiter)):
+        raise Place(path, 1 + lines["skip"]).error(f"the only column is {table.columns[0]!r}; set delimiter={other!r}")
+    if not quotes and unsure and (quoted := next((name for name in table.columns if is_quoted(name)), None)):
+        raise Place(path, 1 + lines["skip"]).error(_quotes_remedy(quoted))
+    kept: list[tuple[Place, str]] = []
+    for place, values in table:
+        for cell in values.values() if unsure else ():
+            if is_quoted(cell):
+                if '""' in cell[1:-1]:
+                    raise place.error(_quotes_remedy(cell))
+                kept.append((place, cell))
+        yield Row(place, values, separator, has_cells=True, keeps_quotes=unsure)
+    if kept:
+        place, cell = kept[0]
+        say(f"WARNING: {place.error(_quotes_remedy(cell))} ({counted(len(kept), 'such cell')})")
+
+
+def _other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
+    """The delimiter that a row of one cell seems to have instead of `delimiter`."""
+    return next((sign for sign in ";\t,|" if sign != delimiter and sign in cells[0]), None) if len(cells) == 1 else None
+
+
+def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *, quotes: bool) -> str:
+    """What to do about a row with another number of cells than columns."""
+    if other := _other_delimiter(row, delimiter) or _other_delimiter(columns, delimiter):
+        return f"set delimiter={other!r} if that is between the columns, otherwise correct the line"
+    if len(row) == len(columns) + 1 and not row[-1].strip():
+        return f"remove the {delimiter!r} at the end of the line"
+    if not quotes and any(cell.startswith('"') and not is_quoted(cell) for cell in row):
+        return "set quotes=true if double quotes enclose a cell, otherwise correct the line"
+    return "correct the line, or remove it"
+
+
+def _json_rows(path: pathlib.Path, text: str) -> Iterator[tuple[Place, JsonObject]]:
+    """The objects in a file, each with its place: one on each line, or the items of one list."""
+    if text.lstrip()[:1] == "[":
+        listed = _parsed(text)
+        if isinstance(listed, list) and any(isinstance(item, dict) for item in listed):
+            for i, item in enumerate(listed, 1):
+                yield _checked(Place(path, i, "item"), item, "\\u" in text)
+            return
+    for i, line in enumerate(split_lines(text), 1):
+        if line.strip():
+            try:
+                value = parse_json(line)
+            except ValueError as error:
+                if line.lstrip()[:1] == "{" and isinstance(whole := _parsed(text), dict):
+                    raise UserError(f"{path} is one object ({', '.join(whole)}); {_LIST_WANTED}") from error
+                if i == 1 and suffix(path) == ".json":
+                    raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
+                raise Place(path, i).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
+            if isinstance(value, dict) and value and all(isinstance(held, dict) and "0" in held for held in value.values()):
+                raise UserError(f"{path} is one object of columns, as pandas' to_json writes them; {_LIST_WANTED}")
+            yield _checked(Place(path, i), value, "\\u" in line)
+
+
+_LIST_WANTED = "give an object for each row, one a line or all in a list (pandas: to_json with orient='records')"
+
+
+def _problem(text: str) -> str:
+    """Why a text is not JSON as a whole."""
     try:
-        value = parse_json(line)
+        parse_json(text)
     except ValueError as error:
-        raise place.error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
+        return str(error)
+    return "several values"
+
+
+def _parsed(text: str) -> Any:
+    """The value of a text that is JSON as a whole, else None."""
+    try:
+        return parse_json(text)
+    except ValueError:
+        return None
+
+
+def _checked(place: Place, value: Any, has_escapes: bool) -> tuple[Place, JsonObject]:
+    """A row with its place. Raises UserError if it is no object, or holds half a surrogate pair."""
     if not isinstance(value, dict):
-        raise place.error(f"{short(value)} is not an object; each line is one object with the columns as its fields")
-    for name, held in value.items() if "\\u" in line else ():
+        raise place.error(f"{short(value)} is not an object; each {place.unit} is one object with the columns as its fields")
+    for name, held in value.items() if has_escapes else ():
         if not is_utf8(name + json.dumps(held, ensure_ascii=False)):
             raise place.error(f"{name!r} holds half a surrogate pair, which is no character; {CORRECT_ROW}")
-    return value
+    return place, value

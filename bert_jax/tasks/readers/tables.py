@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import pathlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,14 +33,15 @@ def note(message: str) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file, from 1, for error messages."""
+    """A line of a file, from 1, for error messages; or an item of a list, or a row of a Parquet file."""
 
     path: pathlib.Path
     line: int
+    unit: str = "line"
 
     def error(self, problem: str) -> UserError:
         """A UserError about this line."""
-        return UserError(f"{self.path}, line {self.line}: {problem}")
+        return UserError(f"{self.path}, {self.unit} {self.line}: {problem}")
 
 
 def read_text(path: pathlib.Path) -> str:
@@ -90,21 +92,27 @@ def split_lines(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
-def read_rows(path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False) -> Iterator[tuple[Place, list[str]]]:
+def read_rows(
+    path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False, skip: int = 0
+) -> Iterator[tuple[Place, list[str]]]:
     """The rows that are not blank, each with its first line. With `quotes`, a field in double quotes may contain delimiters and
-    line ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
+    line ends; otherwise quotes are ordinary characters. The first `skip` lines are left out. Raises UserError for unbalanced
+    quotes."""
     text = read_text(path)
+    for _ in range(skip):
+        text = text.partition("\n")[2]
     if not quotes:
-        yield from ((Place(path, i), line.split(delimiter)) for i, line in enumerate(split_lines(text), 1) if line.strip("\r"))
+        lines = enumerate(split_lines(text), 1 + skip)
+        yield from ((Place(path, i), line.split(delimiter)) for i, line in lines if line.strip("\r"))
         return
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a limit of the whole process, so it is never lowered
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    line = 1
+    line = 1 + skip
     try:
         for row in reader:
             if row:
                 yield Place(path, line), row
-            line = reader.line_num + 1
+            line = reader.line_num + 1 + skip
     except csv.Error as error:
         raise Place(path, line).error(f"the quotes of this row do not match ({error}); double a quote inside quotes") from error
 
@@ -119,14 +127,14 @@ class Table:
     path: pathlib.Path
     columns: tuple[str, ...]
     rows: Iterator[tuple[Place, list[str]]]
-    skipped: Callable[[Place, int], None] | None = None  # called for each row with a wrong number of columns
+    skipped: Callable[[Place, list[str]], None] | None = None  # called for each row with a wrong number of columns
 
     def __iter__(self) -> Iterator[tuple[Place, dict[str, str]]]:
         for place, row in self.rows:
             if len(row) == len(self.columns):
                 yield place, dict(zip(self.columns, row, strict=True))
             elif self.skipped:
-                self.skipped(place, len(row))
+                self.skipped(place, row)
             else:
                 raise place.error(
                     f"{counted(len(row), 'column')}, not the {len(self.columns)} of {', '.join(self.columns)}; "
@@ -146,14 +154,15 @@ def read_table(
     *,
     columns: Sequence[str] = (),
     quotes: bool = False,
-    skipped: Callable[[Place, int], None] | None = None,
+    skip: int = 0,
+    skipped: Callable[[Place, list[str]], None] | None = None,
 ) -> Table:
-    """The table in a file; the first row has the names of the columns, unless `columns` are given. Raises UserError for a file
-    that cannot be read, and for two columns with the same name."""
-    rows = read_rows(path, delimiter, quotes=quotes)
+    """The table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may have an
+    empty name. Raises UserError for a file that cannot be read, and for two columns with the same name."""
+    rows = read_rows(path, delimiter, quotes=quotes, skip=skip)
     if not columns:
         place, columns = next(rows)
-        if repeated := [name for name in columns if columns.count(name) > 1]:
+        if repeated := [name for name in columns if name and columns.count(name) > 1]:
             raise place.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
     return Table(path, tuple(columns), rows, skipped)
 
@@ -180,7 +189,8 @@ def parse_number(place: Place, name: str, value: str, low: float, high: float) -
     if number is not None:
         return number
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
-    raise place.error(f"{name} is {cut(value)!r}, not a number{within}; {CORRECT_ROW}")
+    comma = "write a point for the comma, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
+    raise place.error(f"{name} is {cut(value)!r}, not a number{within}; {comma}{CORRECT_ROW}")
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:

@@ -75,10 +75,70 @@ CASES = [
         files=train(f"{GOOD}\n ,good\n"),
     ),
     Case(
+        "a label that pandas wrote for none",
+        TRAIN,
+        "train.csv, line 4: label is 'nan', which stands for a missing value; fill it in, or remove the row",
+        files=train(f"{GOOD}it was,nan\n"),
+    ),
+    Case(
         "a label that is empty",
         TRAIN,
         'train.csv, line 4: label is "", not a text; correct the row, or remove it',
         files=train(f"{GOOD}it was,\n"),
+    ),
+    Case(
+        "semicolons in a table of commas",
+        TRAIN,
+        "train.csv, line 1: the only column is 'text;label'; set delimiter=';'",
+        files=train(GOOD.replace(",", ";")),
+    ),
+    Case(
+        "quotes in a table of TABs",
+        "--config.task.own.train=train.tsv",
+        'train.tsv, line 2: "it was ""fine""" is in double quotes; set quotes=true if ... or quotes=false to keep them',
+        files={"train.tsv": 'text\tlabel\n"it was ""fine"""\tgood\nit was bad\tpoor\n'},
+    ),
+    Case(
+        "several labels in columns of their own",
+        f"{TRAIN} --config.task.own.problem=multi_label",
+        "train.csv, line 1: no column 'label' with a list of the labels that apply; label_names=[good,poor] reads the columns of",
+        files=train("text,good,poor\nit was fine,1,0\nit was bad,0,1\n"),
+    ),
+    Case(
+        "several labels with commas",
+        f"{TRAIN} --config.task.own.problem=multi_label",
+        'train.csv, line 2: label is "good,long"; set separator=\',\' if that is between its items, or list them as',
+        files=train('text,label\nit was fine,"good,long"\nit was bad,poor\n'),
+    ),
+    Case(
+        "words in rows of their own",
+        f"{TRAIN} --config.task.name=own/token",
+        "train.csv: each of its 2 sentences has one word; set sentence=COLUMN if ... an empty line after each sentence",
+        files=train("words,labels\nit,O\nada,B-PER\n"),
+    ),
+    Case(
+        "words in columns under a row of names",
+        "--config.task.own.train=train.conll --config.task.name=own/token",
+        "train.conll, line 1: 'word' is the name of a column; remove the line from a file of words in columns",
+        files={"train.conll": "word tag\nit O\n\nada B-PER\n"},
+    ),
+    Case(
+        "choices in a text",
+        f"{TRAIN} --config.task.name=own/choice",
+        'train.csv, line 2: choices is "it was", not a list like ["a", "b"]; set separator to what is between the choices',
+        files=train("prompt,choices,label\nso,it was,0\n"),
+    ),
+    Case(
+        "half a Parquet file",
+        "--config.task.own.train=train.parquet",
+        "train.parquet is not a whole Parquet file (Parquet magic bytes not found in footer); fetch it again",
+        files={"train.parquet": b"PAR1" + b"abcd" * 20},
+    ),
+    Case(
+        "a Parquet file with the name of a table",
+        TRAIN,
+        "train.csv is a Parquet file; give it a name that ends in .parquet",
+        files=train(b"PAR1" + b"abcd" * 20),
     ),
     Case("no rows", TRAIN, "train.csv has no rows; give a file with one example a row", files=train("text,label\n")),
     Case("nothing at all", TRAIN, "train.csv is empty; fetch it again, or give another file", files=train("")),
@@ -90,7 +150,7 @@ CASES = [
     Case(
         "a directory for a table",
         "--config.task.own.train=$tables",
-        "$tables ends in '', which is no known format; name it with one of .csv, .tsv, .txt, .jsonl, .ndjson, or set delimiter",
+        "$tables is a directory without Parquet or Arrow files; give the file of the train split",
     ),
     Case(
         "bytes that are no text",
@@ -142,7 +202,7 @@ CASES = [
     Case(
         "a suffix that says nothing",
         "--config.task.own.train=train.docx",
-        "train.docx ends in '.docx', which is no known format ... one of .csv, .tsv, .txt, .jsonl, .ndjson, or set",
+        "train.docx ends in '.docx', which is no known format ... one of .csv, .tsv, .txt, .jsonl, .ndjson, .json, ... or set",
         files={"train.docx": GOOD},
     ),
     in_lines(
@@ -164,6 +224,34 @@ CASES = [
         "half a surrogate pair",
         "train.jsonl, line 1: 'text' holds half a surrogate pair, which is no character; correct the row, or remove it",
         '{"text": "\\ud800", "label": "good"}\n',
+    ),
+    in_lines(
+        "a list of 0 and 1 for names",
+        "train.jsonl, line 1: label is a list of 0 and 1, a number for each of 3 labels; name them with label_names=[a,b,c]",
+        '{"text": "it was fine", "label": [1, 0, 0]}\n{"text": "it was bad", "label": [0, 1, 0]}\n',
+        "--config.task.own.problem=multi_label",
+    ),
+    in_lines(
+        "a label twice",
+        "train.jsonl, line 1: label has 'good' twice; give each label that applies once",
+        '{"text": "it was fine", "label": ["good", "good"]}\n',
+        "--config.task.own.problem=multi_label",
+    ),
+    in_lines(
+        "a label that is not a number",
+        "train.jsonl, line 2: label is NaN; fill it in, or remove the row",
+        '{"text": "it was fine", "label": 0.0}\n{"text": "it was bad", "label": NaN}\n',
+    ),
+    in_lines(
+        "a blank word",
+        "train.jsonl, line 1: item 2 of 3 in words is only white space (U+3000); put a sign that can be seen in its place",
+        '{"words": ["it", "\u3000", "was"], "labels": ["O", "O", "O"]}\n',
+        "--config.task.name=own/token",
+    ),
+    in_lines(
+        "one object for the whole table",
+        "train.jsonl is one object of columns, as pandas' to_json writes them; give an object for each row",
+        '{"text": {"0": "it was fine"}, "label": {"0": "good"}}\n',
     ),
     in_lines(
         "fewer tags than words",

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import bz2
+import functools
 import gzip
 import json
+import lzma
 import pathlib
+from typing import Any
 
+import pyarrow
 import pytest
 
 from bert_jax.errors import UserError
@@ -123,7 +128,7 @@ def test_words_are_lists_or_cells_and_each_has_one_label(tmp_path: pathlib.Path)
     for path in (lists, cells):
         data = load_own_data(OwnDataConfig(train=path), "token")
         assert (data.train, data.labels) == (wanted, ("O", "PER"))
-    grouped = put(tmp_path / "b.csv", "words,labels,from", "a,O,x", "b,O,y", "c,O,y")
+    grouped = put(tmp_path / "b.csv", "words,labels,from", "a,O,x", "b b,O O,y", "c,O,y")
     read = read_own_data(OwnDataConfig(train=grouped, document="from"), "token", "train")
     assert [e.document for e in read if isinstance(e, WordsExample)] == [0, 1, 1]
     text = put(tmp_path / "c.jsonl", {"words": "Ada sings", "labels": ["PER", "O"]})
@@ -191,6 +196,234 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_where_they_are_said
 def test_bad_rows_are_named_by_file_and_line(tmp_path: pathlib.Path, name: str, rows: list[object], message: str):
     with pytest.raises(UserError, match=message):
         read_own_data(OwnDataConfig(train=put(tmp_path / name, *rows)), "sequence", "train")
+
+
+def labels_of(path: str, kind: str = "sequence", **settings: Any) -> list[Any]:
+    """The labels of the training examples in a file; of words, with the words."""
+    found = load_own_data(OwnDataConfig(train=path, **settings), kind, say=lambda text: None).train
+    return [(e.words, e.labels) if isinstance(e, WordsExample) else getattr(e, "label", None) for e in found]
+
+
+ROWS = ((1, "a", "B-X"), (1, "b", "I-X"), (2, "a", "O"))
+COLUMNS = "a\tB-X\nb\tI-X\n\na\tO\n"
+KAGGLE = "Sentence #,Word,POS,Tag\nSentence: 1,a,N,B-X\n,b,N,I-X\nSentence: 2,a,N,O\n"
+SENTENCES = [(("a", "b"), ("B-X", "I-X")), (("a",), ("O",))]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings"),
+    [
+        ("a.tsv", COLUMNS, {}),
+        ("a.txt", COLUMNS.replace("\t", " "), {}),
+        ("a.conll", COLUMNS.replace("\n", "\r\n"), {}),
+        ("a.conll", "-DOCSTART- -X-\n\na B-X\nb I-X\n\na O", {}),
+        ("a.tsv.gz", COLUMNS, {}),
+        ("a.tsv", COLUMNS, {"columns": ("words", "labels")}),
+        ("a.tsv", "B-X\t1\ta\nI-X\t2\tb\n\nO\t1\ta\n", {"columns": ("labels", "n", "words")}),
+        ("a.csv", KAGGLE, {"words": "Word", "labels": "Tag"}),
+        ("a.csv", "sid,words,labels\n1,a,B-X\n1,b,I-X\n2,a,O\n", {"sentence": "sid"}),
+        ("a.ndjson", "".join(f'{{"s":{s},"words":"{w}","labels":"{t}"}}\n' for s, w, t in ROWS), {"sentence": "s"}),
+    ],
+)
+def test_words_on_lines_of_their_own_are_sentences(tmp_path: pathlib.Path, name: str, text: str, settings: dict[str, Any]):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    assert labels_of(str(path), "token", **settings) == SENTENCES
+
+
+def test_a_test_file_of_words_in_columns_may_lack_the_tags(tmp_path: pathlib.Path):
+    train, test = put(tmp_path / "train.tsv", "a\tN\tB-X", "", "b\tN\tO"), put(tmp_path / "test.tsv", "a\tN", "", "b\tN")
+    assert load_own_data(OwnDataConfig(train=train, test=test), "token").test == [
+        WordsExample("0", ("a",), None, 0),
+        WordsExample("1", ("b",), None, 1),
+    ]
+
+
+def test_rows_with_empty_lines_between_them_stay_sentences(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.tsv", "a b\tB O", "", "b a\tO O")
+    assert labels_of(path, "token", columns=("words", "labels")) == [(("a", "b"), ("B", "O")), (("b", "a"), ("O", "O"))]
+
+
+@pytest.mark.parametrize(
+    ("words", "labels", "wanted"),
+    [
+        ("['a', 'b']", "['X', 'O']", (("a", "b"), ("X", "O"))),
+        ("['a' 'b']", "['X' 'O']", (("a", "b"), ("X", "O"))),  # numpy; Python joins 'a' 'b' to 'ab'
+        ("('a', 'b')", "('X', 'O',)", (("a", "b"), ("X", "O"))),
+        ('["it", "\'s"]', "[1, 0]", (("it", "'s"), ("1", "0"))),
+        ("['it\\'s', \"b\"]", "[1. 0.]", (("it's", "b"), ("1", "0"))),
+        ("[ a ]", "O X O", (("[", "a", "]"), ("O", "X", "O"))),  # brackets that are words
+    ],
+)
+def test_a_list_that_is_written_in_a_cell_is_read_as_it_was_meant(tmp_path: pathlib.Path, words: str, labels: str, wanted: Any):
+    path = put(tmp_path / "a.csv", "words,labels", *('"{}","{}"'.format(*(cell.replace('"', '""') for cell in (words, labels))),))
+    assert labels_of(path, "token") == [wanted]
+    path = put(tmp_path / "a.jsonl", {"words": words, "labels": labels}) if words[1] != " " else path
+    assert labels_of(path, "token") == [wanted]
+
+
+def test_choices_may_be_a_list_that_is_written_in_a_cell(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "prompt,choices,label", "p,\"['x y', 'z']\",1.0")
+    assert load_own_data(OwnDataConfig(train=path), "choice").train == [ChoiceExample("0", "p", ("x y", "z"), 1)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["text,label", 'a,"[""x"", ""z""]"', "b,[]"],
+        ["text,label", "a,\"{'x', 'z'}\"", "b,"],
+        ["text,label", 'a,"[1, 0, 1]"', 'b,"[0, 0, 0]"'],
+        ["text,label", "a,1 0 1", "b,[0 0 0]"],
+        ["text,label", "a,x z", "b,"],
+        ["text,x,y,z", "a,1,0,1.0", "b,0,0,0"],
+        ["text,z,x,y", "a,True,True,False", "b,False,False,False"],
+        ["text,label", "a,[0 2]", "b,[]"],
+    ],
+)
+def test_several_labels_are_names_numbers_or_zeros_and_ones(tmp_path: pathlib.Path, rows: list[str]):
+    path = put(tmp_path / "a.csv", *rows)
+    assert labels_of(path, problem="multi_label", label_names=("x", "y", "z")) == [("x", "z"), ()]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (['a,"x,y"', "b,x"], r"line 2: label is \"x,y\"; set separator=',' if"),
+        (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
+        (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0 and 1, a number for each of 3 labels; .* label_names=\[a,b,c\]"),
+        (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0 and 1, a number for each of 2 labels; name them"),
+        (["a,\"['x', 'x']\""], "line 2: label has 'x' twice"),
+        (["a,\"['x', 'y'\""], "line 2: label is .*, not a list that can be read"),
+        (["a,set()"], "line 2: label is .*, not a list that can be read"),
+        (["a,\"['x' 'y' ... 'z']\""], "line 2: label is .*, not a list that can be read"),
+        (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, no name of a label"),
+        (["a,"], r"no row of .*a\.csv has a label"),
+    ],
+)
+def test_several_labels_that_are_no_list_of_names_are_refused(tmp_path: pathlib.Path, rows: list[str], message: str):
+    with pytest.raises(UserError, match=message):
+        labels_of(put(tmp_path / "a.csv", "text,label", *rows), problem="multi_label")
+
+
+def test_a_separator_that_is_set_may_have_blanks_around_it(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,label", 'a,"x, very good"', "b,x")
+    assert labels_of(path, problem="multi_label", separator=",") == [("x", "very good"), ("x",)]
+
+
+@pytest.mark.parametrize("value", ["NaN", '"nan"', '"None"', "null", '"<NA>"', "Infinity"])
+def test_a_missing_label_is_no_class(tmp_path: pathlib.Path, value: str):
+    path = put(tmp_path / "a.jsonl", {"text": "a", "label": "x"}, f'{{"text": "b", "label": {value}}}')
+    with pytest.raises(UserError, match=r"line 2: label is .*; fill it in, or remove the row"):
+        labels_of(path)
+    path = put(tmp_path / "b.jsonl", f'{{"words": ["a", "b"], "labels": ["O", {value}]}}')
+    with pytest.raises(UserError, match=r"line 1: (item 2 of .*labels|labels is)"):
+        labels_of(path, "token")
+    assert labels_of(put(tmp_path / "c.csv", "text,label", "a,x", "b,None"), label_names=("x", "None")) == ["x", "None"]
+
+
+def test_a_whole_number_is_one_class_however_it_is_written(tmp_path: pathlib.Path):
+    rows = [{"text": "a", "label": label} for label in (1, 1.0, "1.0", "1", 2, -0.0)]
+    assert labels_of(put(tmp_path / "a.jsonl", *rows)) == ["1", "1", "1", "1", "2", "0"]
+    stars = put(tmp_path / "a.csv", "text,label", "a,1", "b,2.0", "c,1.5")
+    assert labels_of(stars, label_names=("1.0", "1.5", "2.0")) == ["1", "2", "1.5"]
+    words = put(tmp_path / "b.jsonl", {"words": ["a", "b"], "labels": [1.0, 1]})
+    assert labels_of(words, "token") == [(("a", "b"), ("1", "1"))]
+    assert labels_of(put(tmp_path / "c.csv", "text,label", "a,1.10", "b,01")) == ["1.10", "01"]  # no numbers: a version, a code
+
+
+def test_numbers_are_read_as_those_of_the_named_labels_if_all_labels_are_numbers(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,label", "a,0", "b,1.0")
+    said: list[str] = []
+    data = load_own_data(OwnDataConfig(train=path, label_names=("no", "yes")), "sequence", say=said.append)
+    assert ([e.label for e in data.train if isinstance(e, TextExample)], data.labels) == (["no", "yes"], ("no", "yes"))
+    assert said == [f"{path}: its labels are numbers, read as 0=no, 1=yes"]
+    with pytest.raises(UserError, match=r"line 2: the label '1' is not known; known: no, yes"):
+        labels_of(put(tmp_path / "a.csv", "text,label", "a,1", "b,2"), label_names=("no", "yes"))
+
+
+def test_labels_that_are_spelt_alike_or_lack_examples_are_reported(tmp_path: pathlib.Path):
+    said: list[str] = []
+    path = put(tmp_path / "a.csv", "text,label", "a,Pos", "b,pos", "c,very  good", "d,very good", "e,neg")
+    load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
+    assert [text.partition(" are different")[0] for text in said] == [
+        "WARNING: the labels 'Pos' and 'pos'",
+        "WARNING: the labels 'very  good' and 'very good'",
+    ]
+    said.clear()
+    path = put(tmp_path / "a.csv", "text,label", "a,x", "b,y")
+    load_own_data(OwnDataConfig(train=path, label_names=("x", "y", "z")), "sequence", say=said.append)
+    assert said == [f"WARNING: {path} has no example of z, which label_names lists"]
+
+
+def test_the_line_of_excel_names_the_delimiter(tmp_path: pathlib.Path):
+    for first in ("sep=;", '"sep=;"', "\ufeffsep=;"):
+        assert labels_of(put(tmp_path / "a.csv", first, "text;label", "a;x", "b;y")) == ["x", "y"]
+    with pytest.raises(UserError, match="line 4: 3 columns, not the 2 of text, label"):
+        labels_of(put(tmp_path / "a.csv", "sep=;", "text;label", "a;x", "b;y;z"))
+    assert labels_of(put(tmp_path / "a.csv", "text\tlabel", "a\tx"), delimiter="\\t") == ["x"]
+    assert labels_of(put(tmp_path / "a.csv", "text,label,,", "a,x,,")) == ["x"]
+
+
+def test_cells_in_quotes_of_a_tsv_file_are_never_kept_in_silence(tmp_path: pathlib.Path):
+    for rows in (['"text"\t"label"', "a\tx"], ["text\tlabel", '"a ""b"""\tx'], ["text\tlabel", 'a\t"x"']):
+        path = put(tmp_path / "a.tsv", *rows)
+        with pytest.raises(UserError, match="in double quotes; set quotes=true if"):
+            labels_of(path)
+    assert labels_of(path, quotes=True) == ["x"]
+    assert labels_of(path, quotes=False) == ['"x"']
+    said: list[str] = []
+    path = put(tmp_path / "a.tsv", "text\tlabel", '"Go."\tx', 'a "b" c\tx', '"d\tx')
+    data = load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
+    assert [e.text for e in data.train if isinstance(e, TextExample)] == ['"Go."', 'a "b" c', '"d']
+    assert len(said) == 1
+    assert said[0].startswith(f"WARNING: {path}, line 2: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n'),
+        ("a.json", '[{"text": "a", "label": "x"},\n {"text": "b", "label": "y"}]'),
+        ("a.jsonl", '[{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]\n'),
+    ],
+)
+def test_json_is_lines_or_a_list_whatever_its_name(tmp_path: pathlib.Path, name: str, text: str):
+    (tmp_path / name).write_text(text)
+    assert labels_of(str(tmp_path / name)) == ["x", "y"]
+
+
+def test_questions_are_rows_or_squads_whatever_the_name_of_the_file(tmp_path: pathlib.Path):
+    entry = {"id": "x", "question": "q", "answers": [{"text": "b", "answer_start": 2}]}
+    squad = json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": [entry]}]}]}, indent=1)
+    rows = json.dumps({"id": "x", "question": "q", "context": "a b", "answers": ["b"]}) + "\n"
+    for text, ending in ((squad, ".json"), (squad, ".jsonl"), (rows, ".json"), (rows, ".jsonl"), (f"[{rows}]", ".json")):
+        path = tmp_path / f"a{ending}"
+        path.write_text(text)
+        read = load_own_data(OwnDataConfig(train=str(path), id="id"), "span").train
+        assert read == [QuestionExample("x", "q", "a b", (("b", 2),))]
+
+
+@pytest.mark.parametrize("ending", [".bz2", ".xz", ".zst"])
+def test_compressed_tables_are_read_by_their_name(tmp_path: pathlib.Path, ending: str):
+    text = b"text,label\na,x\nb,y\n"
+    zstd = functools.partial(pyarrow.compress, codec="zstd", asbytes=True)
+    packed = {".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}[ending](text)
+    path = tmp_path / f"a.csv{ending}"
+    path.write_bytes(packed)
+    assert labels_of(str(path)) == ["x", "y"]
+    path.write_bytes(packed[:-5])
+    with pytest.raises(UserError, match=r"is not a whole (bzip2|xz|zstd) file"):
+        labels_of(str(path))
+    (tmp_path / "a.csv").write_bytes(packed)
+    with pytest.raises(UserError, match=rf"a\.csv is compressed with .*; give it a name that ends in \{ending}, or decompress"):
+        labels_of(str(tmp_path / "a.csv"))
+
+
+def test_files_of_one_pattern_are_one_data_set(tmp_path: pathlib.Path):
+    put(tmp_path / "b-1.csv", "text,label", "b,y")
+    put(tmp_path / "b-0.csv", "text,label", "a,x")
+    data = load_own_data(OwnDataConfig(train=str(tmp_path / "b-*.csv")), "sequence")
+    assert data.train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
 
 
 def test_blanks_around_a_label_are_not_part_of_it(tmp_path: pathlib.Path):

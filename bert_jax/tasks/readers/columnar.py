@@ -1,0 +1,239 @@
+"""Labelled data in Parquet and Arrow files, as the Hugging Face hub and `datasets` lay it out, with the names of its classes.
+
+    train.parquet, data/train-*.parquet     files, or the pattern of their names
+    DIR                                     a folder of the hub: `data/train-00000-of-00008.parquet`, or CONFIG/train/0000.parquet
+    DIR                                     what `save_to_disk` of a Dataset or a DatasetDict wrote
+
+A column of the type ClassLabel, or of lists of it, holds numbers; their names are in the schema of the file, and here its values
+are these names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import decimal
+import pathlib
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any
+
+from bert_jax.corpus.files import JsonObject, parse_json, read_object
+from bert_jax.errors import UserError, missing_path
+from bert_jax.tasks.readers.tables import Place
+
+COLUMNAR = {".parquet": "Parquet", ".arrow": "Arrow"}
+"""Suffix -> the format."""
+_WORDS = {
+    "train": ("train", "training"),
+    "dev": ("validation", "valid", "dev", "val"),
+    "test": ("test", "testing", "eval", "evaluation"),
+}
+"""The words by which files and folders name a split, the likeliest first."""
+_ROWS = 1024  # in a batch
+
+
+def files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
+    """The data files that a path stands for: the file itself, the files that match a pattern, or a directory's files of `split`,
+    which is "train", "dev" or "test". Raises UserError if there are none."""
+    if path.is_dir():
+        return _files_in(path, split)
+    if path.exists() or not any(sign in str(path) for sign in "*?["):
+        return [path]
+    above = pathlib.Path(path.anchor)
+    found = sorted(file for file in above.glob(str(path.relative_to(above))) if file.is_file() and file.name[0] != ".")
+    if not found:
+        raise UserError(f"{path} matches no file; correct the pattern")
+    return found
+
+
+def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
+    if (state := directory / "state.json").is_file():
+        return _saved(directory, state)
+    if (directory / "dataset_dict.json").is_file():
+        names = read_object(directory / "dataset_dict.json", "save the data set again").get("splits")
+        known = [name for name in names or () if isinstance(name, str) and (directory / name / "state.json").is_file()]
+        for word in _WORDS[split]:
+            if word in known:
+                return _saved(directory / word, directory / word / "state.json")
+        raise UserError(f"{directory} has no {split} split, only {', '.join(known) or 'none'}; give the directory of one of them")
+    named = {
+        file: _split_words(file.relative_to(directory))
+        for file in sorted(directory.rglob("*"))
+        if file.suffix in COLUMNAR and not any(part[0] in "._" for part in file.relative_to(directory).parts)
+    }
+    if not named:
+        raise UserError(f"{directory} is a directory without Parquet or Arrow files; give the file of the {split} split")
+    found = [file for file, words in named.items() if words & set(_WORDS[split])]
+    if not found and not any(words & {word for known in _WORDS.values() for word in known} for words in named.values()):
+        found = list(named)  # a directory of one split
+    if not found:
+        others = ", ".join(str(file.relative_to(directory)) for file in list(named)[:3])
+        raise UserError(f"{directory} has no file of its {split} split, only {others}; give a file, or a pattern in quotes")
+    sets = sorted({_set_of(file.relative_to(directory)) for file in found})
+    if len(sets) > 1:
+        raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one of them")
+    return found
+
+
+def _split_words(path: pathlib.Path) -> set[str]:
+    """The words in the name of a file, or else in those of its directories, the nearest first, of which one may name a split."""
+    known = {word for words in _WORDS.values() for word in words}
+    for part in (path.name.partition(".")[0], *reversed(path.parts[:-1])):
+        if words := set(re.split(r"[-_. ]", part.lower())) & known:
+            return words
+    return set()
+
+
+def _set_of(path: pathlib.Path) -> str:
+    """The directory of a file without its parts that name a split."""
+    known = {"data", *(word for words in _WORDS.values() for word in words)}
+    return "/".join(part for part in path.parts[:-1] if part.lower() not in known) or "."
+
+
+def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:
+    """The files of a Dataset in the order in which `save_to_disk` wrote them."""
+    remedy = "save the data set again"
+    content = read_object(state, remedy)
+    listed = content.get("_data_files")
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in listed or ()]
+    if not names or not all(isinstance(name, str) and pathlib.PurePath(name).name == name for name in names):
+        raise UserError(f"{state} does not list the files of a data set; {remedy}")
+    if content.get("_indices_data_files"):
+        raise UserError(f"{state} has indices of rows, which are not read; {remedy} after flatten_indices()")
+    return [directory / str(name) for name in names]
+
+
+def read_columnar(
+    path: pathlib.Path, wanted: Container[str] | None = None, *, by_name: bool = True
+) -> Iterator[tuple[Place, JsonObject]]:
+    """The rows of a Parquet or Arrow file with their places, as values of Python.
+
+    wanted: the columns that are read, the others are None; None: all of them. by_name: replaces the numbers of classes by their
+    names. Raises UserError for a file that is missing,
+    damaged or in a codec that pyarrow does not read.
+    """
+    with _explained(path), contextlib.ExitStack() as stack:
+        schema, batches = (_parquet if path.suffix == ".parquet" else _arrow)(path, stack, wanted)
+        rest = dict.fromkeys(schema.names)
+        decode = _decoders(path, schema) if by_name else {}
+        number = 0
+        for batch in batches:
+            columns = {
+                name: [decode.get(name, _plain)(value) for value in batch.column(name).to_pylist()]
+                for name in batch.schema.names
+                if wanted is None or name in wanted
+            }
+            for i in range(batch.num_rows):
+                number += 1
+                yield Place(path, number, "row"), {**rest, **{name: values[i] for name, values in columns.items()}}
+
+
+def class_names(path: pathlib.Path, column: str) -> tuple[str, ...]:
+    """The names of the classes in a column of a Parquet or Arrow file, by number; () for a column of another type."""
+    with _explained(path), contextlib.ExitStack() as stack:
+        schema, _ = (_parquet if path.suffix == ".parquet" else _arrow)(path, stack, ())
+        return _classes(path, schema).get(column, ())
+
+
+@contextlib.contextmanager
+def _explained(path: pathlib.Path) -> Iterator[None]:
+    """Turns the errors of pyarrow inside the `with` block into a UserError about the file."""
+    import pyarrow
+
+    if path.suffix not in COLUMNAR:
+        raise UserError(f"{path} is compressed as a whole; decompress it first")
+    try:
+        if not path.stat().st_size:
+            raise UserError(f"{path} is empty; fetch it again, or give another file")
+        with path.open("rb") as file:
+            if file.read(32).startswith(b"version https://git-lfs"):
+                raise UserError(f"{path} is a pointer of Git LFS, not the file itself; fetch the file (git lfs pull)")
+        yield
+    except pyarrow.ArrowNotImplementedError as error:
+        raise UserError(f"{path} cannot be read: {_sentence(error)}; write it again with another codec, such as zstd") from error
+    except (pyarrow.ArrowException, OSError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise UserError(f"{missing_path(path)} cannot be read: {error.strerror}; give the path of a file") from error
+        raise UserError(f"{path} is not a whole {COLUMNAR[path.suffix]} file ({_sentence(error)}); fetch it again") from error
+
+
+def _sentence(error: BaseException) -> str:
+    return str(error).partition("\n")[0].partition(". ")[0].strip()[:160] or type(error).__name__
+
+
+def _parquet(path: pathlib.Path, stack: contextlib.ExitStack, wanted: Container[str] | None) -> tuple[Any, Iterator[Any]]:
+    """(the schema, the batches of rows)."""
+    import pyarrow.parquet
+
+    file = stack.enter_context(pyarrow.parquet.ParquetFile(path))
+    schema = file.schema_arrow
+    columns = [name for name in schema.names if wanted is None or name in wanted]
+    return schema, file.iter_batches(_ROWS, columns=columns)
+
+
+def _arrow(path: pathlib.Path, stack: contextlib.ExitStack, wanted: Container[str] | None) -> tuple[Any, Iterator[Any]]:
+    """(the schema, the batches of rows) of an Arrow file in either of its two formats."""
+    import pyarrow
+    from pyarrow import ipc
+
+    mapped = stack.enter_context(pyarrow.memory_map(str(path)))
+    is_file = mapped.read(6) == b"ARROW1"
+    mapped.seek(0)
+    if is_file:
+        file = ipc.open_file(mapped)
+        return file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
+    stream = ipc.open_stream(mapped)
+    return stream.schema, iter(stream)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON could hold it: bytes that are UTF-8 are text."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        with contextlib.suppress(UnicodeDecodeError):
+            return value.decode("utf-8")
+    return float(value) if isinstance(value, decimal.Decimal) else value
+
+
+def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """For each column of classes, the function from its values to their names."""
+
+    def decoder(column: str, names: Sequence[str]) -> Callable[[Any], Any]:
+        def decode(value: Any) -> Any:
+            if isinstance(value, list):
+                return [decode(item) for item in value]
+            if value is None or value == -1:  # -1: unknown, as in the test sets of GLUE
+                return None
+            if not isinstance(value, int):
+                return value
+            if not 0 <= value < len(names):
+                raise UserError(f"{path}: {column} has the class {value}, but only {len(names)} names; correct the file")
+            return names[value]
+
+        return decode
+
+    return {column: decoder(column, names) for column, names in _classes(path, schema).items()}
+
+
+def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
+    """The names of the classes by column, from the schema, or from the dataset_info.json beside the file."""
+    features: Any = None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    if not isinstance(features, dict) and (beside := path.parent / "dataset_info.json").is_file():
+        features = read_object(beside, "save the data set again").get("features")
+    found = {column: _names_in(feature) for column, feature in (features if isinstance(features, dict) else {}).items()}
+    return {column: names for column, names in found.items() if names and column in schema.names}
+
+
+def _names_in(feature: Any) -> tuple[str, ...]:
+    """The names of a ClassLabel, or of one in lists; () for another feature."""
+    while isinstance(feature, list) and len(feature) == 1:
+        feature = feature[0]
+    if not isinstance(feature, dict):
+        return ()
+    if feature.get("_type") == "ClassLabel":
+        names = feature.get("names")
+        return tuple(map(str, names)) if isinstance(names, list) else ()
+    return _names_in(feature.get("feature")) if feature.get("_type") in ("Sequence", "List", "LargeList") else ()

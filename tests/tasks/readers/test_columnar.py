@@ -1,0 +1,186 @@
+"""Labelled data in Parquet and Arrow files, as the Hugging Face hub and `datasets` lay it out."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from pyarrow import ipc
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
+from bert_jax.tasks.readers.own_data import OwnData, OwnDataConfig, load_own_data
+
+CLASSES = {"names": ["poor", "good"], "_type": "ClassLabel"}
+TAGS = {"names": ["O", "B-PER", "I-PER"], "_type": "ClassLabel"}
+ROWS = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
+EXAMPLES = [TextExample("0", "a", None, "good"), TextExample("1", "b", None, "poor")]
+
+
+def table(rows: Sequence[Mapping[str, Any]], **features: Any) -> pyarrow.Table:
+    """A table whose schema has the types of these columns, as `datasets` writes them."""
+    made = pyarrow.Table.from_pylist(list(rows))
+    return made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}) if features else made
+
+
+def put(path: pathlib.Path, rows: Sequence[Mapping[str, Any]], **features: Any) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table(rows, **features), path, row_group_size=1)
+    return str(path)
+
+
+def save(directory: pathlib.Path, *parts: pyarrow.Table) -> str:
+    """What `Dataset.save_to_disk` writes."""
+    directory.mkdir(parents=True)
+    names = [f"data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]
+    for name, part in zip(names, parts, strict=True):
+        with ipc.new_stream(directory / name, part.schema) as writer:
+            writer.write_table(part)
+    (directory / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (directory / "dataset_info.json").write_text(json.dumps({"features": {"label": CLASSES}}))
+    return str(directory)
+
+
+def load(kind: str = "sequence", **settings: Any) -> OwnData:
+    return load_own_data(OwnDataConfig(**settings), kind, say=lambda text: None)
+
+
+@pytest.mark.parametrize("names", [("poor", "good"), ()])
+def test_classes_have_the_names_in_the_file_in_their_order(tmp_path: pathlib.Path, names: tuple[str, ...]):
+    data = load(train=put(tmp_path / "a.parquet", ROWS, label=CLASSES), label_names=names)
+    assert (data.train, data.labels) == (EXAMPLES, ("poor", "good"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda inner: {"feature": inner, "_type": "Sequence"},
+        lambda inner: {"feature": inner, "_type": "List"},
+        lambda inner: [inner],
+    ],
+)
+def test_lists_of_classes_have_the_names_in_the_file(tmp_path: pathlib.Path, kind: Callable[[Any], Any]):
+    rows = [{"tokens": ["a", "b"], "ner_tags": [1, 2]}, {"tokens": ["c"], "ner_tags": [0]}]
+    data = load("token", train=put(tmp_path / "a.parquet", rows, ner_tags=kind(TAGS)), words="tokens", labels="ner_tags")
+    assert data.labels == ("O", "B-PER", "I-PER")
+    assert data.train == [WordsExample("0", ("a", "b"), ("B-PER", "I-PER"), 0), WordsExample("1", ("c",), ("O",), 1)]
+    several = put(tmp_path / "b.parquet", [{"text": "a", "label": [0, 1]}, {"text": "b", "label": []}], label=kind(CLASSES))
+    assert [e.label for e in load(train=several, problem="multi_label").train if isinstance(e, TextExample)] == [
+        ("poor", "good"),
+        (),
+    ]
+
+
+def test_numbers_stay_numbers_where_no_names_are_asked_for(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.parquet", ROWS, label=CLASSES)
+    assert [e.label for e in load(train=path, problem="regression").train if isinstance(e, TextExample)] == [1.0, 0.0]
+    path = put(tmp_path / "b.parquet", [{"prompt": "p", "choices": ["x y", "z"], "label": 1}], label=CLASSES)
+    assert load("choice", train=path).train == [ChoiceExample("0", "p", ("x y", "z"), 1)]
+
+
+def test_questions_have_the_answers_of_the_hub(tmp_path: pathlib.Path):
+    row = {"id": "x", "question": "q", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}}
+    assert load("span", train=put(tmp_path / "a.parquet", [row]), id="id").train == [
+        QuestionExample("x", "q", "a b", (("b", 2),))
+    ]
+
+
+def test_a_folder_of_the_hub_is_read_by_its_splits(tmp_path: pathlib.Path):
+    for i, row in enumerate(ROWS):
+        put(tmp_path / "hub" / "data" / f"train-0000{i}-of-00002.parquet", [row], label=CLASSES)
+    put(tmp_path / "hub" / "data" / "validation-00000-of-00001.parquet", ROWS[:1], label=CLASSES)
+    put(tmp_path / "hub" / "data" / "test-00000-of-00001.parquet", [{"text": "a", "label": -1}], label=CLASSES)
+    hub = str(tmp_path / "hub")
+    data = load(train=hub, dev=hub, test=hub)
+    assert (data.train, data.dev, data.test) == (EXAMPLES, EXAMPLES[:1], [TextExample("0", "a", None, None)])
+    assert load(train=f"{hub}/data/train-*.parquet").train == EXAMPLES
+    converted = tmp_path / "converted"
+    put(converted / "default" / "train" / "0000.parquet", ROWS, label=CLASSES)
+    put(converted / "default" / "validation" / "0000.parquet", ROWS[:1], label=CLASSES)
+    assert load(train=str(converted), dev=str(converted)).dev == EXAMPLES[:1]
+    with pytest.raises(UserError, match=r"converted has no file of its test split, only default/train/0000\.parquet"):
+        load(train=str(converted), test=str(converted))
+    put(converted / "other" / "train" / "0000.parquet", ROWS)
+    with pytest.raises(UserError, match=r"converted holds several data sets \(default, other\)"):
+        load(train=str(converted))
+
+
+def test_what_save_to_disk_writes_is_read(tmp_path: pathlib.Path):
+    parts = [table([row], label=CLASSES) for row in ROWS]
+    assert load(train=save(tmp_path / "one", *parts)).train == EXAMPLES
+    assert load(train=save(tmp_path / "bare", *(part.replace_schema_metadata() for part in parts))).train == EXAMPLES
+    for name in ("train", "validation"):
+        save(tmp_path / "several" / name, *parts)
+    (tmp_path / "several" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "validation"]}))
+    several = str(tmp_path / "several")
+    assert load(train=several, dev=several).dev == EXAMPLES
+    with pytest.raises(UserError, match="several has no test split, only train, validation"):
+        load(train=several, test=several)
+    with ipc.new_file(tmp_path / "a.arrow", parts[0].schema) as writer:
+        writer.write_table(parts[0])
+    assert load(train=str(tmp_path / "a.arrow")).train == EXAMPLES[:1]
+
+
+def test_a_column_in_another_type_is_read_if_it_holds_text(tmp_path: pathlib.Path):
+    columns = {"text": pyarrow.array(["a", "b"]).dictionary_encode(), "label": pyarrow.array([b"x", b"y"])}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    assert load(train=str(tmp_path / "a.parquet")).train == [TextExample("0", "a", None, "x"), TextExample("1", "b", None, "y")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": 3, "label": "x"}], "row 1: text is 3, not a text; name a column of texts among text, label"),
+        ([{"body": "a", "label": "x"}], "row 1: no column 'text'; known: body, label"),
+        ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], "row 2: label is null; fill it in"),
+        ([{"text": "a", "label": 2.0}, {"text": "b", "label": float("nan")}], "row 2: label is NaN; fill it in"),
+    ],
+)
+def test_rows_that_cannot_be_learned_are_named(tmp_path: pathlib.Path, rows: list[dict[str, Any]], message: str):
+    with pytest.raises(UserError, match=message):
+        load(train=put(tmp_path / "a.parquet", rows))
+
+
+def test_a_class_without_a_name_is_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"a\.parquet: label has the class 2, but only 2 names"):
+        load(train=put(tmp_path / "a.parquet", [{"text": "a", "label": 2}], label=CLASSES))
+
+
+def test_damaged_files_are_refused(tmp_path: pathlib.Path):
+    path = pathlib.Path(put(tmp_path / "a.parquet", ROWS))
+    whole = path.read_bytes()
+    broken = whole[:4] + bytes(40) + whole[44:]
+    for data, message in (
+        (whole[:-9], "is not a whole Parquet file .*; fetch it again"),
+        (broken, "is not a whole Parquet file .*; fetch it again"),
+        (b"", "is empty; fetch it again"),
+        (b"version https://git-lfs.github.com/spec/v1\n", r"is a pointer of Git LFS, .*\(git lfs pull\)"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=message):
+            load(train=str(path))
+    directory = pathlib.Path(save(tmp_path / "saved", table(ROWS), table(ROWS)))
+    torn = directory / "data-00001-of-00002.arrow"
+    torn.write_bytes(torn.read_bytes()[:-60])
+    with pytest.raises(UserError, match=r"data-00001-of-00002\.arrow is not a whole Arrow file"):
+        load(train=str(directory))
+    torn.unlink()
+    with pytest.raises(UserError, match=r"data-00001-of-00002\.arrow .*cannot be read: No such file"):
+        load(train=str(directory))
+    (directory / "state.json").write_text(json.dumps({"_data_files": [{"filename": "../../a"}]}))
+    with pytest.raises(UserError, match=r"state\.json does not list the files of a data set"):
+        load(train=str(directory))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty is a directory without Parquet or Arrow files"):
+        load(train=str(tmp_path / "empty"))
+    with pytest.raises(UserError, match=r"x-\*\.parquet matches no file"):
+        load(train=str(tmp_path / "x-*.parquet"))
+    path.write_bytes(whole)
+    path.rename(tmp_path / "a.csv")
+    with pytest.raises(UserError, match=r"a\.csv is a Parquet file, not text; give it a name that ends in \.parquet"):
+        load(train=str(tmp_path / "a.csv"))
