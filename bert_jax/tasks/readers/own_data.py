@@ -25,7 +25,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from annotated_types import Interval
 
@@ -39,7 +39,7 @@ from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, files_of
 from bert_jax.tasks.readers.conll import conll_width, read_conll
 from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.own_rows import DELIMITERS, JSON, Row, name_of, read_own_rows, short, suffix
-from bert_jax.tasks.readers.squad import AnswerPlaces, read_squad
+from bert_jax.tasks.readers.squad import AnswerPlaces, listed_answers, read_squad
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, note, parse_number, read_text, split_lines
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
@@ -523,28 +523,13 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
     if config.answers not in row.values and optional:
         return QuestionExample(name, question, context)
     given = row.value(config.answers) if given != "" else []
-    if isinstance(given, dict) and isinstance(given.get("text"), list):  # {"text": [...], "answer_start": [...]}
-        starts = given.get("answer_start") or [None] * len(given["text"])
-        if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise row.place.error(f"{config.answers} is {short(given)}, with not as many answer_start as text; {CORRECT_ROW}")
-        given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
-    listed = given if isinstance(given, list) else [given]
-    beside = row.value(config.answer_start) if config.answer_start and listed else None
-    answers = [_answer(config, row, answer, beside) for answer in listed]
-    found = tuple((text, places.find(name, context, text, start)) for text, start in answers)
+    beside = row.value(config.answer_start) if config.answer_start and given != [] else None
+    try:
+        answers = listed_answers(given, beside)
+    except ValueError as error:
+        raise row.place.error(f"{config.answers} {error}; {CORRECT_ROW}") from error
+    found = tuple(places.find(name, context, text, start) for text, start in answers)
     return QuestionExample(name, question, context, found, is_impossible=not found)
-
-
-def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[str, int | None]:
-    """The text of an answer and its stated start, from the answer itself or from the column `answer_start`."""
-    if isinstance(answer, dict):
-        answer, start = answer.get("text"), answer.get("answer_start", start)
-    start = name_of(start) if isinstance(start, str | float) else start
-    if isinstance(start, str) and start.isascii() and start.isdigit() and len(start) < 19:
-        start = int(start)
-    if not isinstance(answer, str) or not answer.strip() or not isinstance(start, int | None):
-        raise row.place.error(f"{config.answers} has {short(answer)} at {short(start)}, not a text and its start; {CORRECT_ROW}")
-    return answer, start
 
 
 def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> ChoiceExample:

@@ -445,6 +445,33 @@ CASES = [
         files={"data/train-v1.1.json": "[]", "data/dev-v1.1.json": "[]"},
     ),
     Case(
+        "JSON lines with the name of SQuAD",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
+        "data/train-v1.1.json is not JSON (Extra data: ... its first line is an object of its own: name it .jsonl if each line",
+        files={"data/train-v1.1.json": '{"question": "who"}\n' * 2, "data/dev-v1.1.json": "[]"},
+    ),
+    Case(
+        "an ID that is a list",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].id: [1] is not a text or a whole number; give a file of SQuAD",
+        copies={"data": "squad1"},
+        spoil=replace("data/train-v1.1.json", '"id": "', '"id": [1], "old": "'),
+    ),
+    Case(
+        "an offset that is no whole number",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has ... at 0.5, not a text and its start; a question",
+        copies={"data": "squad1"},
+        spoil=replace("data/train-v1.1.json", '"answer_start": ', '"answer_start": 0.5, "old": '),
+    ),
+    Case(
+        "a number of more digits than Python reads",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
+        "data/train-v1.1.json is not JSON (a number has more than 4,300 digits); fetch it again",
+        copies={"data": "squad1"},
+        spoil=replace("data/train-v1.1.json", '"answer_start": ', f'"answer_start": {"9" * 5000}'),
+    ),
+    Case(
         "a file that nests without end",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
         "data/train-v1.1.json is not JSON (brackets are nested too deep); fetch it again",

@@ -76,7 +76,7 @@ def test_the_nearest_place_is_that_of_a_search_of_all_places():
         ('{"date": []}', "the file: no 'data'; did you mean 'date'"),
         ('{"data": []}', "has no questions"),
         ('{"data": [{"paragraphs": [{"context": 1}]}]}', r"data\[0\]\.paragraphs\[0\]\.context: 1 is not a text"),
-        ('{"data": [{"paragraphs": [{"context": "\\ud83d"}]}]}', r"paragraphs\[0\]\.context holds half a surrogate pair"),
+        ('{"data": [{"paragraphs": [{"context": "\\ud83d"}]}]}', r"paragraphs\[0\]\.context: holds half a surrogate pair"),
     ],
 )
 def test_a_file_that_is_not_squads_is_told_where(tmp_path: pathlib.Path, text: str, message: str):
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_squads_is_told_where(tmp_path: pathlib.Path, text: s
 def test_two_questions_of_one_id_and_an_empty_answer_are_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match="another question has the id 'same' too"):
         read_squad(squad(tmp_path / "a.json", "c", {"id": "same"}, {"id": "same"}))
-    with pytest.raises(UserError, match=r"qas\[0\]\.answers: an answer is empty"):
+    with pytest.raises(UserError, match=r"qas\[0\]\.answers: has \"\" at 0, not a text and its start"):
         read_squad(squad(tmp_path / "a.json", "c", {"answers": [answer("", 0)]}))
 
 
