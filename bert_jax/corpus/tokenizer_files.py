@@ -375,7 +375,8 @@ def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int
         if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
             raise UserError(
                 f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
-                "matches it inside words, which WordPiece cannot do: train without it"
+                "matches it inside words, which WordPiece cannot do: take it out of the files, and add it as a whole word by "
+                "convert --add-tokens=FILE"
             )
     return {token["id"]: token["content"] for token in tokens}
 

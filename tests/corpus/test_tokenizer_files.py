@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import unicodedata
 from typing import Any
 
 import pytest
+import sentencepiece
 import tokenizers
 
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
@@ -341,6 +343,30 @@ def test_the_class_in_tokenizer_config_wins_over_that_of_the_model(tmp_path):
     write(tmp_path, config={}, tokenizer_config={"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}})
     with pytest.raises(UserError, match=r"auto_map names a tokenizer with its own code, which is not run"):
         load_tokenizer(tmp_path)
+
+
+def test_the_vocabulary_of_xlm_r_is_refused_by_its_shift_whichever_file_is_there(tmp_path):
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["A b a b", "b a B"] * 20), model_writer=content, vocab_size=12, hard_vocab_limit=False,
+        unk_id=0, bos_id=1, eos_id=2, pad_id=-1, minloglevel=2,
+    )  # fmt: skip
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(content.getvalue())
+    pieces = [[piece, -1.0] for piece in ("<s>", "<pad>", "</s>", "<unk>", "a", "<mask>")]
+    unigram = {"model": {"type": "Unigram", "unk_id": 3, "vocab": pieces}}
+    says = "shifted by one .fairseq's order .* joined by </s></s>, neither of which is supported here; use the model with tran"
+
+    def refused(path: pathlib.Path) -> None:
+        with pytest.raises(UserError, match=says):
+            load_tokenizer(path, lowercase=False)
+
+    refused(tmp_path)
+    refused(tmp_path / "sentencepiece.bpe.model")
+    refused(write(tmp_path, tokenizer=unigram))
+    (tmp_path / "sentencepiece.bpe.model").unlink()
+    refused(tmp_path)
+    refused(tmp_path / "tokenizer.json")
+    refused(write(tmp_path, tokenizer_config={"tokenizer_class": "CamembertTokenizer"}))
 
 
 def test_half_a_surrogate_pair_is_no_piece(tmp_path):
