@@ -58,7 +58,7 @@ def test_casing_that_contradicts_the_vocabulary_is_an_error_that_names_the_flag(
 
 def test_casing_that_is_not_certain_must_be_stated(tmp_path):
     path = vocabulary(tmp_path, [*SPECIALS, "中", "文"])
-    with pytest.raises(UserError, match="--lowercase or --cased"):
+    with pytest.raises(UserError, match=r'--lowercase or --cased, or write \{"do_lower_case": true\} or false to tokenizer_conf'):
         load_tokenizer(path)
     assert load_tokenizer(path, lowercase=True).vocabulary.lowercase
     assert not load_tokenizer(path, lowercase=False).vocabulary.lowercase

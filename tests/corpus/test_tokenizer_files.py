@@ -274,8 +274,10 @@ def test_settings_that_are_not_ours_are_refused_by_name(tmp_path):
     for config, message in (
         ({"strip_accents": "true"}, r'strip_accents="true" must be true, false or null, without quotation marks'),
         ({"tokenize_chinese_chars": 1}, "tokenize_chinese_chars=1 must be true"),
-        ({"model_max_length": "512"}, r'model_max_length="512" must be a number above 0'),
-        ({"max_input_chars_per_word": -1}, "max_input_chars_per_word=-1 must be a number above 0"),
+        ({"model_max_length": "512"}, r'model_max_length="512" must be a number or null'),
+        ({"max_input_chars_per_word": -1}, "max_input_chars_per_word=-1 must be a whole number above 0"),
+        ({"max_input_chars_per_word": 2.5}, "max_input_chars_per_word=2.5 must be a whole number above 0"),
+        ({"never_split": "don't"}, """never_split="don't" must be a list of texts"""),
         ({"do_basic_tokenize": False}, "do_basic_tokenize=false"),
         ({"never_split": ["[UNK]", "don't"]}, r'never_split=\["don\'t"\]'),
         ({"word_tokenizer_type": "mecab"}, "word_tokenizer_type='mecab'"),
@@ -441,8 +443,9 @@ def test_a_file_given_by_its_path_is_read_without_the_files_beside_it(tmp_path):
         assert (tokenizer.size, tokenizer.mask_id, tokenizer.added) == (len(PIECES), 4, ())
 
 
-def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp_path):
-    config = {"do_lower_case": False, "model_max_length": int(1e30), "max_input_chars_per_word": 3}
+@pytest.mark.parametrize("unlimited", [int(1e30), 1e30, float("inf"), float("nan"), 0, -1, None])
+def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp_path, unlimited):
+    config = {"do_lower_case": False, "model_max_length": unlimited, "max_input_chars_per_word": 3}
     tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config))
     assert (tokenizer.max_length, tokenizer.max_word_characters) == (None, 3)
     assert tokenizer.encode("abcd") == [tokenizer.unk_id]
