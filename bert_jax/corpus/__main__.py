@@ -290,9 +290,12 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     if flags.vocab is not None:
         if flags.vocab_only:
             raise UserError("--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab")
-        return load_tokenizer(
+        tokenizer = load_tokenizer(
             find_vocabulary(flags.vocab), lowercase=flags.lowercase, max_word_characters=flags.max_word_characters
         )
+        for note in tokenizer.notes:
+            print(f"--vocab={flags.vocab}: {note}")
+        return tokenizer
     if flags.shard != (0, 1):
         raise UserError(
             f"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab={flags.output / TOKENIZER}"

@@ -307,7 +307,10 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:
-        raise UserError(f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased")
+        raise UserError(
+            f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased, or write "
+            f'{{"do_lower_case": true}} or false to {CONFIG_FILE} beside it'
+        )
     if stated is not None and certain is not None and stated != certain and not described.disputed:
         given, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
         raise UserError(f"{given} does not fit the vocabulary {described.path}: {why}; use {other}, or another vocabulary")

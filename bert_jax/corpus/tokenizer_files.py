@@ -34,7 +34,9 @@ WORDPIECE_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", 
 SENTENCEPIECE_CLASSES = ("Albert",)
 """transformers' tokenizers that ours are equal to, without "Tokenizer" or "TokenizerFast"."""
 _FAIRSEQ = ("XLMRoberta", "Camembert")
-_READ_CLASSES = {f"{name}Tokenizer{end}" for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES) for end in ("", "Fast")}
+_READ_CLASSES = {
+    f"{name}Tokenizer{end}" for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES) for end in ("", "Fast", "Legacy")
+}
 _CLASSES_READ = (
     f"read are {', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}; choose such a model"
 )
@@ -320,10 +322,15 @@ def _check_config(path: pathlib.Path, config: JsonObject) -> None:
     for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "do_basic_tokenize"):
         if not isinstance(config.get(name), bool | None):
             raise UserError(f"{path}: {name}={_as_json(config[name])} must be true, false or null, without quotation marks")
-    for name in ("model_max_length", "max_len", "max_input_chars_per_word"):
-        number = config.get(name)
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int | float) or not number > 0):
-            raise UserError(f"{path}: {name}={_as_json(number)} must be a number above 0, or null")
+    for name in ("model_max_length", "max_len"):
+        if isinstance(config.get(name), bool) or not isinstance(config.get(name), int | float | None):
+            raise UserError(f"{path}: {name}={_as_json(config[name])} must be a number or null")
+    longest = config.get("max_input_chars_per_word")
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise UserError(f"{path}: max_input_chars_per_word={_as_json(longest)} must be a whole number above 0, or null")
+    split = config.get("never_split")
+    if split is not None and (not isinstance(split, list) or not all(isinstance(word, str) for word in split)):
+        raise UserError(f"{path}: never_split={_as_json(split)} must be a list of texts, or null")
     if config.get("do_basic_tokenize") is False:
         raise UserError(f"{path}: do_basic_tokenize=false (text split beforehand) is not supported; remove it if text is plain")
     for name, ours in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
@@ -359,7 +366,7 @@ def _further_specials(config: JsonObject) -> list[str]:
 
 def _max_length(config: JsonObject) -> int | None:
     length = config.get("model_max_length") or config.get("max_len")
-    return int(length) if length and length < _NO_LIMIT else None
+    return int(length) if length and 1 <= length < _NO_LIMIT else None
 
 
 def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[str, int]) -> dict[int, str]:
@@ -375,7 +382,8 @@ def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int
         if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
             raise UserError(
                 f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
-                "matches it inside words, which WordPiece cannot do: train without it"
+                "matches it inside words, which WordPiece cannot do: take it out of the files, and add it as a whole word by "
+                "convert --add-tokens=FILE"
             )
     return {token["id"]: token["content"] for token in tokens}
 
@@ -432,7 +440,10 @@ def _read_json(path: pathlib.Path) -> _Json:
     kind = _model_type(content)
     _check_not_shifted(path, content)
     if kind != "WordPiece":
-        raise UserError(f"{path} holds a {kind} model, only WordPiece is read; SentencePiece is read from {MODEL_FILES[0]}")
+        raise UserError(
+            f"{path} holds a {kind} model, only WordPiece is read; SentencePiece is read from {MODEL_FILES[0]}: copy it, or "
+            "choose another model"
+        )
     model = content["model"]
     prefix = model.get("continuing_subword_prefix", CONTINUATION)
     if prefix != CONTINUATION:
@@ -454,7 +465,7 @@ def _read_json(path: pathlib.Path) -> _Json:
         ids=ids,
         added=added,
         own=len(model["vocab"]),
-        unknown=model.get("unk_token", "[UNK]"),
+        unknown=model.get("unk_token") or "[UNK]",
         limit=model.get("max_input_chars_per_word"),
         **_normalizer(path, content.get("normalizer")),
     )

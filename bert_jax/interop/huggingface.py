@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -27,6 +28,7 @@ from bert_jax import __version__
 from bert_jax.corpus.files import Json, JsonObject, read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer_files import vocabulary_files
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
@@ -47,7 +49,7 @@ from bert_jax.interop.huggingface_config import (
     recorded,
     untrained_parts,
 )
-from bert_jax.interop.locate import CONFIG, find_model_directory
+from bert_jax.interop.locate import CONFIG, MODULES, find_model_directory, transformer_folder
 from bert_jax.interop.names import params_from_tensors, reading_notes, tensors_from_params
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
@@ -57,6 +59,7 @@ FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
 PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
 """The optional parts of a model, which an import may drop or add with random weights."""
+_UNUSED = re.compile(r"\[unused\d+\]")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -182,7 +185,8 @@ def import_model(
     config = dataclasses.replace(config_from_json(fields, source), vocab_multiple=vocab_multiple)
     tokenizer = load_tokenizer(pathlib.Path(vocabulary) if vocabulary else directory, lowercase=lowercase)
     check_vocabulary(tokenizer, config, str(directory))
-    _check_recorded(fields, tokenizer, str(directory))
+    renamed = _renamed_pieces(fields, tokenizer, directory) if vocabulary else ()
+    _check_recorded({} if renamed else recorded(fields), fields.get("pad_token_id"), tokenizer, str(directory))
     weights = weights_file(directory)
     if weights is None:
         raise UserError(f"{directory} holds no weights; copy the whole model")
@@ -206,6 +210,7 @@ def import_model(
         other_fields=_other_fields(fields, kept_head),
         source=str(directory),
         notes=tokenizer.notes
+        + renamed
         + rows_without_pieces(tokenizer, config)
         + reading_notes(tensors, config, own, dropped)
         + _files_left(directory),
@@ -316,13 +321,26 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
     if written != found:
         raise UserError(
             f"{where}: the vocabulary in this directory (sha256 {found[:12]}...) is not the one that the model was trained with "
-            f"({str(written)[:12]}...); restore the model's own vocabulary file"
+            f"({str(written)[:12]}...); restore the model's own vocabulary file (convert changes it by --add-tokens and "
+            "--replace-vocab)"
         )
 
 
-def _check_recorded(fields: JsonObject, tokenizer: Tokenizer, where: str) -> None:
-    check_same_vocabulary(recorded(fields), tokenizer, where)
-    pad = fields.get("pad_token_id")
+def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib.Path) -> tuple[str, ...]:
+    """A clause about the pieces of `tokenizer` that take the places of unused ones in the vocabulary of `directory`, which is how
+    BERT's authors add words; () if the two differ in anything else."""
+    if not vocabulary_files(directory):
+        return ()
+    pieces = load_tokenizer(directory, lowercase=tokenizer.vocabulary.lowercase).pieces
+    changed = [(old, new) for old, new in itertools.zip_longest(pieces, tokenizer.pieces) if old != new]
+    if not changed or not all(old and new and _UNUSED.fullmatch(old) for old, new in changed):
+        return ()
+    listed = ", ".join(f"{old} is now {new!r}" for old, new in changed[:3])
+    return (f"{counted(len(changed), 'unused piece')} renamed ({listed}); their rows are kept",)
+
+
+def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: str) -> None:
+    check_same_vocabulary(ours, tokenizer, where)
     if pad is not None and pad != tokenizer.pad_id:
         raise UserError(
             f"{where}: pad_token_id={pad} in {CONFIG}, but the vocabulary's padding is {tokenizer.pad_id}; correct one"
@@ -332,7 +350,12 @@ def _check_recorded(fields: JsonObject, tokenizer: Tokenizer, where: str) -> Non
 def _files_left(directory: pathlib.Path) -> tuple[str, ...]:
     """A clause about JSON files and folders of the directory that are not read, such as sentence-transformers' pooling."""
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in FILES]
-    names = sorted(name for name in left if not name.startswith(".") and not name.endswith(".index.json"))
+    above = directory.absolute().parent
+    if transformer_folder(above) == directory.absolute():  # the other modules of an old model of sentence-transformers
+        left += [f"../{path.name}" for path in above.iterdir() if path.name == MODULES or re.match(r"\d_", path.name)]
+        left.remove(f"../{directory.absolute().name}")
+    names = sorted(name for name in left if not name.startswith(".") or name.startswith("../"))
+    names = [name for name in names if not name.endswith(".index.json")]
     return (f"files that are neither read nor copied: {', '.join(names)}",) if names else ()
 
 

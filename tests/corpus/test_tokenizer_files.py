@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import unicodedata
 from typing import Any
 
 import pytest
+import sentencepiece
 import tokenizers
 
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
@@ -272,8 +274,10 @@ def test_settings_that_are_not_ours_are_refused_by_name(tmp_path):
     for config, message in (
         ({"strip_accents": "true"}, r'strip_accents="true" must be true, false or null, without quotation marks'),
         ({"tokenize_chinese_chars": 1}, "tokenize_chinese_chars=1 must be true"),
-        ({"model_max_length": "512"}, r'model_max_length="512" must be a number above 0'),
-        ({"max_input_chars_per_word": -1}, "max_input_chars_per_word=-1 must be a number above 0"),
+        ({"model_max_length": "512"}, r'model_max_length="512" must be a number or null'),
+        ({"max_input_chars_per_word": -1}, "max_input_chars_per_word=-1 must be a whole number above 0"),
+        ({"max_input_chars_per_word": 2.5}, "max_input_chars_per_word=2.5 must be a whole number above 0"),
+        ({"never_split": "don't"}, """never_split="don't" must be a list of texts"""),
         ({"do_basic_tokenize": False}, "do_basic_tokenize=false"),
         ({"never_split": ["[UNK]", "don't"]}, r'never_split=\["don\'t"\]'),
         ({"word_tokenizer_type": "mecab"}, "word_tokenizer_type='mecab'"),
@@ -341,6 +345,30 @@ def test_the_class_in_tokenizer_config_wins_over_that_of_the_model(tmp_path):
     write(tmp_path, config={}, tokenizer_config={"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}})
     with pytest.raises(UserError, match=r"auto_map names a tokenizer with its own code, which is not run"):
         load_tokenizer(tmp_path)
+
+
+def test_the_vocabulary_of_xlm_r_is_refused_by_its_shift_whichever_file_is_there(tmp_path):
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["A b a b", "b a B"] * 20), model_writer=content, vocab_size=12, hard_vocab_limit=False,
+        unk_id=0, bos_id=1, eos_id=2, pad_id=-1, minloglevel=2,
+    )  # fmt: skip
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(content.getvalue())
+    pieces = [[piece, -1.0] for piece in ("<s>", "<pad>", "</s>", "<unk>", "a", "<mask>")]
+    unigram = {"model": {"type": "Unigram", "unk_id": 3, "vocab": pieces}}
+    says = "shifted by one .fairseq's order .* joined by </s></s>, neither of which is supported here; use the model with tran"
+
+    def refused(path: pathlib.Path) -> None:
+        with pytest.raises(UserError, match=says):
+            load_tokenizer(path, lowercase=False)
+
+    refused(tmp_path)
+    refused(tmp_path / "sentencepiece.bpe.model")
+    refused(write(tmp_path, tokenizer=unigram))
+    (tmp_path / "sentencepiece.bpe.model").unlink()
+    refused(tmp_path)
+    refused(tmp_path / "tokenizer.json")
+    refused(write(tmp_path, tokenizer_config={"tokenizer_class": "CamembertTokenizer"}))
 
 
 def test_half_a_surrogate_pair_is_no_piece(tmp_path):
@@ -415,8 +443,9 @@ def test_a_file_given_by_its_path_is_read_without_the_files_beside_it(tmp_path):
         assert (tokenizer.size, tokenizer.mask_id, tokenizer.added) == (len(PIECES), 4, ())
 
 
-def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp_path):
-    config = {"do_lower_case": False, "model_max_length": int(1e30), "max_input_chars_per_word": 3}
+@pytest.mark.parametrize("unlimited", [int(1e30), 1e30, float("inf"), float("nan"), 0, -1, None])
+def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp_path, unlimited):
+    config = {"do_lower_case": False, "model_max_length": unlimited, "max_input_chars_per_word": 3}
     tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config))
     assert (tokenizer.max_length, tokenizer.max_word_characters) == (None, 3)
     assert tokenizer.encode("abcd") == [tokenizer.unk_id]

@@ -272,6 +272,8 @@ def test_a_file_of_tokens_is_read_once_each_and_in_order(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("river\r\n\n lake \nriver\n")
     assert read_tokens(path) == ["river", "lake"]
+    path.write_bytes(b"\xef\xbb\xbfriver\rlake\r\n")
+    assert read_tokens(path) == ["river", "lake"]
     path.write_text("\n")
     with pytest.raises(UserError, match="holds no tokens"):
         read_tokens(path)

@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.huggingface import Model, export_model, without_parts
+from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.prediction import forwards
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.packing import Item
@@ -201,6 +201,32 @@ def test_a_directory_of_sentence_transformers_says_how_its_model_pools(made_for,
     found = made_for("Pooling", "Normalize", pooling=pooling, release=release).embed(["the river of Paris"])[0]
     wanted = vector_by_hand(pretrained, "the river of Paris", means)
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted), atol=WITHIN)
+
+
+def test_a_transformer_in_a_folder_of_an_old_directory_pools_as_the_directory_says_wherever_it_is_named(
+    directory, pretrained, tmp_path, monkeypatch
+):
+    folder = tmp_path / "old" / "0_BERT"
+    shutil.copytree(directory, folder)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
+    (tmp_path / "old" / "config.json").write_text('{"__version__": "0.2.0"}')
+    modules = [{"path": "0_BERT", "type": "sentence_transformers.models.BERT"}]
+    modules += [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (tmp_path / "old" / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "old" / "1_Pooling").mkdir()
+    (tmp_path / "old" / "1_Pooling" / "config.json").write_text(json.dumps(older(cls_token=True)))
+    wanted = vector_by_hand(pretrained, "the river of the capital", "cls")
+    monkeypatch.chdir(folder)
+    for place in (tmp_path / "old", folder, pathlib.Path("../0_BERT/."), pathlib.Path()):
+        found = Predictor(engine_on(place)).embed(["the river of the capital Paris"])[0]
+        np.testing.assert_allclose(found, wanted, atol=WITHIN)
+    assert (
+        "files that are neither read nor copied: ../1_Pooling, ../modules.json, sentence_bert_config.json"
+        in import_model(tmp_path / "old").notes
+    )
+    (tmp_path / "old" / "modules.json").write_text("[]")
+    means = vector_by_hand(pretrained, "the river", "mean")
+    np.testing.assert_allclose(Predictor(engine_on(folder)).embed(["the river"])[0], means, atol=WITHIN)
 
 
 def test_what_is_asked_wins_over_what_the_directory_says(made_for, pretrained):

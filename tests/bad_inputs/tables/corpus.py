@@ -64,6 +64,8 @@ TABLE = parquet({"text": ["A sentence of some words."] * 20, "id": list(range(20
 GZIP = gzip.compress(b"A sentence of some words.\n" * 2_000)
 BAD = {"bad.txt": b"A sentence.\n\nA caf\xe9.\n"}
 TRAIN = "--train-vocab=wordpiece --vocab-size=80"
+WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n"
+"""A vocabulary that does not show its casing."""
 NO_VOCAB = ("--vocab", "--lowercase")
 
 CASES = [
@@ -512,7 +514,34 @@ CASES = [
     Case(
         "a vocabulary that is not there",
         "--vocab=nowhere.txt",
-        "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, or a directory with",
+        "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, a directory with one of "
+        "them, or a model of the hub as OWNER/NAME",
+    ),
+    Case(
+        "a vocabulary of the hub by its old name",
+        "--vocab=bert-base-uncased",
+        "vocabulary bert-base-uncased (looked ... or a model of the hub as google-bert/bert-base-uncased",
+    ),
+    Case(
+        "a vocabulary of Japanese rules",
+        "--vocab=words",
+        'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules are not those of BERT; read are',
+        files={"words/vocab.txt": WORDS, "words/config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'},
+    ),
+    Case(
+        "a vocabulary of XLM-R",
+        "--vocab=words",
+        'words/tokenizer_config.json: tokenizer_class="XLMRobertaTokenizer" is not supported: its ids are ... shifted by one',
+        files={
+            "words/sentencepiece.bpe.model": "",
+            "words/tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}',
+        },
+    ),
+    Case(
+        "a casing in quotation marks",
+        "--vocab=words",
+        'words/tokenizer_config.json: do_lower_case="true" must be true, false or null, without quotation marks',
+        files={"words/vocab.txt": WORDS, "words/tokenizer_config.json": '{"do_lower_case": "true"}'},
     ),
     Case(
         "a vocabulary of another directory",
@@ -535,7 +564,7 @@ CASES = [
         "a vocabulary that does not show its casing",
         "--vocab=vocab.txt",
         "vocab.txt: 0 of its 3 pieces have capitals, which does not show its casing; give --lowercase or --cased",
-        files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n"},
+        files={"vocab.txt": WORDS},
         without=("--lowercase",),
     ),
     Case("a vocabulary of noise", "--vocab=$noise", "vocabulary $noise is not UTF-8 at byte 0; convert it with iconv"),
