@@ -1,8 +1,8 @@
 """Packaging, for those who install bert_jax into an environment of their own: `pip install .` or `pip install -e ".[test]"`.
 
 requirements.txt is the one list: a line with a marker `extra == "NAME"` belongs to that extra, every other line to all. A package
-index would rather see ranges; here reproducing a run matters more, and `tpu_scripts/` makes an environment just for it. The extra
-`sky` is left out: SkyPilot needs versions other than those of the base, and so an environment without bert_jax.
+index would rather see ranges; here reproducing a run matters more, and `tpu_scripts/` makes an environment just for it. The
+extras `sky`, `peer4` and `peer5` are left out: they need other versions than the base, so environments without bert_jax.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ version = re.search(r'__version__ = "(.+)"', (here / "bert_jax" / "__init__.py")
 base, extras = [], {}
 for line in (here / "requirements.txt").read_text().splitlines():
     requirement, _, marker = (part.strip() for part in line.partition("#")[0].partition(";"))
-    if marker == 'extra == "sky"':
+    if marker in ('extra == "sky"', 'extra == "peer4"', 'extra == "peer5"'):
         continue
     if marker:
         extras.setdefault(marker.split('"')[1], []).append(requirement)
@@ -27,8 +27,10 @@ setup(
     name="bert_jax",
     version=version,
     description="BERT in JAX: pretraining, fine-tuning and analysis on a CPU, a GPU or a TPU pod",
+    license="Apache-2.0",
+    license_files=["bert_jax/LICENSE"],
     packages=find_packages(include=["bert_jax", "bert_jax.*"]),
-    package_data={"bert_jax.analysis.attention": ["page.html"]},
+    package_data={"bert_jax": ["LICENSE"], "bert_jax.analysis.attention": ["page.html"]},
     python_requires=">=3.11,<3.15",
     install_requires=base,
     extras_require=extras,

@@ -11,11 +11,17 @@
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
 Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
-ends in .jsonl); files may be gzipped (.gz). A line that cannot be read is reported with its number; the others are read, and the
-exit status is 1. Tables are TSV files, every number with its n; beside each picture is the table that it shows.
+ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). A line that cannot be read is reported with its number; the
+others are read, and the exit status is 1. Tables are TSV files, every number with its n; beside each picture is the table that
+it shows.
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.analyse")
 
 import sys
 from collections.abc import Sequence
@@ -29,7 +35,7 @@ from bert_jax.analysis.verbs.neighbours import NEIGHBOURS
 from bert_jax.analysis.verbs.probe import PROBE
 from bert_jax.analysis.verbs.verb import Verb
 from bert_jax.analysis.verbs.vocabulary import VOCABULARY
-from bert_jax.interface.command import choose_verb, run_verb
+from bert_jax.interface.command import choose_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.storage.mirror import uploaded
@@ -67,7 +73,3 @@ def _parser(name: str, verb: Verb) -> FlagParser:
     parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
     verb.add_flags(parser)
     return parser
-
-
-if __name__ == "__main__":
-    run_verb(main)

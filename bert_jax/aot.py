@@ -12,6 +12,11 @@ environment of its own; elsewhere it is the extra `tpu` of requirements.txt.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.aot")
+
 import argparse
 import json
 import sys
@@ -29,7 +34,7 @@ from bert_jax.costs.examination import examine
 from bert_jax.costs.report import comparisons, refusal, text, totals, totals_text
 from bert_jax.costs.topologies import parse_topology
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.command import require_stdout, run_verb
+from bert_jax.interface.command import require_stdout
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
 from bert_jax.runtime.log_setup import quiet_libraries
@@ -119,7 +124,3 @@ def as_text(found: list[list[JsonObject]], options: argparse.Namespace) -> list[
         paragraphs += comparisons(found)
     saved = [one["saved"] for group in found for one in group if one.get("saved")]
     return [*paragraphs, *([f"saved: {', '.join(saved)}"] if saved else [])]
-
-
-if __name__ == "__main__":
-    run_verb(main)

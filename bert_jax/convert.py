@@ -13,6 +13,11 @@ with --drop=PART. --step takes the weights of a checkpoint of a pretraining run,
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.convert")
+
 import argparse
 import contextlib
 import tempfile
@@ -21,10 +26,10 @@ from collections.abc import Iterator, Sequence
 from annotated_types import Interval
 
 from bert_jax.heads.outputs import PROBLEMS
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import COUNT, SEED, InRange
-from bert_jax.interop.conversion import FORMATS, changed, check_flags, model_lines, part_lines, read_all, written
+from bert_jax.interop.conversion import changed, check_flags, model_lines, part_lines, read_all, written
+from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import DTYPES, PARTS, export_model
 from bert_jax.interop.stablehlo import FUNCTIONS, PLATFORMS
 from bert_jax.interop.surgery import NEW_POSITIONS, average
@@ -89,7 +94,7 @@ def _parser() -> FlagParser:
     parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
     parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")
     parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")
-    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="the vocabulary, for a directory without one")
+    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="the vocabulary: row i is of its piece i")
     casing = parser.add_mutually_exclusive_group()
     casing.add_argument("--lowercase", action="store_true", default=None, help="casing, where the files do not state it")
     casing.add_argument("--cased", dest="lowercase", action="store_false")
@@ -127,7 +132,3 @@ def _layers(text: str) -> list[int]:
     if not all(name.isdecimal() for name in _list(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers such as 0,2,4")
     return [int(name) for name in _list(text)]
-
-
-if __name__ == "__main__":
-    run_verb(main)

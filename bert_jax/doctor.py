@@ -12,6 +12,11 @@ there is a fault.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.doctor")
+
 import argparse
 import contextlib
 import logging
@@ -33,7 +38,7 @@ from bert_jax.diagnosis.directories import corpus_check, workdir_check
 from bert_jax.diagnosis.fit import fit_checks
 from bert_jax.diagnosis.judgement import judge
 from bert_jax.errors import UserError
-from bert_jax.interface.command import require_stdout, run_verb
+from bert_jax.interface.command import require_stdout
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
@@ -164,7 +169,3 @@ def _run_checks(
 def _without_devices(error: RuntimeError) -> str:
     first = (str(error).splitlines() or [""])[0]
     return f"JAX finds no device ({first}); end other programs that use the chips, or see which packages are installed"
-
-
-if __name__ == "__main__":
-    run_verb(main)

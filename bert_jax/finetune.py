@@ -11,13 +11,22 @@ predictions/ and model/ are those of the best run. The same command continues an
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.finetune", check="bert_jax.runtime.flags:check_flags")
+
 import contextlib
 import functools
 import logging
+import math
+import pathlib
 import time
+from collections.abc import Mapping, Sequence
 
 import flax.linen as nn
 import jax
+import numpy as np
 
 from bert_jax.batches.prefetch import prefetch
 from bert_jax.checkpoints.manager import Checkpoints
@@ -32,7 +41,6 @@ from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.metrics.ledger import Activity, goodput_line
 from bert_jax.metrics.profile import Profile
@@ -94,7 +102,8 @@ def finetune(job: Job) -> JsonObject | None:
         # -------------------------------------------------------------------------------------------------------------- the loop
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
-            saver = Saver(checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints, run.mirror)
+            kept = checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints
+            saver = Saver(*kept, run.mirror, run.require_in_place)
             state, is_whole = train_task(job, state, best, run_log, saver, profile)
             step = int(state.step)
 
@@ -106,13 +115,12 @@ def finetune(job: Job) -> JsonObject | None:
                     raise error
                 run_log.note(f"stopped at step {step:,} of {job.last_step:,}, saved; the same command continues")
                 return None
-            weights = best.found["params"]
             require_learned(step, int(state.skipped))
             if best_unsaved:
                 best.export(job.directory, job.start)
                 raise UserError(f"{best_unsaved}. The best weights so far are in {job.directory / MODEL}")
             with job.ledger.during(Activity.EVALUATING):
-                logits = {split: job.logits(weights, split) for split in (*job.data.dev, *job.data.scored_tests)}
+                logits = {split: best.logits(split) for split in (*job.data.dev, *job.data.scored_tests)}
         found = results(job, state, best, logits, time.monotonic() - started)
         failures = checkpoints.failures + best.checkpoints.failures
         found |= {"failed_saves_since_last_start": failures, "ledger": job.ledger.totals()}
@@ -152,9 +160,9 @@ def train_task(
                 run_log.training(step, sums.take())
             if evaluates:
                 with run_log.throughput.pause(Activity.EVALUATING):
-                    scores = job.scores(state.params)
+                    scores, logits = job.evaluate(state.params)
                     run_log.evaluation(step, scores)
-                    best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params)
+                    best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params, logits)
                     ended = best.ends_run(step)
             if saves or ended:
                 with run_log.throughput.pause(Activity.SAVING):
@@ -165,14 +173,16 @@ def train_task(
     return state, ended or step == job.last_step
 
 
-def finish(result: RunResult, run: Run, inputs: Inputs) -> None:
-    """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/."""
+def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
+    """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/; the
+    splits without logits in `predicted` are evaluated."""
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
+    job.predicted = dict(predicted)
     with BestWeights(job) as best:
         best.export(run.workdir, inputs.start)  # first, so that an error in the predictions does not lose the model
         for split in job.data.features:
             if split != "train":
-                logits = job.logits(best.found["params"], split)
+                logits = best.logits(split)
                 if run.is_first:
                     job.data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
 
@@ -210,13 +220,19 @@ def train(experiment: FinetuningExperiment, flags: Flags) -> int:
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         inputs = Inputs(data, start, teaching_on, teacher)
+        predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # by the best run so far
+        best_score = -math.inf
+
+        def train_run(
+            one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]
+        ) -> JsonObject | None:
+            nonlocal predicted, best_score
+            job = Job(one, run, directory, devices, inputs)
+            found = finetune(job)
+            if found is not None and (score := RunResult(one, directory, found).score) > best_score:
+                predicted, best_score = {directory: job.predicted}, score
+            return found
+
         return sweep(
-            experiment,
-            run,
-            lambda one, directory, devices: finetune(Job(one, run, directory, devices, inputs)),
-            lambda result: finish(result, run, inputs),
+            experiment, run, train_run, lambda best: finish(best, run, inputs, predicted.get(best.directory, {}))
         )
-
-
-if __name__ == "__main__":
-    run_verb(main)

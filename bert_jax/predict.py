@@ -5,13 +5,19 @@
     python -m bert_jax.predict embed     --model=MODEL --input=texts.txt --output=vectors.npy
 
 MODEL is a Hugging Face model directory, the workdir of a run, or a name on the Hugging Face hub. Texts come as arguments, from
---input=FILE or from standard input: one text per line (with TABs between the fields of verbs that take several), or JSON objects
-(--jsonl, or a name that ends in .jsonl); files may be gzipped (.gz). The predictions are in the order of the input. A line
-without a prediction is reported with its number; the other lines are predicted, and the exit status is 1. Blank lines are
-skipped, except by `embed`, which writes a row for each line: NaN in a .npy, null in JSON.
+--input=FILE or from standard input: one text per line (with TABs between the fields of verbs that take several), JSON objects,
+or a table (.csv, .tsv, .parquet) whose columns have the names of the fields, or those that the model was trained with; files may
+be compressed (.gz, .bz2, .xz, .zst). The predictions are in the order of the input. A line without a prediction is reported with
+its number; the other lines are predicted, and the exit status is 1. Blank lines are skipped, except by `embed`, which writes a
+row for each line: NaN in a .npy, null in JSON.
 """
 
 from __future__ import annotations
+
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.predict")
 
 import argparse
 import dataclasses
@@ -24,11 +30,11 @@ from annotated_types import Interval
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.interface.command import choose_verb, run_verb
-from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.command import choose_verb
+from bert_jax.interface.flags import FlagParser, nonempty, steps_to_profile
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, SEED, InRange
 from bert_jax.interface.words import counted
-from bert_jax.metrics.profile import PROFILE, Profile, steps_to_profile
+from bert_jax.metrics.profile import PROFILE, Profile
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
 from bert_jax.prediction.engine import Engine
@@ -37,7 +43,7 @@ from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import FillMask, NextSentence, Score
 from bert_jax.prediction.mentions import Resolve
 from bert_jax.prediction.questions import Question, ask_each
-from bert_jax.prediction.streams import Record, read_records
+from bert_jax.prediction.streams import Record, read_records, read_texts
 from bert_jax.prediction.vectors import VectorWriter
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.storage.fetching import local_place
@@ -151,11 +157,19 @@ def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
     vectors = bool(flags.output) and flags.output.lower().endswith(".npy")
     as_text = not flags.json and not flags.output
     blank = getattr(question, "blank_answer", None)
-    records = read_records(flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=blank is not None)
+    columns: dict[str, str | Sequence[str]] = {}  # of the model, which is loaded later
+    records = read_texts(
+        flags.texts, flags.input, question.fields, jsonl=flags.jsonl, blank_lines=blank is not None, columns=columns
+    )
+    label_in_line = getattr(question, "label_in_line", None)
 
     def answer(some: list[Record]) -> list[JsonObject | str]:
-        replies = iter(ask_each(engine, question, [record.values for record in some if not record.blank]))
-        return [shown(blank() if blank and record.blank else next(replies)) for record in some]
+        problems = {r.number: label_in_line(engine, r.values) for r in some if r.divided and label_in_line}
+        asked = [record.values for record in some if not record.blank and not problems.get(record.number)]
+        replies = iter(ask_each(engine, question, asked))
+        return [
+            problems.get(record.number) or shown(blank() if blank and record.blank else next(replies)) for record in some
+        ]
 
     def shown(reply: Any) -> JsonObject | str:
         if isinstance(reply, UserError):
@@ -170,6 +184,7 @@ def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
     enable_compilation_cache()
     engine = Engine.load(flags.model)
     question.check(engine)
+    columns.update(engine.model.columns)
     if name == "classify" and len(flags.texts) == 2 and not any("\t" in text for text in flags.texts):
         if engine.model.of_pairs:
             records = read_records(["\t".join(flags.texts)], None, question.fields)
@@ -216,7 +231,7 @@ def _parser(name: str, verb: Verb) -> FlagParser:
     parser.may_be_in_bucket = ("--model", "--input", "--output")
     parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
     parser.add_argument("--output", type=nonempty, metavar="FILE", help="writes JSON lines, also .gz; .npy for embed")
     profile = "batches to profile, counted from 0, into profile/ beside the output"
@@ -231,7 +246,3 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not numbers with commas between them") from None
-
-
-if __name__ == "__main__":
-    run_verb(main)

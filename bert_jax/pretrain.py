@@ -12,6 +12,11 @@ prints training step 1234 of that run once more: the texts of its batch, the los
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.pretrain", check="bert_jax.runtime.flags:check_flags")
+
 import bisect
 import functools
 import logging
@@ -29,7 +34,6 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.staging import staged
 from bert_jax.corpus.store import Corpus, open_splits
 from bert_jax.corpus.verification import Verification, verify
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.words import counted
 from bert_jax.metrics.ledger import Activity, Ledger, goodput_line
 from bert_jax.metrics.writer import RESULTS
@@ -109,7 +113,7 @@ def pretrain(
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
         verified = run.ledger.during(Activity.STAGING)(verified)
-        saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror)
+        saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror, in_place=run.require_in_place)
         while step < last_step and not stopped:
             index = bisect.bisect(starts, step) - 1
             with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
@@ -233,7 +237,3 @@ def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]])
     for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
         print(line)
     return 0
-
-
-if __name__ == "__main__":
-    run_verb(main)

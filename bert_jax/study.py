@@ -10,6 +10,11 @@ arms and tasks may be added later. Several processes (the hosts of a TPU slice) 
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.study", check="bert_jax.runtime.flags:check_flags")
+
 import functools
 import logging
 import time
@@ -18,7 +23,6 @@ import jax
 
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.corpus.files import write_text
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.metrics.writer import METRICS, write_json
@@ -94,6 +98,7 @@ def _write(whole: Planned, run: Run) -> None:
     """Writes the table and the picture of the parts that are done."""
     if run.share.index:
         return
+    run.require_in_place()
     content = table(whole)
     write_json(run.workdir / TABLE, content)
     write_text(run.workdir / TEXT, report.markdown(content))
@@ -110,7 +115,3 @@ def main() -> int:
     with begin("study", flags, config, may_change=("*",), independent=True) as run:
         (run.workdir / METRICS).touch()  # the sign of a run, see `runtime.workdir.open_workdir`
         return study(checked, flags, run)
-
-
-if __name__ == "__main__":
-    run_verb(main)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.metadata
 import logging
 import os
 import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
 from typing import Any
 
+# No setting of the user's changes a test, and HOME is empty.
+FOREIGN = ("BERT_JAX_", "JAX_", "HF_", "HUGGINGFACE_", "TFDS_", "XDG_", "TPU_", "MPL", "GOOGLE_", "STORAGE_EMULATOR")
+KEPT = ("BERT_JAX_PEER_PYTHON", "TPU_SKIP_MDS_QUERY")
+for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in KEPT]:
+    del os.environ[name]
+os.environ["HOME"] = home = tempfile.mkdtemp(prefix="home_of_tests_")
+process = os.getpid()
+atexit.register(lambda: os.getpid() == process and shutil.rmtree(home, ignore_errors=True))
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
     [
@@ -36,6 +48,7 @@ share_contexts()
 gc.set_threshold(100_000, 20, 100)  # tracing makes many objects and little garbage: at the default, 7 % of the CPU time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+CHECKOUT = ("README.md", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt", "setup.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -103,6 +116,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="slow: runs with -m slow"))
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints the order in which the tests ran (pytest-randomly)."""
+    seed = getattr(terminalreporter.config.option, "randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"order of the tests: -p randomly --randomly-seed={seed}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Processes that a test starts keep what they compile for those of later tests, and out of the user's own cache directory.
@@ -110,6 +130,23 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     Workers of pytest-xdist have a directory each: a program is not written at once, so others could read half of it.
     """
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiled"))  # not for JAX here, which is imported
+
+
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The working directory of all tests: the checkout without what its own use has left in it, such as `runs/`."""
+    directory = tmp_path_factory.mktemp("elsewhere")
+    for name in CHECKOUT:
+        (directory / name).symlink_to(REPOSITORY / name)
+    os.chdir(directory)
+    return directory
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(elsewhere: pathlib.Path) -> Iterator[None]:
+    """Fails a test that leaves a file in the working directory, or that leaves the process in another one."""
+    yield
+    assert (pathlib.Path.cwd(), {path.name for path in elsewhere.iterdir()}) == (elsewhere, {*CHECKOUT})
 
 
 @pytest.fixture(autouse=True)

@@ -114,7 +114,7 @@ def test_folders_import_only_what_stands_before_them():
 
 def test_the_root_holds_commands_and_errors_alone():
     root = {path.stem: path.read_text() for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
-    commands = {stem for stem, text in root.items() if 'if __name__ == "__main__":\n    run_verb(main)\n' in text}
+    commands = {stem for stem, text in root.items() if f'    run_command("bert_jax.{stem}"' in text}
     assert root.keys() - commands == {"errors"}
     assert [module for _, module in imports(PACKAGE / "errors.py") if module.startswith("bert_jax")] == []
 

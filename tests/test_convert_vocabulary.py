@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 
+import numpy as np
 import pytest
 
 from bert_jax.convert import main
@@ -92,3 +93,38 @@ def test_a_workdir_without_a_model_yet_has_no_vocabulary_to_name(model, bare, tm
     for source, flag in ((bare, "--vocab"), (model, "--replace-vocab")):
         with pytest.raises(UserError, match="run is a workdir without an exported model yet"):
             convert(source, tmp_path / "m", f"{flag}={tmp_path / 'run'}")
+
+
+def test_a_vocabulary_with_words_in_place_of_unused_pieces_keeps_their_rows(tmp_path):
+    pieces = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "paris", "france"]
+    (tmp_path / "old.txt").write_text("\n".join(pieces))
+    load_tokenizer(tmp_path / "old.txt", lowercase=True).save(tmp_path / "old")
+    export_model(tmp_path / "model", as_model(*make_model(tmp_path / "old"), tmp_path / "old"))
+    (tmp_path / "new.txt").write_text("\n".join(["lockdown" if piece == "[unused1]" else piece for piece in pieces]))
+    convert(tmp_path / "model", tmp_path / "m", f"--vocab={tmp_path / 'new.txt'}", "--lowercase")
+    before, after = import_model(tmp_path / "model"), import_model(tmp_path / "m")
+    assert after.tokenizer.encode("lockdown") == [2]
+    np.testing.assert_array_equal(*(m.params["embeddings"]["word_embeddings"]["embedding"] for m in (before, after)))
+    (tmp_path / "new.txt").write_text("\n".join(["lyon" if piece == "paris" else piece for piece in pieces]))
+    with pytest.raises(UserError, match="not the one that the model was trained with"):
+        convert(tmp_path / "model", tmp_path / "n", f"--vocab={tmp_path / 'new.txt'}", "--lowercase")
+
+
+@pytest.mark.parametrize("change", ["none", "--add-tokens", "--replace-vocab"])
+def test_a_model_whose_vocabulary_has_a_line_end_as_a_piece_is_read_again_after_any_change(model, tmp_path, change):
+    pieces = load_tokenizer(model).pieces
+    source = tmp_path / "source"
+    shutil.copytree(model, source)
+    (source / "vocab.txt").unlink()
+    content = json.loads((source / "tokenizer.json").read_text())
+    content["model"]["vocab"] = {("\n" if piece == "é" else piece): i for piece, i in content["model"]["vocab"].items()}
+    (source / "tokenizer.json").write_text(json.dumps(content))
+    fields = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({name: value for name, value in fields.items() if name != "bert_jax"}))
+    (tmp_path / "words.txt").write_text("lockdown\n")
+    values = {"--add-tokens": tmp_path / "words.txt", "--replace-vocab": source}
+    convert(source, tmp_path / "m", *(f"{flag}={value}" for flag, value in values.items() if flag == change))
+    read = import_model(tmp_path / "m").tokenizer
+    added = ["lockdown"] if change == "--add-tokens" else []
+    assert read.pieces == [*("\n" if piece == "é" else piece for piece in pieces), *added]
+    assert not (tmp_path / "m" / "vocab.txt").exists()

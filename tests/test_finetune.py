@@ -59,7 +59,7 @@ class Loop:
             rows=lambda step: f"rows {step}",
             program=types.SimpleNamespace(train=self, is_new=lambda function, rows: (function, rows) == ("train", "rows 0")),
             arguments=lambda state, rows: (state, rows, "scalars"),
-            scores=lambda weights: {"dev": {"f1": f"f1 of {weights}"}, "dev_other": {"f1": "none"}},
+            evaluate=lambda weights: ({"dev": {"f1": f"f1 of {weights}"}, "dev_other": {"f1": "none"}}, f"logits of {weights}"),
             data=types.SimpleNamespace(dev=["dev", "dev_other"], task=types.SimpleNamespace(metric="f1")),
         )  # fmt: skip
         self.best: Any = types.SimpleNamespace(offer=notes.of("offer"), ends_run=lambda step: step in ends)
@@ -112,8 +112,8 @@ def one(step: int) -> list[str]:
 
 
 def evaluated(step: int) -> list[str]:
-    paused, ended = f"pause {Activity.EVALUATING}", "end of pause"
-    return [paused, f"scores {step} dev dev_other", f"offer {step} f1 of weights of {step} weights of {step}", ended]
+    paused, ended, weights = f"pause {Activity.EVALUATING}", "end of pause", f"weights of {step}"
+    return [paused, f"scores {step} dev dev_other", f"offer {step} f1 of {weights} {weights} logits of {weights}", ended]
 
 
 def saved(step: int) -> list[str]:
@@ -172,7 +172,7 @@ class Frame:
         data = types.SimpleNamespace(dev=["dev", "dev_other"], scored_tests=["test"], task=task)
         run = types.SimpleNamespace(
             profile=types.SimpleNamespace(of_run=notes.of("profile of", "profile")), is_first=self.is_first,
-            durable=lambda path: f"durable {path}", watchdog="watchdog", mirror="mirror",
+            durable=lambda path: f"durable {path}", watchdog="watchdog", mirror="mirror", require_in_place="in place",
         )  # fmt: skip
         totals = {"goodput": 0.5, "starts": 1, "seconds": {}}
         ledger = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
@@ -180,7 +180,6 @@ class Frame:
             experiment=types.SimpleNamespace(checkpoints=types.SimpleNamespace(keep=4)), run=run, last_step=6, ledger=ledger,
             prefix=self.prefix, demand=None, directory=DIRECTORY, state="abstract state", begin=notes.of("begin", State(0)),
             mesh=make_mesh(MeshConfig(), jax.devices()[:1]), start="start", data=data,
-            logits=lambda weights, split: f"logits of {split} by {weights}",
         )  # fmt: skip
 
     @contextlib.contextmanager
@@ -195,8 +194,8 @@ class Frame:
         assert job is self.job
         self.notes.append(f"best until {until}")
         kept = types.SimpleNamespace(failure=lambda: self.best_unsaved, failures=3)
-        export, found = self.notes.of("export"), {"params": "best weights"}
-        self.best: Any = types.SimpleNamespace(checkpoints=kept, ensure_saved=None, found=found, export=export)
+        self.best: Any = types.SimpleNamespace(checkpoints=kept, ensure_saved=None, export=self.notes.of("export"))
+        self.best.logits = "logits of {} by best weights".format
         yield self.best
         self.notes.append("best closed")
 
@@ -212,7 +211,7 @@ class Frame:
 
     def saver_(self, *given: object) -> Any:
         best = self.best
-        assert given == (self.states, "metrics", "watchdog", best.ensure_saved, best.checkpoints, "mirror")
+        assert given == (self.states, "metrics", "watchdog", best.ensure_saved, best.checkpoints, "mirror", "in place")
         self.saver: Any = types.SimpleNamespace(finish=self.notes.of("last save", self.unsaved))
         return self.saver
 

@@ -30,7 +30,7 @@ def test_the_best_run_is_exported_and_then_predicts_every_split_but_train(monkey
     notes = Notes()
     task = types.SimpleNamespace(write_predictions=notes.of("write"))
     data = types.SimpleNamespace(features=dict.fromkeys(("train", "dev", "test")), task=task)
-    made: Any = types.SimpleNamespace(data=data, logits=lambda weights, split: notes.of("logits", "values")(weights, split))
+    made: Any = types.SimpleNamespace(data=data)
     experiment: Any = "experiment"
     run: Any = types.SimpleNamespace(workdir=WORKDIR, is_first=is_first)
     inputs: Any = types.SimpleNamespace(start="start")
@@ -42,14 +42,16 @@ def test_the_best_run_is_exported_and_then_predicts_every_split_but_train(monkey
     @contextlib.contextmanager
     def best_of(job: Any) -> Iterator[Any]:
         assert job is made
-        yield types.SimpleNamespace(found={"params": "weights"}, export=notes.of("export"))
+        assert job.predicted == {"dev": "known"}
+        yield types.SimpleNamespace(export=notes.of("export"), logits=notes.of("logits", "values"))
 
     monkeypatch.setattr(verb, "Job", job_of)
     monkeypatch.setattr(verb, "BestWeights", best_of)
-    verb.finish(RunResult(experiment, DIRECTORY, {}), run, inputs)
+    predicted: Any = {"dev": "known"}
+    verb.finish(RunResult(experiment, DIRECTORY, {}), run, inputs, predicted)
     wanted = [f"export {WORKDIR} start"]
     for split in ("dev", "test"):
-        wanted += [f"logits weights {split}", *[f"write {WORKDIR / 'predictions'} {split} values"] * is_first]
+        wanted += [f"logits {split}", *[f"write {WORKDIR / 'predictions'} {split} values"] * is_first]
     assert notes == wanted
 
 
@@ -85,8 +87,17 @@ class Start:
         answers("teacher_of", "teacher", changed, self.start, "own head")
         monkeypatch.setattr(FinetuningExperiment, "head_config", lambda one, own: "own head" if one is changed else own)
         monkeypatch.setattr(verb, "teaching", lambda *asked: asked)
-        monkeypatch.setattr(verb, "Job", lambda *asked: asked)
-        monkeypatch.setattr(verb, "finetune", lambda job: ("finetune", job))
+        scores = {"seed-1": 0.25, "seed-2": 0.5, "seed-3": 0.5, "seed-4": -1.0}
+
+        def job_of(*asked: Any) -> Any:
+            return types.SimpleNamespace(asked=asked, predicted={"dev": f"logits of {asked[2].name}"})
+
+        def finetuned(job: Any) -> Any:
+            name = job.asked[2].name
+            return None if name == "stopped" else {"metric": "f1", "scores": {"dev": {"f1": scores[name]}}, "job": job}
+
+        monkeypatch.setattr(verb, "Job", job_of)
+        monkeypatch.setattr(verb, "finetune", finetuned)
         monkeypatch.setattr(verb, "finish", lambda *asked: ("finish", *asked))
 
         @contextlib.contextmanager
@@ -99,9 +110,14 @@ class Start:
         def swept(*asked: Any) -> int:
             experiment, own, train, finish = asked
             assert (experiment, own) == (changed, run)
-            ((_, (*job, inputs)), finished) = train("one", "directory", "devices"), finish("result")
-            assert job == ["one", run, "directory", "devices"]
-            assert finished == ("finish", "result", run, inputs)
+            assert train("one", pathlib.Path("stopped"), "devices") is None
+            for name in scores:
+                found = train("one", pathlib.Path(name), "devices")
+            *job, inputs = found["job"].asked
+            assert job == ["one", run, pathlib.Path("seed-4"), "devices"]
+            for name, logits in (("seed-2", {"dev": "logits of seed-2"}), ("seed-1", {}), ("seed-3", {})):  # of the best alone
+                result = types.SimpleNamespace(directory=pathlib.Path(name))
+                assert finish(result) == ("finish", result, run, inputs, logits)
             assert (inputs.data, inputs.start, inputs.teacher) == (data, self.start, "teacher")
             assert inputs.teaching_on("mesh") == ("teacher", changed, 7, "mesh")
             return 3

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import gzip
 import io
 import json
 import pathlib
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -132,6 +134,47 @@ def test_a_verb_answers_text_and_json_alike_and_carries_other_fields_along(ask, 
     assert answer.pop("id") == 7
     assert from_text == [answer]
     assert set(answer) == keys
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_reads_a_table_and_a_list_as_it_reads_json_lines_and_no_label_with_them(ask, verb, tmp_path):
+    _, record, _ = QUESTIONS[verb]
+    names = [*record, "gold"]
+    cells = [json.dumps(value) if isinstance(value, list) else value for value in record.values()]
+    for name, content in {
+        "in.csv": ",".join(names) + "\n" + ",".join('"' + cell.replace('"', '""') + '"' for cell in [*cells, "x"]) + "\n",
+        "in.tsv": "\t".join(names) + "\n" + "\t".join([*cells, "x"]) + "\n",
+        "in.json": json.dumps([{**record, "gold": "x"}], indent=1),
+        "in.txt": json.dumps({**record, "gold": "x"}),
+    }.items():
+        (tmp_path / name).write_text(content)
+        (answer,) = ask(verb, "--json", f"--input={tmp_path / name}").records
+        assert answer.pop("gold") == "x"
+        assert [answer] == ask(verb, "--json", QUESTIONS[verb][0]).records, name
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_name_of_a_file_is_no_text(models, verb, tmp_path):
+    (tmp_path / "reviews.txt").write_text("the\n")
+    with pytest.raises(UserError, match=r"reviews\.txt is the name of a file, and not read as a text; read it with --input="):
+        main([verb, f"--model={models(verb)}", str(tmp_path / "reviews.txt")])
+
+
+@pytest.mark.parametrize(
+    ("of_pairs", "second", "status"), [(False, "of", 1), (None, "of", 1), (None, "of the", 0), (True, "of", 0)]
+)
+def test_a_second_text_is_read_only_by_a_model_of_pairs(models, capsys, monkeypatch, tmp_path, of_pairs, second, status):
+    engine = Engine.load(str(models("classify")))
+    other = copy.copy(engine)
+    other.model = dataclasses.replace(engine.model, of_pairs=of_pairs)
+    monkeypatch.setattr(Engine, "load", lambda path: other)
+    (tmp_path / "in.tsv").write_text(f"the\t{second}\n")
+    asked = Asked(capsys, "classify", f"--model={models('classify')}", "--json", f"--input={tmp_path / 'in.tsv'}")
+    assert asked.status == status
+    if status:
+        assert re.search("seems to be a label, not a text_b|was trained on single texts", asked.err)
+    else:
+        assert [record["text_b"] for record in asked.records] == [second]
 
 
 @pytest.mark.parametrize("verb", VERBS)

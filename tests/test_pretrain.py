@@ -44,6 +44,7 @@ class Whole:
             ledger=Ledger(lambda: self.now),
             durable=lambda path: path,
             mirror="mirror",
+            require_in_place="in place",
             watchdog=types.SimpleNamespace(alive=notebook.says("alive")),
             profile=types.SimpleNamespace(require=notebook.says("profile of at most")),
             preemption=types.SimpleNamespace(exit_status=75),
@@ -105,8 +106,9 @@ class Whole:
         assert (program, corpora) == (self.program, self.corpora)
         return {"steps": state.step, "heldout": scores, "seconds": seconds}
 
-    def saver(self, checkpoints: Any, metrics: Any, watchdog: Any, before: Any, mirror: Any) -> Any:
-        assert (checkpoints, metrics, watchdog, mirror) == (self.checkpoints, "metrics", self.run.watchdog, "mirror")
+    def saver(self, checkpoints: Any, metrics: Any, watchdog: Any, before: Any, mirror: Any, in_place: Any) -> Any:
+        assert (checkpoints, metrics, watchdog) == (self.checkpoints, "metrics", self.run.watchdog)
+        assert (mirror, in_place) == ("mirror", "in place")
         self.before = before
         return types.SimpleNamespace(finish=self.notebook.says("finished", lambda step: self.unsaved))
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from bert_jax.analysis.treebank import Sentence
 from bert_jax.interop.huggingface import Model, NewParts, with_new_parts, without_parts
 from bert_jax.prediction.engine import Engine
+from bert_jax.tasks.readers.conllu import Sentence
 
 CONTROLS = {
     "random-weights": "a model of the same shape with the weights that pretraining begins with",

@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import pathlib
-import warnings
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
+from bert_jax.metrics.figures import rendered
 from bert_jax.prediction.output import PartialFile, checked_target, writing
 
 
@@ -65,12 +65,8 @@ class Folder:
         self.write(name, file.getvalue())
 
     def picture(self, name: str, figure: Figure) -> None:
-        """Writes a PNG file. Letters that matplotlib's font lacks, such as ideographs, are boxes."""
-        file = io.BytesIO()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from font")
-            figure.savefig(file, format="png", dpi=figure.dpi, bbox_inches="tight")
-        self.write(name, file.getvalue())
+        """Writes a PNG file."""
+        self.write(name, rendered(figure, tight=True))
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:

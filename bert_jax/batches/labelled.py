@@ -73,7 +73,7 @@ class EvaluationBatches:
         """The logits of all features, in their order, in the shapes of `feature_logits`.
 
         `forward` takes the rows `mine` of a batch, those that this host holds (None: all rows), and returns the logits of all
-        rows. `progress` is called after each batch with the number of rows that are done, and the number of all rows.
+        rows. `progress` is called after each batch with the number of features that are done, and the number of all features.
         """
         packed = pack_features(self.features, self.shape)
         done = 0
@@ -85,9 +85,9 @@ class EvaluationBatches:
             of_features = feature_logits(forward(batch), [self.features[i] for i in numbers], local_rows, self.shape)
             for i, logits in zip(numbers, of_features, strict=True):
                 found[i] = logits
-            done += len(rows)
+            done += len(numbers)
             if progress:
-                progress(done, len(packed))
+                progress(done, len(self.features))
         return found
 
     def _batches(self, packed: list[list[int]], mine: Sequence[int]) -> Iterator[tuple[list[list[int]], Batch]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import override
-from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
+
+if TYPE_CHECKING:  # they import jax, and the help of a command needs none
+    from bert_jax.configs.finetuning import FinetuningExperiment
+    from bert_jax.configs.pretraining import PretrainingExperiment
 
 Schema = type | Callable[[JsonObject], type] | None
 

@@ -13,7 +13,7 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.heads.head import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS, TaskHead
-from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, OneOf, Seed
+from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, OneOf, PathText, Seed
 from bert_jax.model.config import (
     DTYPES,
     KERNELS,
@@ -109,7 +109,7 @@ class SelectionConfig:
 class DistillationConfig:
     """Knowledge distillation from a larger fine-tuned model (Hinton et al., arXiv:1503.02531)."""
 
-    teacher: str = ""
+    teacher: PathText = ""
     """A model fine-tuned on the same task with the same vocabulary: directory, workdir or hub name; empty for no distillation."""
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
     soft_weight: Fraction = 0.5
@@ -141,7 +141,7 @@ class FinetuningExperiment:
 
     seed: Seed = 0
     """Determines the order of the examples, the dropout masks, and the initial weights of a new head."""
-    init_from: str = ""
+    init_from: PathText = ""
     """The pretrained model: Hugging Face directory, workdir of a run, or name on the hub. For RTE, MRPC and STS-B, a model
     fine-tuned on MNLI first scores higher (arXiv:1811.01088)."""
     init_new: str = ""

@@ -21,9 +21,10 @@ from bert_jax.interface.ranges import (
     BatchSize,
     Count,
     CountOrZero,
+    GivenPath,
     LearningRate,
-    Name,
     OneOf,
+    PathText,
     Seed,
 )
 from bert_jax.interface.words import counted
@@ -41,7 +42,7 @@ from bert_jax.training.spikes import SpikeConfig
 class CorpusConfig:
     """The directory of the tokenised corpus, which `python -m bert_jax.corpus` writes."""
 
-    directory: Name = "runs/embedded_corpus"
+    directory: GivenPath = "runs/embedded_corpus"
 
 
 ROW_KEYS = ("length", "max_predictions", "packed_examples")
@@ -97,14 +98,14 @@ class PretrainingExperiment:
     """The configuration of a pretraining run."""
 
     seed: Seed = 0
-    init_from: str = ""
+    init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub; empty for random
     weights."""
     init_new: str = ""
     """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
     """Comma-separated parts of `init_from` that are left out."""
-    teacher: str = ""
+    teacher: PathText = ""
     """The model that this one learns from beside the text, a masked language model of the same vocabulary: directory, workdir, or
     name on the hub; empty for no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from bert_jax.configs.keys import did_you_mean
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import check_value, hints, is_group, kinds_of
+from bert_jax.interface.flags import expand_home
+from bert_jax.interface.ranges import check_value, hints, is_group, is_path, kinds_of
 
 Section = TypeVar("Section")
 
@@ -56,6 +57,8 @@ def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
             raise UserError(f"{key} must be a list of {key.rpartition('.')[2]}, not {value!r}")
         return tuple(dataclass_from_dict(items[0], item, f"{key}.{i}", root) for i, item in enumerate(value))
     made = _typed(key, value, kinds_of(hint), default)
+    if is_path(hint) and isinstance(made, str):
+        made = expand_home(made, f"{key}={made}")
     check_value(key, made, hint)
     return made
 

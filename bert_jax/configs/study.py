@@ -16,7 +16,7 @@ from annotated_types import Interval
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.ranges import Count, Name, OneOf, Seed
+from bert_jax.interface.ranges import Count, GivenPath, Name, OneOf, PathText, Seed
 
 EQUAL = ("steps", "tokens", "seconds")
 AVERAGE = "average"
@@ -62,9 +62,9 @@ class StudyTaskConfig:
 
     name: Name
     """Its name in files and tables."""
-    experiment: Name
+    experiment: GivenPath
     """The experiment file, FILE[:ARG], such as experiments/finetune/glue.py:stsb."""
-    data_dir: str = ""
+    data_dir: PathText = ""
     """The directory of its files, within `data` of the study unless it is absolute; empty: the tfds catalogue."""
     finetune: Changes = dataclasses.field(default_factory=dict)
     """The keys of the experiment that the study changes."""
@@ -111,11 +111,11 @@ class StudyExperiment:
     title: Name
     setting: str = ""
     """The argument of the study file, such as "laptop"."""
-    corpus: Name = "runs/wikipedia_corpus"
+    corpus: GivenPath = "runs/wikipedia_corpus"
     """The directory of the tokenised corpus of every arm that names no other one."""
-    data: Name = "data"
+    data: GivenPath = "data"
     """The directory with the files of the tasks."""
-    pretraining: Name = "experiments/pretrain/laptop.py"
+    pretraining: GivenPath = "experiments/pretrain/laptop.py"
     """The pretraining experiment that the arms change, FILE[:ARG]."""
     pretrain: Changes = dataclasses.field(default_factory=dict)
     """The keys of that experiment in which all arms differ from it."""

@@ -1,8 +1,9 @@
 """Converts raw text to tokenised documents. Run as `python -m bert_jax.corpus`. This folder does not import jax.
 
-In: text, JSON lines, tfds data sets. Out: a corpus directory, memory-mapped by `open_corpus`.
+In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, memory-mapped by `open_corpus`.
 
     sources.py               sources of text, and their division into shards
+    tables.py                Parquet and Arrow: files, splits, the column with the text, its rows
     tfds_catalogue.py        finds or fetches tfds data sets by name
     tfds_text.py             reads text from tfds data sets, without TensorFlow
     embedded/                the embedded corpus: a tfds builder over the docstrings of the installed packages

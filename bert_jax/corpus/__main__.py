@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.corpus.__main__")
+
 import argparse
 import pathlib
 import re
@@ -25,7 +30,6 @@ from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.verification import verify
 from bert_jax.corpus.workers import available_cores
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import byte_unit, counted
@@ -46,6 +50,7 @@ _DEFAULT_FRACTION = 0.01
 _EXAMPLES = """examples:
   python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
   python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
+  python -m bert_jax.corpus --source='parquet:wikipedia/20231101.en' --vocab=vocab.txt --output=corpora/wiki
   python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=models/base --output=corpora/wiki --shard=0/8
   python -m bert_jax.corpus --verify=corpora/wiki
 """
@@ -77,14 +82,15 @@ def _add_text_flags(parser: FlagParser) -> None:
         action="append",
         default=[],
         metavar="SOURCE",
-        help="embedded | text:GLOB | jsonl:GLOB | tfds:NAME[:SPLIT][@FEATURE]; .gz files too; may be repeated",
+        help="embedded | text:GLOB | jsonl:GLOB | parquet:GLOB | parquet:DIR[:SPLIT] | arrow:DIR[:SPLIT] | "
+        "tfds:NAME[:SPLIT][@FEATURE]; text and JSON lines also in .gz, .bz2, .xz and .zst; may be repeated",
     )
     text.add_argument(
         "--text-field",
         type=nonempty,
-        default="text",
         metavar="NAME",
-        help="the field of a JSON record that holds its text (default: text)",
+        help="the field of a JSON record, or the column of a table, that holds the text (default: text; of a table without "
+        "one, the likeliest column, which is shown)",
     )
     text.add_argument(
         "--layout",
@@ -94,7 +100,10 @@ def _add_text_flags(parser: FlagParser) -> None:
     )
     text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help="on bytes that are not UTF-8")
     text.add_argument(
-        "--on-bad-records", default="error", choices=["error", "skip"], help="on lines that are not JSON or have no text"
+        "--on-bad-records",
+        default="error",
+        choices=["error", "skip"],
+        help="on lines that are not JSON or have no text, and rows without text",
     )
     text.add_argument(
         "--tfds-directory",
@@ -252,9 +261,13 @@ def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
         print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {shown}/{TOKENIZER}")
         return
     command = shlex.join(["python", "-m", "bert_jax.corpus", *sys.argv[1:]])
-    report = build_corpus(config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=command)
+    report = build_corpus(config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=command, say=_say)
     if report is not None:
         print(format_report(report), end="")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _verify(flags: argparse.Namespace) -> None:
@@ -277,9 +290,12 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     if flags.vocab is not None:
         if flags.vocab_only:
             raise UserError("--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab")
-        return load_tokenizer(
+        tokenizer = load_tokenizer(
             find_vocabulary(flags.vocab), lowercase=flags.lowercase, max_word_characters=flags.max_word_characters
         )
+        for note in tokenizer.notes:
+            print(f"--vocab={flags.vocab}: {note}")
+        return tokenizer
     if flags.shard != (0, 1):
         raise UserError(
             f"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab={flags.output / TOKENIZER}"
@@ -295,7 +311,7 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
             )
             raise UserError(f"{directory} has other vocabulary settings: {changed}; choose another --output, or remove it")
     if not (directory / CONFIG_FILE).is_file():
-        items = sources.find_items(config.sources, config.text.options)
+        items = sources.find_items(config.sources, config.text.options, _say if flags.vocab_only else lambda _: None)
         flags.output.mkdir(parents=True, exist_ok=True)
         files.write_json(path, recipe)
         documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
@@ -303,7 +319,3 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
             _TRAINERS[flags.train_vocab](documents, flags.vocab_size, recipe["lowercase"], flags.max_word_characters), directory
         )
     return load_tokenizer(directory)
-
-
-if __name__ == "__main__":
-    run_verb(main)

@@ -14,7 +14,7 @@ import functools
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,10 +51,12 @@ def build_corpus(
     workers: int,
     host: tuple[int, int],
     command: str,
+    say: Callable[[str], object] = lambda _: None,
 ) -> JsonObject | None:
-    """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing."""
+    """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing.
+    `say` is called with what was found in the sources (`sources.find_items`)."""
     with files.disk_errors(directory):
-        items = sources.find_items(config.sources, config.text.options)
+        items = sources.find_items(config.sources, config.text.options, say)
         if not items:
             raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
         shards = sources.default_shards(items, config.shards)
@@ -120,10 +122,11 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         "format": store.FORMAT,
         "shards": shards,
         "sources": [str(source) for source in config.sources],
-        "files": [[item.path, item.unit, item.length, item.layout] for item in items],
+        "files": [[item.path, item.unit, item.length, item.layout, *filter(None, [item.column])] for item in items],
         "vocabulary": tokenizer.vocabulary.to_json(),
         "max_word_characters": tokenizer.max_word_characters,
         **text["options"],
+        "text_field": config.text.options.text_field or "text",
         **text["cleaning"],
         "heldout_fraction": config.text.heldout_fraction,
     }

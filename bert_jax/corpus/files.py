@@ -10,6 +10,7 @@ import math
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -103,8 +104,8 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
     """The value of JSON text; the only JSON reader of the project. `strict` rejects NaN and infinities, which Python writes but
     the JSON standard does not allow, and numbers like 1e999, which Python reads as infinite.
 
-    Raises ValueError for invalid text, and for brackets nested so deeply (about ten thousand) that json.loads raises
-    RecursionError.
+    Raises ValueError for invalid text, for brackets nested so deeply (about ten thousand) that json.loads raises RecursionError,
+    and for integers of more digits than Python converts.
     """
     try:
         if strict:
@@ -112,6 +113,10 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("brackets are nested too deep") from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):  # whose remedy, a call of sys, is not one for a user
+            raise ValueError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
+        raise
 
 
 def _finite(text: str) -> float:

@@ -19,6 +19,9 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = ("*.json", "vocab.txt", "*.model")
 """Patterns of the files of a model other than its weights."""
 
+OWNERS = {"bert": "google-bert", "distilbert": "distilbert"}
+"""The owners of models whose names on the hub had no owner before 2024, by the first word of the name."""
+
 HUB_SECONDS = 5.0
 """The timeout of the hub: firewalls of cluster nodes usually drop packets without an answer."""
 
@@ -40,6 +43,11 @@ def find_vocabulary(name: str) -> pathlib.Path:
         if inside == path and (path / "checkpoints").is_dir():
             raise UserError(f"{path} is a workdir without an exported model yet; name the corpus that it trains on")
         return inside
+    if not path.exists():
+        raise UserError(
+            f"vocabulary {missing_path(path)} does not exist; give a {VOCAB_FILE}, a spiece.model, a directory with one of them, "
+            f"or a model of the hub as {name_on_hub(name)}"
+        )
     return path
 
 
@@ -55,6 +63,13 @@ def _vocabulary_in_bucket(name: str) -> pathlib.Path:
 def is_hub_name(name: str) -> bool:
     """Whether `name` has the form OWNER/NAME of a model on the hub, and no such path exists."""
     return bool(HUB_NAME.fullmatch(name)) and not name.startswith((".", "-")) and not pathlib.Path(name).exists()
+
+
+def name_on_hub(name: str) -> str:
+    """The full name of a model on the hub that was once called `name`, such as google-bert/bert-base-uncased; OWNER/NAME for
+    other names. For messages."""
+    owner = next((owner for start, owner in OWNERS.items() if re.fullmatch(rf"{start}-(base|large)-[\w-]+", name)), None)
+    return f"{owner}/{name}" if owner else "OWNER/NAME"
 
 
 @contextlib.contextmanager

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 import math
 import os
 import pathlib
-import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import IO
 
-from bert_jax.corpus import files, tfds_text
+from bert_jax.corpus import files, tables, tfds_text
 from bert_jax.corpus.layouts import is_wrapped, unwrap
 from bert_jax.corpus.sources import Item, ReadOptions, Span
 from bert_jax.errors import UserError, nearest
+from bert_jax.storage.formats import UNREADABLE, damage, open_packed
 
 _PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
-_File = BinaryIO | gzip.GzipFile
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -35,6 +33,8 @@ class Document:
 
 def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     """The documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
+    if span.item.kind in tables.KINDS:
+        return _read_rows(span, options, counts)
     if span.item.unit == "records":
         return _read_records(span, options)
     return _read_file(span, options, counts)
@@ -46,31 +46,48 @@ def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
         yield Document(_paragraphs(text.decode("utf-8", "replace")), False, number / (span.stop - span.start))
 
 
+def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    """The documents of a table, one a row."""
+    item, length = span.item, span.stop - span.start
+    texts = tables.read_texts(item.kind, item.path, item.column, span.start, span.stop)
+    for row, data in enumerate(texts, start=span.start):
+        if data is None:
+            if options.on_bad_records != "skip":
+                raise UserError(
+                    f"{item.path}: row {row + 1:,} has no text (the column {item.column!r} is null there); fill it in, or pass "
+                    "--on-bad-records=skip"
+                )
+            counts["bad-records"] += 1
+            continue
+        text = _decode(item, row, data, options, counts)
+        yield Document(_paragraphs(text), False, (row + 1 - span.start) / length)
+
+
 def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     item = span.item
     try:
         with pathlib.Path(item.path).open("rb") as raw:
             if item.unit == "parts":
                 size = os.fstat(raw.fileno()).st_size
-                with gzip.open(raw) as unpacked:
+                with open_packed(raw, item.path) as unpacked:
                     for number, (place, data) in enumerate(_raw_documents(unpacked, item, 0, math.inf)):
                         if span.start <= number % item.length < span.stop:
                             yield from _document(item, place, data, raw.tell() / size, options, counts)
             else:
                 for place, data in _raw_documents(raw, item, span.start, span.stop):
                     yield from _document(item, place, data, (place - span.start) / (span.stop - span.start), options, counts)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(
-            f"{item.path} is not a whole gzip file ({error}); fetch it again, or unpack the intact part with zcat"
-        ) from error
-    except OSError as error:
-        raise UserError(f"{item.path} cannot be read: {error.strerror or error}") from error
+    except UNREADABLE as error:
+        if fault := damage(item.path, error):
+            raise UserError(f"{item.path} is {fault}; fetch it again, or unpack the part that is intact") from error
+        raise UserError(f"{item.path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _document(
     item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]
 ) -> Iterator[Document]:
     """Yields the document in `data`, which begins at byte `place`; nothing for a bad record that the options skip."""
+    if place == 0:
+        data = data.removeprefix(_BOM)
     text: str | None = _decode(item, place, data, options, counts)
     if item.kind == "jsonl":
         text = _record_text(item, place, text or "", options, counts)
@@ -88,8 +105,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
-    if place == 0:
-        data = data.removeprefix(_BOM)
+    """The text of `data`, which begins at byte `place` of a file, or is row `place` of a table."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -97,28 +113,34 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
             text = data.decode("utf-8", "replace")
             counts["replaced-bytes"] += text.count("\ufffd")
             return text
+        replace = "or pass --on-bad-bytes=replace to read U+FFFD in its place"
+        if item.kind in tables.KINDS:
+            raise UserError(
+                f"{item.path}: row {place + 1:,} of the column {item.column!r} is not UTF-8 (byte {error.start + 1:,} is "
+                f"0x{data[error.start]:02x}); write the table again in UTF-8, {replace}"
+            ) from error
         where = f"byte {place + error.start:,}" + (" of the unpacked file" if item.unit == "parts" else "")
         utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
         raise UserError(
             f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
             + (": it begins like UTF-16" if utf16 else "")
-            + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), "
-            "or pass --on-bad-bytes=replace to read U+FFFD in its place"
+            + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), {replace}"
         ) from error
 
 
 def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
     """The text field of one JSON line; None for a record to skip."""
+    field = options.text_field or "text"
     try:
         record = files.parse_json(line)
-        text = record[options.text_field]
+        text = record[field]
         if isinstance(text, str):
             return text
-        problem = f"its field {options.text_field!r} is {json.dumps(text)[:40]}, not text"
+        problem = f"its field {field!r} is {json.dumps(text)[:40]}, not text"
     except ValueError as error:
         problem = f"not JSON ({error}): {line[:60]!r}"
     except KeyError:
-        problem = f"no field {options.text_field!r}; {nearest(options.text_field, map(str, record))} (--text-field)"
+        problem = f"no field {field!r}; {nearest(field, map(str, record))} (--text-field)"
     except TypeError:
         problem = f"a JSON {type(record).__name__}, not an object"
     if options.on_bad_records == "skip":
@@ -127,16 +149,16 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
     raise UserError(f"{item.path}: the record at byte {place:,} is bad: {problem}; correct it, or pass --on-bad-records=skip")
 
 
-def _raw_documents(file: _File, item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     """(first byte, bytes) of every document of a file that belongs to the span [start, stop)."""
     if item.kind == "jsonl" or item.layout == "lines":
-        return _line_documents(file, start, stop)
+        return _line_documents(file, item.path, start, stop)
     if item.layout == "book" or not item.blank_lines:
-        return _piece_documents(file, start, stop, at_blank_lines=item.layout == "book" and item.blank_lines)
-    return _blank_separated_documents(file, start, stop)
+        return _piece_documents(file, item.path, start, stop, at_blank_lines=item.layout == "book" and item.blank_lines)
+    return _blank_separated_documents(file, item.path, start, stop)
 
 
-def _lines(file: _File, start: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: IO[bytes], path: str, start: int) -> Iterator[tuple[int, bytes]]:
     """(first byte, line with its line end) of every line that begins at `start` or later."""
     place = start
     if start:
@@ -144,26 +166,26 @@ def _lines(file: _File, start: int) -> Iterator[tuple[int, bytes]]:
         place += len(file.readline(_MAX_LINE)) - 1
     while line := file.readline(_MAX_LINE):
         if len(line) == _MAX_LINE:
-            raise UserError(f"{file.name}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; is it text?")
+            raise UserError(f"{path}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; is it text?")
         yield place, line
         place += len(line)
 
 
-def _line_documents(file: _File, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    for place, line in _lines(file, start):
+def _line_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+    for place, line in _lines(file, path, start):
         if place >= stop:
             return
         if not line.isspace():
             yield place, line
 
 
-def _blank_separated_documents(file: _File, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+def _blank_separated_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
     """Yields documents separated by blank lines. A document belongs to the span in which the blank line before it begins; one
     longer than `_PIECE` is cut at a line."""
     owned, size = start == 0, 0
     first: int  # the place of held[0]
     held: list[bytes] = []
-    for place, line in _lines(file, start):
+    for place, line in _lines(file, path, start):
         if line.isspace():
             if held:
                 yield first, b"".join(held)
@@ -185,7 +207,7 @@ def _blank_separated_documents(file: _File, start: int, stop: float) -> Iterator
         yield first, b"".join(held)
 
 
-def _piece_documents(file: _File, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
+def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
     """Yields the pieces of a file without document separators: the first begins with the file, each other one with the first
     paragraph (or line) after a multiple of `_PIECE`.
 
@@ -199,7 +221,7 @@ def _piece_documents(file: _File, start: int, stop: float, *, at_blank_lines: bo
         return
     begun = begin == 0
     due = _PIECE if begun else begin
-    for place, line in _lines(file, begin):
+    for place, line in _lines(file, path, begin):
         if line.isspace():
             blank = place
             held += [line] if begun else []

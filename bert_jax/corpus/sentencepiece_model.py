@@ -31,6 +31,7 @@ class SentencePiece:
         #: whether the model's own normalisation lower-cases
         self.folds = "A" not in self._processor.normalize("A")
         self._strip_accents = strip_accents
+        self._left_out: dict[str, bool] = {}
 
     @property
     def strips(self) -> bool:
@@ -71,10 +72,19 @@ class SentencePiece:
         spans = []
         for first, last in encoded["offsets"]:
             start, end = places[first], places[last - 1] + 1 if last > first else places[first]
-            while start < end and text[start].isspace():  # the white space before a word is not part of its piece
+            while start < end and self._is_left_out(text[start]):
                 start += 1
+            while start < end and self._is_left_out(text[end - 1]):
+                end -= 1
             spans.append((start, end))
         return encoded["ids"], spans
+
+    def _is_left_out(self, character: str) -> bool:
+        """Whether a character at an end of a piece is not part of it: white space, and what the normalisation drops, such as
+        control characters."""
+        if character not in self._left_out:
+            self._left_out[character] = character.isspace() or not self._processor.normalize(character)
+        return self._left_out[character]
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
         """The characters [start, end) of `text` of each word: a piece that begins with U+2581 and those that continue it."""

@@ -18,7 +18,10 @@ from __future__ import annotations
 
 import re
 
-_CANDIDATE = re.compile(r"""[.!?…।؟۔]+["'”’»)\]]*\s+|[。！？｡]+["'”’」』）]*\s*""")
+# A run of marks is tried from its first one only, and given up at once: time is linear in the text, whatever it holds.
+_CANDIDATE = re.compile(
+    r"""(?<![.!?…।؟۔])[.!?…।؟۔]++["'”’»)\]]*+\s++|[。！？｡]++["'”’」』）]*+\s*+"""
+)
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘«—–/]+\Z")
 _OPENERS = "\"'“‘«([{¿¡"
 _DOTTED = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]\Z")

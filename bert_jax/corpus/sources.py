@@ -1,35 +1,48 @@
 """Sources of text for a corpus, and their division into shards that workers on all hosts read independently.
 
     embedded                      the reference prose of the installed Python and packages (`embedded/`)
-    text:GLOB                     UTF-8 text, .gz too, in one of `layouts.LAYOUTS`
-    jsonl:GLOB                    one JSON object a line, .gz too; its field --text-field is the document
+    text:GLOB                     UTF-8 text in one of `layouts.LAYOUTS`
+    jsonl:GLOB                    one JSON object a line; its field --text-field is the document
+    parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory as the Hugging Face hub lays it out; a document a row (`tables`)
+    arrow:DIR[:SPLIT], :GLOB      what `save_to_disk` of Hugging Face's `datasets` wrote, or Arrow files
     tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` by default
 
-A file is divided by bytes: a shard gets the documents that begin in its range, so one large file keeps all cores busy. A gzip
-file cannot be read from the middle: it is divided by document number, and the reader of each part decompresses the whole file. A
-data set is divided by records. The division depends only on the sources and the number of shards, so neither workers nor hosts
-change the result.
+Files of text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that
+begin in its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle: it is divided by
+document number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows. The division
+depends only on the sources and the number of shards, so neither workers nor hosts change the result.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import glob
-import gzip
 import math
+import os
 import pathlib
-import zlib
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
-from bert_jax.corpus import tfds_text
+from bert_jax.corpus import files, tables, tfds_text
 from bert_jax.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
-from bert_jax.storage.fetching import fetched_files
+from bert_jax.interface.words import counted
+from bert_jax.storage.fetching import fetched_files, fetched_of_directory
+from bert_jax.storage.formats import UNREADABLE, compression, damage, open_packed, recognise
 from bert_jax.storage.paths import checked, is_remote
 
-KINDS = ("embedded", "text", "jsonl", "tfds")
-_GZIP_RATIO = 3.0  # of English text; only for the weight of a .gz file relative to others
-_GZIP_PART_BYTES, _GZIP_MAX_PARTS = 16 << 20, 16  # with finer parts, decompression would take longer than tokenisation
+KINDS = {
+    "embedded": "embedded",
+    "text": "text:GLOB",
+    "jsonl": "jsonl:GLOB",
+    "parquet": "parquet:GLOB",
+    "arrow": "arrow:DIR",
+    "tfds": "tfds:NAME",
+}
+#: compression -> how much English text shrinks, for the weight of a file relative to others; and into how many parts a file is
+#: divided at most: with finer parts, decompression would take longer than tokenisation
+_RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
+_PART_BYTES = 16 << 20
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -48,7 +61,7 @@ class Source:
 class ReadOptions:
     """Options for reading all sources of a corpus."""
 
-    text_field: str = "text"
+    text_field: str | None = None  # None: "text" of a JSON record; of a table, the likely column
     layout: str = "auto"
     on_bad_bytes: str = "error"  # | "replace"
     on_bad_records: str = "error"  # | "skip"
@@ -61,11 +74,12 @@ class Item:
 
     kind: str
     path: str
-    unit: str  # "bytes" | "parts" of a gzip file | "records"
+    unit: str  # "bytes" | "parts" of a compressed file | "records"
     length: int
     weight: float
     layout: str = ""  # of text
     blank_lines: bool = True  # of text: whether it contains blank lines
+    column: str = ""  # of a table: the one with the text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,21 +100,21 @@ def parse_source(text: str) -> Source:
     """The Source of a --source flag. Raises UserError if it is malformed."""
     kind, colon, name = text.partition(":")
     if kind not in KINDS:
-        raise UserError(
-            f"--source={text}: no source {kind!r}; {nearest(kind, KINDS)} (embedded, text:GLOB, jsonl:GLOB, tfds:NAME)"
-        )
+        raise UserError(f"--source={text}: no source {kind!r}; {nearest(kind, KINDS)} ({', '.join(KINDS.values())})")
     if (kind == "embedded") == bool(name) or (kind != "embedded" and not colon):
-        raise UserError(
-            f"--source={text}: " + ("embedded takes no name" if name else f"write {kind}:{'NAME' if kind == 'tfds' else 'GLOB'}")
-        )
+        raise UserError(f"--source={text}: " + ("embedded takes no name" if name else f"write {KINDS[kind]}"))
     if kind == "tfds":
         tfds_text.parse_name(name)
     return Source(kind, name)
 
 
-def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
-    """Every file and data set of `sources`, in order; the files of a glob sorted by name, without empty files. Raises UserError
-    if a glob matches no file.
+def find_items(
+    sources: Sequence[Source], options: ReadOptions, say: Callable[[str], object] = lambda _: None
+) -> list[Item]:
+    """Every file and data set of `sources`, in order; the files of a glob sorted by name, without empty files. `say` is
+    called with what was found rather than asked for: the column with the text, splits that are not read, files given twice.
+
+    Raises UserError if a glob matches no file, and for a file of another format than its source's.
     """
     items: list[Item] = []
     for source in sources:
@@ -109,57 +123,191 @@ def find_items(sources: Sequence[Source], options: ReadOptions) -> list[Item]:
             text_set = tfds_text.open_text_set(name, options.tfds_directory)
             if len(text_set):
                 items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
-            continue
-        if is_remote(checked(source.name, f"--source={source.kind}:")):
-            found = fetched_files(source.name, f"--source={source.kind}:")
-            if not found:
-                raise UserError(f"--source={source}: no object of the bucket matches; quote the pattern; ** matches folders")
-            items += [_file_item(source.kind, str(path), options) for path in found]
-            continue
-        pattern = str(pathlib.Path(source.name).expanduser())
-        matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        paths = sorted(path for path in matches if pathlib.Path(path).is_file())
-        if not paths and matches:
-            inside = pathlib.Path(matches[0])
-            raise UserError(
-                f"--source={source}: {inside} is a directory; write '{source.kind}:{inside / '*'}' for the files in it, or "
-                f"'{source.kind}:{inside / '**'}' for those in its folders too"
-            )
-        if not paths:
-            raise UserError(
-                f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
-            )
-        items += [_file_item(source.kind, path, options) for path in paths if pathlib.Path(path).stat().st_size]
+        elif source.kind in tables.KINDS:
+            items += _table_items(source, options, say)
+        else:
+            items += [_file_item(source, path, options) for path in _text_files(source) if pathlib.Path(path).stat().st_size]
+    repeated = _given_twice(items)
+    if repeated:
+        first = pathlib.Path(repeated[0]).name
+        more = f" and {counted(len(repeated) - 1, 'other file')}" if len(repeated) > 1 else ""
+        say(f"{first}{more} given by two --source flags: documents that repeat are dropped, unless --keep=duplicate-documents")
     return items
 
 
-def _file_item(kind: str, path: str, options: ReadOptions) -> Item:
-    size = pathlib.Path(path).stat().st_size
+def _given_twice(items: Sequence[Item]) -> list[str]:
+    seen: set[str] = set()
+    repeated = []
+    for item in items:
+        key = item.path if item.kind == "tfds" else os.path.realpath(item.path)
+        if key in seen and item.path not in repeated:
+            repeated.append(item.path)
+        seen.add(key)
+    return repeated
+
+
+def _text_files(source: Source) -> list[str]:
+    """The files of a text: or jsonl: source, sorted by name."""
+    if is_remote(checked(source.name, f"--source={source.kind}:")):
+        return [str(path) for path in _remote_files(source)]
+    found = _local_files(source)
+    if isinstance(found, pathlib.Path):
+        raise UserError(
+            f"--source={source}: {found} is a directory; write '{source.kind}:{found / '*'}' for the files in it, or "
+            f"'{source.kind}:{found / '**'}' for those in its folders too"
+        )
+    return found
+
+
+def _remote_files(source: Source) -> list[pathlib.Path]:
+    found = fetched_files(source.name, f"--source={source.kind}:")
+    if not found:
+        raise UserError(f"--source={source}: no object of the bucket matches; quote the pattern; ** matches folders")
+    return found
+
+
+def _local_files(source: Source) -> list[str] | pathlib.Path:
+    """The files that the pattern of a source matches, sorted by name, or the directory that it names. A path that exists is taken
+    as it is, whatever signs it has. Raises UserError if nothing matches."""
+    pattern = str(pathlib.Path(source.name).expanduser())
+    there = pathlib.Path(pattern)
+    if there.exists():
+        return there if there.is_dir() else [pattern]
+    matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+    paths = sorted(path for path in matches if pathlib.Path(path).is_file())
+    if not paths and matches:
+        return pathlib.Path(matches[0])
+    if not paths:
+        raise UserError(
+            f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
+        )
+    return paths
+
+
+def _table_items(source: Source, options: ReadOptions, say: Callable[[str], object]) -> list[Item]:
+    """The Parquet or Arrow files of a source; all must have the column that is found in the first."""
+    items: list[Item] = []
+    column = options.text_field
+    columns: tuple[str, ...] = ()
+    paths = _table_files(source, say)
+    for path in paths:
+        found = tables.inspect(source.kind, path, column, source.name)
+        column, columns = found.column, columns or found.columns
+        if found.rows:
+            items.append(Item(source.kind, path, "records", found.rows, max(1.0, found.text_bytes), column=column))
+    if options.text_field is None and len(columns) > 1:
+        say(f"--source={source}: the text is the column {column!r} of {', '.join(columns)}; --text-field=NAME chooses another")
+    return items
+
+
+def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
+    """The files of a parquet: or arrow: source: of a pattern, or of a split of a directory."""
+    flag = f"--source={source.kind}:"
+    remote = is_remote(checked(source.name, flag))
+    name, split = source.name, None
+    divided = re.fullmatch(r"(.+):([\w.+-]+)", name)
+    exists = pathlib.Path(name).expanduser().exists()
+    if divided and not exists and (remote or pathlib.Path(divided[1]).expanduser().is_dir()):
+        name, split = divided[1], divided[2]
+
+    def choose(names: Sequence[str]) -> list[str]:
+        chosen, said = tables.choose_files(source.kind, names, split, f"{flag}{name}")
+        if said:
+            say(said)
+        return chosen
+
+    if remote:
+        if split is None and any(sign in name for sign in "*?["):
+            return [str(path) for path in _remote_files(source)]
+        return [str(path) for path in fetched_of_directory(name, flag, choose)]
+    there = _local_files(Source(source.kind, name))
+    if isinstance(there, pathlib.Path):
+        names = [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]
+        return [str(there / chosen) for chosen in choose(names)]
+    return there
+
+
+def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
+    kind, size = source.kind, pathlib.Path(path).stat().st_size
     layout, blank_lines = "", True
+    head = _head(path)
+    _require_text(source, path, head)
     if kind == "text":
-        sample = _head(path)
+        sample = head.decode("utf-8", "replace")
         layout = detect_layout(sample) if options.layout == "auto" else options.layout
         blank_lines = "\n\n" in sample.replace("\r", "") or len(sample) < SAMPLE_BYTES // 4
-    if is_gzip(path):
-        weight = size * _GZIP_RATIO
-        return Item(kind, path, "parts", min(_GZIP_MAX_PARTS, math.ceil(weight / _GZIP_PART_BYTES)), weight, layout, blank_lines)
+    if packed := compression(path):
+        ratio, most = _RATIOS[packed]
+        weight = size * ratio
+        return Item(kind, path, "parts", min(most, math.ceil(weight / _PART_BYTES)), weight, layout, blank_lines)
     return Item(kind, path, "bytes", size, float(size), layout, blank_lines)
 
 
-def is_gzip(path: str) -> bool:
-    """Whether a file is read as gzip, by its name."""
-    return path.endswith(".gz")
+def _require_text(source: Source, path: str, head: bytes) -> None:
+    """Raises UserError for a file that is no text by its first bytes, or, under text:, holds JSON."""
+    found = recognise(head, path)
+    if found is not None:
+        remedy = found.remedy
+        if found.kind in tables.KINDS:
+            saved = any((pathlib.Path(path).parent / name).is_file() for name in ("state.json", "dataset_info.json"))
+            given = str(pathlib.Path(path).parent) if saved and found.kind == "arrow" else source.name
+            write = f"--source={found.kind}:"
+            remedy = f"unpack it, and give {write}FILE" if compression(path) else f"write {write}{given}"
+        raise UserError(f"--source={source}: {path} {found.what}, not text; {remedy}")
+    nulls = head.count(0)
+    if head[:2] not in (b"\xff\xfe", b"\xfe\xff") and nulls > len(head) // 4:
+        little = head[1::2].count(0) > head[0::2].count(0)
+        raise UserError(
+            f"--source={source}: {path} is not UTF-8: {nulls / len(head):.0%} of its bytes are zero, as in UTF-16; convert it "
+            f"(iconv -f UTF-16{'LE' if little else 'BE'} -t UTF-8)"
+        )
+    if b"\r" in head.strip() and b"\n" not in head:
+        raise UserError(
+            f"--source={source}: the lines of {path} end in CR alone, which is no line end here; convert it (tr '\\r' '\\n')"
+        )
+    if source.kind == "text" and (problem := _json_problem(head)):
+        raise UserError(f"--source={source}: {path} {problem}")
+    if source.kind == "jsonl" and re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{", head):
+        raise UserError(
+            f"--source={source}: {path} is a JSON list, not an object a line; write each record on a line of its own "
+            f"(jq -c '.[]' {pathlib.Path(path).name} > records.jsonl)"
+        )
 
 
-def _head(path: str) -> str:
-    """The first `SAMPLE_BYTES` of a text file, with invalid bytes replaced; `reading` reports those with their offsets."""
+def _json_problem(head: bytes) -> str:
+    """What to do about a file of JSON that is read as text; "" for text."""
+    text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    if re.match(r"\s*\[\s*\{\s*\"", text):
+        return "is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:"
+    lines = [line for line in text.split("\n")[:20] if line.strip()]
+    if len(text) >= SAMPLE_BYTES and len(lines) < 20:
+        lines = lines[:-1]  # it is cut
+    records = [record for line in lines if (record := _json_object(line))]
+    if not records or len(records) < 0.9 * len(lines):
+        return ""
+    fields = [name for name, value in records[0].items() if isinstance(value, str)]
+    field = next((name for name in tables.LIKELY if name in fields), fields[0] if fields else "NAME")
+    flag = "" if field == "text" else f" --text-field={field}"
+    return f"holds JSON, an object a line, not text; write jsonl: for text:{flag}"
+
+
+def _json_object(line: str) -> files.JsonObject:
     try:
-        with gzip.open(path) if is_gzip(path) else pathlib.Path(path).open("rb") as file:
-            return file.read(SAMPLE_BYTES).decode("utf-8", "replace")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        value = files.parse_json(line) if line.lstrip()[:1] == "{" else None
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _head(path: str) -> bytes:
+    """The first `SAMPLE_BYTES` of a file, decompressed."""
+    try:
+        with open_packed(path) as file:
+            return file.read(SAMPLE_BYTES)
+    except UNREADABLE as error:
+        if fault := damage(path, error):
+            raise UserError(f"{path} is {fault}; fetch it again") from error
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def default_shards(items: Sequence[Item], stated: int | None) -> int:

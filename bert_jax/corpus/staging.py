@@ -22,7 +22,7 @@ def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
     """
     text = checked(str(directory), name)
     if not is_remote(text):
-        return pathlib.Path(directory)
+        return pathlib.Path(text)
     with staging():
         return _copied(text, name)
 

@@ -26,8 +26,10 @@ from bert_jax.corpus.tokenizer_files import (
     VOCAB_FILE,
     VOCABULARY_REMEDY,
     TokenizerDescription,
+    check_not_fairseqs,
     check_sentencepiece_json,
     read_description,
+    unfit_for_vocab_txt,
 )
 from bert_jax.corpus.wordpiece import MAX_WORD_CHARACTERS, WordPiece
 from bert_jax.errors import UserError
@@ -74,7 +76,8 @@ class Tokenizer:
     [UNK].
 
     specials: role -> name of special pieces with unusual names, such as {"mask": "<mask>"}. added: further special pieces, which
-    only `encode_with_specials` recognises. max_length: the maximum text length of the model, stored for `save`.
+    only `encode_with_specials` recognises. max_length: the maximum text length of the model, stored for `save`. notes: clauses
+    for the user about contradictions between the files that it was read from.
     """
 
     def __init__(
@@ -84,9 +87,11 @@ class Tokenizer:
         specials: Mapping[str, str] | None = None,
         added: Sequence[str] = (),
         max_length: int | None = None,
+        notes: Sequence[str] = (),
     ):
         self._model = model
         self.max_length = max_length
+        self.notes = tuple(notes)
         ids = {piece: i for i, piece in enumerate(model.pieces)}
         special = {}
         for role, names in SPECIAL_NAMES.items():
@@ -226,7 +231,8 @@ class Tokenizer:
         return self.continuation_table[ids]
 
     def save(self, directory: pathlib.Path | str) -> None:
-        """Writes the files from which `load_tokenizer` and transformers load this tokenizer."""
+        """Writes the files from which `load_tokenizer` and transformers load this tokenizer. If a vocab.txt cannot hold one of
+        the pieces, such as a line end, there is only tokenizer.json."""
         directory = pathlib.Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         specials = {role: self._model.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
@@ -236,7 +242,10 @@ class Tokenizer:
         if isinstance(self._model, WordPiece):
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
             config |= {"tokenizer_class": "BertTokenizer", "max_input_chars_per_word": self.max_word_characters}
-            (directory / VOCAB_FILE).write_bytes(_content(self._model))
+            if unfit_for_vocab_txt(self.pieces) is None:
+                (directory / VOCAB_FILE).write_bytes(_content(self._model))
+            else:
+                (directory / VOCAB_FILE).unlink(missing_ok=True)
         else:  # transformers' AlbertTokenizer overrides the rules; PreTrainedTokenizerFast uses tokenizer.json unchanged
             config |= {"keep_accents": not self._model.strips, "model_input_names": _INPUTS}
             config["tokenizer_class"] = "PreTrainedTokenizerFast" if rust else "AlbertTokenizer"
@@ -257,8 +266,9 @@ def load_tokenizer(
     """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
     `tokenizer/` of a corpus). Other files of the directory define accents, ideographs and special tokens (`tokenizer_files`).
 
-    Casing comes from the directory, else from `lowercase`, else from the vocabulary. Raises UserError if none of them determines
-    it, or if `lowercase` contradicts the others: every capitalised word would become [UNK].
+    Casing comes from the directory, else from `lowercase`, else from the vocabulary. If the files of the directory contradict
+    each other, `lowercase` decides. Raises UserError if none of them determines it, or if `lowercase` contradicts the others:
+    every capitalised word would become [UNK].
     """
     described = read_description(pathlib.Path(path))
     model: WordPiece | SentencePiece
@@ -270,6 +280,7 @@ def load_tokenizer(
             model = SentencePiece(content, strip_accents=described.strip_accents)
         except RuntimeError as error:
             raise UserError(f"{described.path} is not a SentencePiece model ({error}); {VOCABULARY_REMEDY}") from error
+        check_not_fairseqs(described.path, model.pieces)
         model.lowercase = _casing(described, model.pieces, model.folds, lowercase)
         if pathlib.Path(path).is_dir():
             check_sentencepiece_json(described.path, model.pieces)
@@ -282,7 +293,13 @@ def load_tokenizer(
             max_word_characters=max_word_characters or described.max_word_characters or MAX_WORD_CHARACTERS,
             unknown=described.specials.get("unk") or next((n for n in SPECIAL_NAMES["unk"] if n in described.pieces), ""),
         )
-    return Tokenizer(model, specials=described.specials, added=described.added, max_length=described.max_length)
+    return Tokenizer(
+        model,
+        specials=described.specials,
+        added=described.added,
+        max_length=described.max_length,
+        notes=described.notes if lowercase is None or not described.disputed else (),
+    )
 
 
 def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
@@ -290,8 +307,11 @@ def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool,
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:
-        raise UserError(f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased")
-    if stated is not None and certain is not None and stated != certain:
+        raise UserError(
+            f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased, or write "
+            f'{{"do_lower_case": true}} or false to {CONFIG_FILE} beside it'
+        )
+    if stated is not None and certain is not None and stated != certain and not described.disputed:
         given, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
         raise UserError(f"{given} does not fit the vocabulary {described.path}: {why}; use {other}, or another vocabulary")
     return bool(certain if stated is None else stated)

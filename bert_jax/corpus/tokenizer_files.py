@@ -1,20 +1,22 @@
 """Reads the tokenizer files of transformers: `vocab.txt` or `spiece.model`, `tokenizer.json`, `tokenizer_config.json`,
 `special_tokens_map.json`, `added_tokens.json`.
 
-Their content becomes one `TokenizerDescription`. Features that our tokenizers lack raise a UserError that names them. Two files
-with the same property must agree, because transformers reads one and other programs the other. `Tokenizer.save` writes the files.
+Their content becomes one `TokenizerDescription`. Features and classes of tokenizers that ours lack raise a UserError that names
+them. If two files give a piece different ids, that is an error. If they state different text rules, tokenizer_config.json wins,
+as in transformers, and a note says so. `Tokenizer.save` writes the files.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax.corpus import files
-from bert_jax.corpus.files import JsonObject
+from bert_jax.corpus.files import Json, JsonObject
 from bert_jax.corpus.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
 from bert_jax.interface.words import counted
@@ -26,6 +28,23 @@ MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
 VOCABULARY_REMEDY = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
 """The remedy for an unusable vocabulary, for error messages."""
+BACKENDS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""transformers' classes (4, 5) that use tokenizer.json as it is; the others build their rules from tokenizer_config.json."""
+WORDPIECE_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "Lxmert", "LayoutLM")
+SENTENCEPIECE_CLASSES = ("Albert",)
+"""transformers' tokenizers that ours are equal to, without "Tokenizer" or "TokenizerFast"."""
+_FAIRSEQ = ("XLMRoberta", "Camembert")
+_READ_CLASSES = {
+    f"{name}Tokenizer{end}" for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES) for end in ("", "Fast", "Legacy")
+}
+_CLASSES_READ = (
+    f"read are {', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}; choose such a model"
+)
+_SHIFTED = (
+    "its ids are those of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>), and its pairs are "
+    "joined by </s></s>, neither of which is supported here; use the model with transformers, or choose a BERT with WordPiece"
+)
+MOST_PIECES = 10_000_000
 _NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
 _BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
@@ -44,6 +63,8 @@ class TokenizerDescription:
     added: tuple[str, ...] = ()  # pieces that transformers matches before all rules, such as "[E1]"
     max_word_characters: int | None = None
     max_length: int | None = None  # tokens of a text, [CLS] and [SEP] included
+    disputed: bool = False  # whether another file beside the vocabulary states the other casing
+    notes: tuple[str, ...] = ()  # what the user should know about contradictions that were settled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,6 +73,7 @@ class _Json:
 
     ids: dict[str, int]  # added tokens included
     added: dict[int, str]
+    own: int  # the number of pieces without the added tokens
     unknown: str
     limit: int | None
     lowercase: bool
@@ -89,63 +111,107 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
             return TokenizerDescription(path=path)
         if path.suffix == ".json":
             return _described(path, None, _read_json(path), {}, {}, {})
-        return TokenizerDescription(path=path, pieces=tuple(_read_vocabulary(path)))
+        return TokenizerDescription(path=path, pieces=tuple(_without_blank_end(_read_vocabulary(path))))
     found = vocabulary_files(path)
     if not found:
         raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}; {VOCABULARY_REMEDY}")
     config, names, later = (
         _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
     )
+    _check_class(path, config)
     _check_config(path / CONFIG_FILE, config)
     if found[0].suffix == ".model":
         return _described_sentencepiece(found[0], config, names)
     lines = _read_vocabulary(found[0]) if found[0].name == VOCAB_FILE else None
-    json = _read_json(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
-    return _described(found[0], lines, json, config, names, later)
+    content = _read_json(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
+    return _described(found[0], lines, content, config, names, later)
 
 
 def _described(
     path: pathlib.Path,
     lines: list[str] | None,
-    json: _Json | None,
+    content: _Json | None,
     config: JsonObject,
     names: JsonObject,
     later: dict[str, int],
 ) -> TokenizerDescription:
     """The TokenizerDescription of a WordPiece tokenizer.
 
-    lines: of vocab.txt, and json: tokenizer.json, one of which may be None; config, names, later: the contents of
+    lines: of vocab.txt, and content: of tokenizer.json, one of which may be None; config, names, later: the contents of
     tokenizer_config.json, special_tokens_map.json and added_tokens.json.
     """
-    added = _added_tokens(path.parent, config, later) | (json.added if json else {})
-    if lines is None:
-        assert json is not None
-        pieces = _by_id(path, json.ids)
+    added = _added_tokens(path.parent, config, later) | (content.added if content else {})
+    _check_text(path.parent, [*(content.ids if content else ()), *added.values()])
+    if content is not None and (lines is None or unfit_for_vocab_txt(content.ids) is not None):
+        path = (
+            path.with_name(JSON_FILE) if lines else path
+        )  # a vocab.txt cannot hold all of its pieces, and transformers ignores it
+        pieces = _by_id(path, content)
+        for i, token in added.items():
+            if content.ids.get(token) != i:
+                raise UserError(
+                    f"{path}: the files beside it add {token!r} with the id {i}, which it lacks; take all from one model"
+                )
     else:
+        assert lines is not None
         pieces = _extended(path, lines, added)
-        if json is not None:
-            _check_same_pieces(path, pieces, {piece.strip(): i for piece, i in json.ids.items()})
-    lowercase, source = config.get("do_lower_case"), f"{CONFIG_FILE} beside it says do_lower_case={config.get('do_lower_case')}"
-    strip, split = config.get("strip_accents"), config.get("tokenize_chinese_chars")
-    if json is not None:
-        _check_same_rules(path.parent, json, config)
-        lowercase, strip, split = json.lowercase, json.strip_accents, json.split_cjk
-        source = f"{JSON_FILE} says lowercase={lowercase}"
+        if content is not None:
+            _check_same_pieces(path, pieces, {piece.strip(): i for piece, i in content.ids.items()})
+    pieces = _without_blank_end(pieces)
+    if unfit_for_vocab_txt(pieces) is not None:  # they are saved in a tokenizer.json, which has every piece once
+        last = {piece: i for i, piece in enumerate(pieces)}
+        pieces = [piece if last[piece] == i else "" for i, piece in enumerate(pieces)]
     specials = _special_names(config, names)
-    if json is not None:
-        specials.setdefault("unk", json.unknown)
+    if content is not None:
+        specials.setdefault("unk", content.unknown)
     return TokenizerDescription(
         path=path,
         pieces=tuple(pieces),
-        lowercase=lowercase,
-        lowercase_source=source,
-        strip_accents=strip,
-        split_cjk=split is not False,
         specials=specials,
         added=(*(added[i] for i in sorted(added)), *(token for token in _further_specials(config) if token in pieces)),
-        max_word_characters=config.get("max_input_chars_per_word") or (json.limit if json else None),
+        max_word_characters=config.get("max_input_chars_per_word") or (content.limit if content else None),
         max_length=_max_length(config),
+        **_text_rules(content, config),
     )
+
+
+def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
+    """The fields of TokenizerDescription about casing, accents and ideographs.
+
+    If tokenizer_config.json and tokenizer.json differ, the one that transformers follows is followed.
+    """
+    lowercase, strip, split = (config.get(name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"))
+    source = f"{CONFIG_FILE} beside it says do_lower_case={_as_json(lowercase)}"
+    if content is None:
+        return {"lowercase": lowercase, "lowercase_source": source, "strip_accents": strip, "split_cjk": split is not False}
+    in_json = {
+        "do_lower_case": content.lowercase,
+        "strip_accents": content.strip_accents,
+        "tokenize_chinese_chars": content.split_cjk,
+    }
+    followed = {name: rule if config.get(name) is None else config[name] for name, rule in in_json.items()}
+    if strip is None and ("strip_accents" in config or followed["do_lower_case"] != content.lowercase):
+        followed["strip_accents"] = followed["do_lower_case"]
+    differing = [f"{name}={_as_json(config[name])}" for name in in_json if name in config and followed[name] != in_json[name]]
+    notes: tuple[str, ...] = ()
+    if differing:
+        json_wins = config.get("tokenizer_class") in BACKENDS
+        notes = (
+            f"{CONFIG_FILE} says {' and '.join(differing)}, {JSON_FILE} the opposite; "
+            f"{JSON_FILE if json_wins else CONFIG_FILE} is followed, as in transformers",
+        )
+        followed = in_json if json_wins else followed
+    if lowercase is None or followed is in_json:
+        source = f"{JSON_FILE} says lowercase={_as_json(content.lowercase)}"
+    lowercase, strip = followed["do_lower_case"], followed["strip_accents"]
+    return {
+        "lowercase": lowercase,
+        "lowercase_source": source,
+        "disputed": any(rule.startswith("do_lower_case") for rule in differing),
+        "strip_accents": None if strip == lowercase else strip,
+        "split_cjk": followed["tokenize_chinese_chars"],
+        "notes": notes,
+    }
 
 
 def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: JsonObject) -> TokenizerDescription:
@@ -153,40 +219,23 @@ def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: Json
     return TokenizerDescription(
         path=path,
         lowercase=config.get("do_lower_case"),
-        lowercase_source=f"{CONFIG_FILE} beside it says do_lower_case={config.get('do_lower_case')}",
+        lowercase_source=f"{CONFIG_FILE} beside it says do_lower_case={_as_json(config.get('do_lower_case'))}",
         strip_accents=None if keep is None else not keep,
         specials=_special_names(config, names),
         max_length=_max_length(config),
     )
 
 
-def _check_same_rules(directory: pathlib.Path, json: _Json, config: JsonObject) -> None:
-    """Raises UserError unless tokenizer_config.json and the normalizer of tokenizer.json agree on casing, accents, ideographs."""
-    lowercase, strip = config.get("do_lower_case"), config.get("strip_accents")
-    if strip is None and "strip_accents" in config:
-        strip = lowercase
-    rules = {
-        "lowercase": (json.lowercase, lowercase),
-        "strip_accents": (json.strip_accents, strip),
-        "handle_chinese_chars": (json.split_cjk, config.get("tokenize_chinese_chars")),
-    }
-    for name, (in_json, in_config) in rules.items():
-        if in_config is not None and bool(in_config) != in_json:
-            raise UserError(
-                f"{directory}: the normalizer of {JSON_FILE} says {name}={in_json}, {CONFIG_FILE} the opposite; "
-                "correct the one that the model was not trained with"
-            )
-
-
 def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     """Raises UserError if the tokenizer.json beside the SentencePiece model `path` has other ids for its pieces."""
-    json = path.parent / JSON_FILE
-    if not json.is_file():
+    file = path.parent / JSON_FILE
+    if not file.is_file():
         return
-    content = _object(json)
+    content = _object(file)
+    _check_not_shifted(file, content)
     vocabulary = content.get("model", {}).get("vocab")
     if not isinstance(vocabulary, list):
-        raise UserError(f"{json} holds a {_model_type(content)} model, {path.name} beside it a SentencePiece one; remove one")
+        raise UserError(f"{file} holds a {_model_type(content)} model, {path.name} beside it a SentencePiece one; remove one")
     ids = {entry[0]: i for i, entry in enumerate(vocabulary)}
     ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     _check_same_pieces(path, pieces, ids)
@@ -197,14 +246,16 @@ def _object(path: pathlib.Path) -> JsonObject:
 
 
 def _read_vocabulary(path: pathlib.Path) -> list[str]:
-    """The pieces of a vocab.txt, one per line, stripped of white space as in the original."""
+    """The pieces of a vocab.txt, one per line, stripped of white space as in the original. Line ends may be LF, CRLF or CR, and a
+    byte order mark is no part of the first piece."""
     try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(
             f"vocabulary {path} is not UTF-8 at byte {error.start:,}; convert it with iconv, or name it *.model if it is a "
             "SentencePiece model"
         ) from error
+    lines = text.split("\n" if "\n" in text else "\r")
     if lines[-1] == "":
         lines.pop()
     if not any(map(str.strip, lines)):
@@ -212,8 +263,74 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
     return [line.strip() for line in lines]
 
 
+def unfit_for_vocab_txt(pieces: Iterable[str]) -> str | None:
+    """The first piece that a vocab.txt cannot hold, since it has a line end in it or white space at an end; None without one."""
+    return next((piece for piece in pieces if piece != piece.strip() or "\n" in piece or "\r" in piece), None)
+
+
+def _without_blank_end(pieces: list[str]) -> list[str]:
+    """`pieces` without blank ones at the end, which come from blank lines after the last piece."""
+    end = next((i for i in range(len(pieces), 0, -1) if pieces[i - 1]), 0)
+    return pieces[:end]
+
+
+def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
+    """Raises UserError for a piece with half a surrogate pair, which JSON can express and no text has."""
+    for piece in pieces:
+        if any("\ud800" <= character <= "\udfff" for character in piece):
+            raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, which is no character; copy the files again")
+
+
+def _check_class(directory: pathlib.Path, config: JsonObject) -> None:
+    """Raises UserError if transformers reads the files in `directory` by a class with other rules than ours. The class is that of
+    tokenizer_config.json, else that of the model's config.json."""
+    name, path = config.get("tokenizer_class"), directory / CONFIG_FILE
+    if name is None and (directory / "config.json").is_file():
+        path = directory / "config.json"
+        name = _object(path).get("tokenizer_class")
+    if name is None and "AutoTokenizer" in (config.get("auto_map") or ()):
+        raise UserError(
+            f"{directory / CONFIG_FILE}: auto_map names a tokenizer with its own code, which is not run; {_CLASSES_READ}"
+        )
+    if name is None or str(name) in {*BACKENDS, *_READ_CLASSES}:
+        return
+    stem = str(name).removesuffix("Fast").removesuffix("Tokenizer")
+    why = _SHIFTED if stem in _FAIRSEQ else f"its rules are not those of BERT; {_CLASSES_READ}"
+    raise UserError(f"{path}: tokenizer_class={_as_json(name)} is not supported: {why}")
+
+
+def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
+    """Raises UserError for a tokenizer.json with the ids of XLM-R or CamemBERT."""
+    pieces = (content.get("model") or {}).get("vocab")
+    if isinstance(pieces, list) and [piece[0].removesuffix("NOTUSED") for piece in pieces[:4]] == [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+    ]:
+        raise UserError(f"{path} has the vocabulary of XLM-R: {_SHIFTED}")
+
+
+def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
+    """Raises UserError for the SentencePiece model of XLM-R or CamemBERT, which has no special pieces of BERT."""
+    if path.name == MODEL_FILES[2] and "[CLS]" not in pieces and list(pieces[:3]) == ["<unk>", "<s>", "</s>"]:
+        raise UserError(f"{path} has the vocabulary of XLM-R: {_SHIFTED}")
+
+
 def _check_config(path: pathlib.Path, config: JsonObject) -> None:
-    """Raises UserError for settings of transformers' tokenizers that ours lack."""
+    """Raises UserError for settings of the wrong type, and for those of transformers' tokenizers that ours lack."""
+    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "do_basic_tokenize"):
+        if not isinstance(config.get(name), bool | None):
+            raise UserError(f"{path}: {name}={_as_json(config[name])} must be true, false or null, without quotation marks")
+    for name in ("model_max_length", "max_len"):
+        if isinstance(config.get(name), bool) or not isinstance(config.get(name), int | float | None):
+            raise UserError(f"{path}: {name}={_as_json(config[name])} must be a number or null")
+    longest = config.get("max_input_chars_per_word")
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise UserError(f"{path}: max_input_chars_per_word={_as_json(longest)} must be a whole number above 0, or null")
+    split = config.get("never_split")
+    if split is not None and (not isinstance(split, list) or not all(isinstance(word, str) for word in split)):
+        raise UserError(f"{path}: never_split={_as_json(split)} must be a list of texts, or null")
     if config.get("do_basic_tokenize") is False:
         raise UserError(f"{path}: do_basic_tokenize=false (text split beforehand) is not supported; remove it if text is plain")
     for name, ours in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
@@ -222,6 +339,11 @@ def _check_config(path: pathlib.Path, config: JsonObject) -> None:
     split = [word for word in config.get("never_split") or () if not _BRACKETED.fullmatch(word)]
     if split:
         raise UserError(f"{path}: never_split={split} is not supported, nor does transformers 5 heed it; remove it")
+
+
+def _as_json(value: Json) -> str:
+    """`value` as a JSON file has it, shortened."""
+    return json.dumps(value, ensure_ascii=False)[:80]
 
 
 def _special_names(*sources: JsonObject) -> dict[str, str]:
@@ -244,7 +366,7 @@ def _further_specials(config: JsonObject) -> list[str]:
 
 def _max_length(config: JsonObject) -> int | None:
     length = config.get("model_max_length") or config.get("max_len")
-    return int(length) if length and length < _NO_LIMIT else None
+    return int(length) if length and 1 <= length < _NO_LIMIT else None
 
 
 def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[str, int]) -> dict[int, str]:
@@ -260,7 +382,8 @@ def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int
         if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
             raise UserError(
                 f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
-                "matches it inside words, which WordPiece cannot do: train without it"
+                "matches it inside words, which WordPiece cannot do: take it out of the files, and add it as a whole word by "
+                "convert --add-tokens=FILE"
             )
     return {token["id"]: token["content"] for token in tokens}
 
@@ -278,19 +401,23 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
     return lines + [behind[i] for i in sorted(behind)]
 
 
-def _by_id(path: pathlib.Path, ids: Mapping[str, int]) -> list[str]:
-    pieces = {i: piece for piece, i in ids.items()}
-    hole = next((i for i in range(len(pieces)) if i not in pieces), None)
-    if hole is not None or len(pieces) != len(ids):
+def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
+    """The pieces of a tokenizer.json by their ids. A hole, as a piece that the vocab.txt repeated leaves at its first id, is the
+    empty piece, which no text has."""
+    pieces = {i: piece for piece, i in content.ids.items()}
+    size = max(pieces, default=-1) + 1
+    hole = next((i for i in range(size) if i not in pieces), None)
+    if len(pieces) != len(content.ids) or (hole is not None and len(content.ids) > content.own):
         fault = "two pieces have one id" if hole is None else f"no piece has the id {hole}"
         raise UserError(f"{path}: {fault}; put the vocab.txt of the model beside it, or its {JSON_FILE} back")
-    return [pieces[i] for i in range(len(pieces))]
+    return [pieces.get(i, "") for i in range(size)]
 
 
 def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raises UserError unless both files give every piece the same id; a repeated piece has its last id in both."""
-    ours, theirs = {piece: i for i, piece in enumerate(pieces)}, {i: piece for piece, i in ids.items()}
-    by_id = {i: piece for piece, i in ours.items()}
+    """Raises UserError unless both files give every piece the same id; a repeated piece has its last id in both, and blank pieces
+    do not count."""
+    ours, theirs = {piece: i for i, piece in enumerate(pieces)}, {i: piece for piece, i in ids.items() if piece}
+    by_id = {i: piece for piece, i in ours.items() if piece}
     for i in sorted(by_id.keys() | theirs.keys()):
         if by_id.get(i) != theirs.get(i):
             here, there = (f"is {p!r}" if p is not None else "is missing" for p in (by_id.get(i), theirs.get(i)))
@@ -311,8 +438,12 @@ def _read_json(path: pathlib.Path) -> _Json:
     """Reads a tokenizer.json with the components of BERT. Raises UserError, with its name, for any other component."""
     content = _object(path)
     kind = _model_type(content)
+    _check_not_shifted(path, content)
     if kind != "WordPiece":
-        raise UserError(f"{path} holds a {kind} model, only WordPiece is read; SentencePiece is read from {MODEL_FILES[0]}")
+        raise UserError(
+            f"{path} holds a {kind} model, only WordPiece is read; SentencePiece is read from {MODEL_FILES[0]}: copy it, or "
+            "choose another model"
+        )
     model = content["model"]
     prefix = model.get("continuing_subword_prefix", CONTINUATION)
     if prefix != CONTINUATION:
@@ -322,13 +453,19 @@ def _read_json(path: pathlib.Path) -> _Json:
         raise UserError(f"{path}: the pre_tokenizer {_named(splitter)} is not supported, only BertPreTokenizer is")
     added = _checked_added(path, content.get("added_tokens") or [])
     ids = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    wrong = next((piece for piece, i in ids.items() if type(i) is not int or not 0 <= i < MOST_PIECES), None)
+    if wrong is not None:
+        raise UserError(
+            f"{path}: the id of {wrong!r} is {ids[wrong]!r}, no number from 0 to {MOST_PIECES - 1:,}; copy the file again"
+        )
     for i, token in added.items():
         if ids.setdefault(token, i) != i:
             raise UserError(f"{path}: {token!r} has the id {ids[token]} in the vocabulary and {i} among the added tokens")
     return _Json(
         ids=ids,
         added=added,
-        unknown=model.get("unk_token", "[UNK]"),
+        own=len(model["vocab"]),
+        unknown=model.get("unk_token") or "[UNK]",
         limit=model.get("max_input_chars_per_word"),
         **_normalizer(path, content.get("normalizer")),
     )

@@ -143,7 +143,7 @@ def vocabulary_size(values: JsonObject) -> int | None:
     directory = checked(str(corpus.directory), KEY)
     if is_remote(directory):
         return int(read_manifest(fetched(f"{directory}/{MANIFEST}", KEY).parent)["vocabulary"]["size"])
-    return open_corpus(corpus.directory).vocabulary.size if pathlib.Path(corpus.directory).is_dir() else None
+    return open_corpus(directory).vocabulary.size if pathlib.Path(directory).is_dir() else None
 
 
 def require_saveable(given: str, kind: str, options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +18,15 @@ from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.finetuning.job import Job
+from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.metrics.ledger import Activity
 from bert_jax.runtime.exporting import export_trained, on_host
+from bert_jax.tasks.readers.own_data import OwnDataConfig, text_columns
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.steps import TrainState
+
+log = logging.getLogger(__name__)
 
 BEST = "best"
 """The folder of the best weights during a run."""
@@ -57,9 +62,13 @@ class BestWeights:
             raise UserError(f"{self._job.directory / BEST} holds no weights; start this run again in another --workdir")
         return self._best
 
-    def offer(self, step: int, score: float, params: PyTree[jax.Array]) -> None:
-        """Keeps the weights of `step` if their `score` is the best so far, and starts saving them."""
+    def offer(
+        self, step: int, score: float, params: PyTree[jax.Array], logits: Mapping[str, list[np.ndarray]]
+    ) -> None:
+        """Keeps the weights of `step` and their `logits` on each dev split if their `score` is the best so far, and starts saving
+        the weights."""
         if self._best is None or better(self._job.experiment, step, score, self._best):
+            self._job.predicted = dict(logits)
             self._best = {"params": self._job.program.copy(params), "score": jnp.float32(score), "step": jnp.int32(step)}
             with self._job.ledger.during(Activity.SAVING):
                 self.checkpoints.save(step, self._best)
@@ -67,6 +76,16 @@ class BestWeights:
     def ends_run(self, step: int) -> bool:
         """Whether early stopping ends the run: `patience` evaluations up to `step` without an improvement."""
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
+
+    def logits(self, split: str) -> list[np.ndarray]:
+        """The logits of the best weights on a split: those of the evaluation that selected them, where this process made it; any
+        other split is evaluated once, which is logged."""
+        job, best = self._job, self.found
+        if split not in job.predicted:
+            examples = counted(len(job.data.features[split]), "example")
+            log.info("%sevaluating the weights of step %s on %s: %s", job.prefix, f"{int(best['step']):,}", split, examples)
+            job.predicted[split] = job.logits(best["params"], split)
+        return job.predicted[split]
 
     def ensure_saved(self) -> None:
         """Waits until the best weights are on disk. Call it before a state is saved, since a run that continues from that state
@@ -88,7 +107,9 @@ class BestWeights:
             whole = dataclasses.replace(start, params=params, config=config, head=job.program.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
-            trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs)
+            own = job.experiment.task.own if task.name.startswith("own/") else OwnDataConfig()
+            columns = text_columns(own, job.program.head.kind)
+            trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs, columns=columns)
             export_trained(directory, trained, {"task": task.name, "step": int(best["step"])}, None)
 
 

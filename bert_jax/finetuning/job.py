@@ -96,6 +96,8 @@ class Job:
             finetuning_demand, experiment, self.batches, self.data.shape.length, self.mesh
         )
         self._shard = process_shard(self.mesh, BATCH)
+        self.predicted: dict[str, list[np.ndarray]] = {}
+        """The logits of the best weights so far, by split, as far as they have been computed."""
 
     @functools.cached_property
     def evaluations(self) -> frozenset[int]:
@@ -142,9 +144,10 @@ class Job:
         """A function (parameters, split) -> the logits of each of the split's features, in their order."""
         return evaluation(self)
 
-    def scores(self, params: PyTree[jax.Array]) -> dict[str, Mapping[str, float]]:
-        """The scores of `params` on every dev split."""
-        return {split: self.data.task.scores(split, self.logits(params, split)) for split in self.data.dev}
+    def evaluate(self, params: PyTree[jax.Array]) -> tuple[dict[str, Mapping[str, float]], dict[str, list[np.ndarray]]]:
+        """The scores and the logits of `params` on every dev split."""
+        logits = {split: self.logits(params, split) for split in self.data.dev}
+        return {split: self.data.task.scores(split, found) for split, found in logits.items()}, logits
 
 
 def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
@@ -172,7 +175,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
             return np.asarray(found)  # every device holds all of it
 
         batches = EvaluationBatches(data.features[split], data.shape, rows, data.pad_id)
-        shown = evaluation_progress(job.prefix + split, job.run.is_first)
+        shown = evaluation_progress(job.prefix + split, "examples", job.run.is_first)
         with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), shown as progress:
             return batches.logits(forward, mine.tolist(), progress)
 

@@ -39,7 +39,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def __init__(self, job: Job, step: int):
         self._job, self._task, self._done = job, job.data.task, step
-        self.throughput = Throughput(job.ledger)
+        self.throughput = Throughput(job.ledger, unit="examples")
         job.directory.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsWriter(job.directory, resume_step=step) if job.run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
@@ -50,9 +50,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.note(f"continuing from step {step:,}")
         else:
             self.note(
-                f"{counted(job.last_step, 'step')}, {job.batches.steps_per_epoch:,} an epoch of "
-                f"{counted(training.batch_size, 'example')}, "
-                f"in rows of {counted(job.data.shape.length, 'token')}"
+                f"{counted(job.last_step, 'step')} of {counted(training.batch_size, 'example')} in rows of "
+                f"{counted(job.data.shape.length, 'token')}; an epoch is {counted(job.batches.steps_per_epoch, 'step')}"
             )
         if job.program.config.encoder == "transformer":
             self.note(in_words(job.program.config, [job.data.shape.length], job.mesh))
@@ -84,10 +83,11 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""
         if not window:
             return
+        self._job.run.require_in_place()
         values = {name: float(value) for name, value in window.items()}
         steps, since = max(values["steps"], 1.0), step - self._done
-        flops = values["packed_rows"] * self._job.row_flops
-        self.throughput.add(rows=values["rows"], tokens=values["tokens"], flops=flops)
+        flops = values["rows"] * self._job.row_flops
+        self.throughput.add(values["examples"], tokens=values["tokens"], flops=flops)
         rates = self.throughput.report(flops_left=flops / since * (self._job.last_step - step))
         self._done = step
         scores = {"loss": values["loss"] / max(values["weight"], 1e-6)}
@@ -107,6 +107,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def evaluation(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Writes the scores of every dev split as log lines and a record, and draws the curves."""
+        self._job.run.require_in_place()
         for split, own in scores.items():
             self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._job.data.baselines[split].bar)}")
         if self.metrics:

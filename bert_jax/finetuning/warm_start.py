@@ -69,6 +69,8 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     head = experiment.head_config(own)
     new, multiple = part_names(experiment.init_new), experiment.model.vocab_multiple
     model = import_model(experiment.init_from, vocab_multiple=multiple, new=NewParts(new, seed=experiment.seed))
+    for note in model.tokenizer.notes:
+        log.info("%s: %s", model.source, note)
     if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
         has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -105,7 +105,7 @@ class TaskHead:
             raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
         for name in ("problem", "pooling", "lstm", "mix_at", "crf"):
             if name not in self.settings and getattr(self, name) != getattr(TaskHead, name):
-                *others, last = (kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
+                *others, last = sorted(kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
                 owners = f"{', '.join(others)} or {last}" if others else last
                 raise UserError(
                     f"head.{name}={getattr(self, name)!r} is for a {owners} head, not for a {self.kind} head; leave it out"
@@ -225,9 +225,16 @@ class TaskHead:
         """The logits with the possible answers on the last axis, and EXCLUDED for answers that do not exist."""
         return logits
 
-    def loss(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."], smoothing: float) -> Float[Array, "B ..."]:
-        """The loss of every label, in the shape of the batch's label_weights; `scores` are the `answer_scores`."""
-        return self.outputs.loss(scores, labels, smoothing)
+    def loss(
+        self,
+        scores: Float[Array, "B ..."],
+        labels: Num[Array, "B ..."],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
+    ) -> Float[Array, "B ..."]:
+        """The loss of every label times its class weights, in the shape of the batch's label_weights; `scores` are the
+        `answer_scores`."""
+        return self.outputs.loss(scores, labels, smoothing, class_weights)
 
     def soft_loss(
         self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float

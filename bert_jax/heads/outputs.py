@@ -48,17 +48,25 @@ class Outputs:
         return ()
 
     def loss(
-        self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"], smoothing: float
+        self,
+        scores: Float[Array, "*shape C"],
+        labels: Num[Array, "*shape"],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
     ) -> Float[Array, "*shape"]:
         """The cross-entropy of float32 scores [..., C] against int32 labels [...].
 
         The fraction `smoothing` of the target is spread over all existing answers (Szegedy et al., arXiv:1512.00567, section 7).
+        The C `class_weights` multiply the terms of their classes, those of the smoothing included, as in PyTorch's
+        CrossEntropyLoss; () is weight 1 for all.
         """
-        log_p = jax.nn.log_softmax(scores, axis=-1)
-        loss = -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
+        weighted = jax.nn.log_softmax(scores, axis=-1)
+        if class_weights:
+            weighted *= jnp.broadcast_to(jnp.asarray(class_weights, jnp.float32), weighted.shape)
+        loss = -jnp.take_along_axis(weighted, labels[..., None], axis=-1)[..., 0]
         if smoothing:
             exists = scores > EXCLUDED / 2
-            uniform = -jnp.where(exists, log_p, 0.0).sum(-1) / jnp.maximum(exists.sum(-1), 1)
+            uniform = -jnp.where(exists, weighted, 0.0).sum(-1) / jnp.maximum(exists.sum(-1), 1)
             loss = (1 - smoothing) * loss + smoothing * uniform
         return loss
 
@@ -109,9 +117,14 @@ class MultiLabel(Outputs):
         return (labels,)
 
     def loss(
-        self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape C"], smoothing: float
+        self,
+        scores: Float[Array, "*shape C"],
+        labels: Num[Array, "*shape C"],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
     ) -> Float[Array, "*shape"]:
-        """The binary cross-entropy of float32 scores against float32 labels, both [..., C], averaged over the C labels."""
+        """The binary cross-entropy of float32 scores against float32 labels, both [..., C], averaged over the C labels.
+        There are no class weights."""
         return optax.sigmoid_binary_cross_entropy(scores, labels * (1 - smoothing) + smoothing / 2).mean(-1)
 
     def soft_loss(
@@ -156,7 +169,11 @@ class Regression(Outputs):
     takes_class_weights = takes_smoothing = has_accuracy = False
 
     def loss(
-        self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"], smoothing: float
+        self,
+        scores: Float[Array, "*shape C"],
+        labels: Num[Array, "*shape"],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
     ) -> Float[Array, "*shape"]:
         """The squared error of float32 scores [..., 1] against float32 labels [...]."""
         return jnp.square(scores[..., 0] - labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
@@ -42,9 +43,15 @@ class SpanHead(TaskHead):
         own = batch["sequence_ids"][:, None, :] == slots[None, :, None]  # [B, P, L]
         return jnp.where(own[:, :, None, :], logits.swapaxes(1, 2)[:, None], EXCLUDED)
 
-    def loss(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."], smoothing: float) -> Float[Array, "B ..."]:
+    def loss(
+        self,
+        scores: Float[Array, "B ..."],
+        labels: Num[Array, "B ..."],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
+    ) -> Float[Array, "B ..."]:
         """The mean of the losses of start and end, [B, P]."""
-        return super().loss(scores, labels, smoothing).mean(-1)
+        return super().loss(scores, labels, smoothing, class_weights).mean(-1)
 
     def soft_loss(
         self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float

@@ -4,10 +4,11 @@ In: a command line, counts, errors. Out: parsed flags, checked values, lines of 
 
     words.py          counts, sizes and durations as text: "3 epochs", "2h07m"
     axes.py           AXES: the letters and words of array shapes in signatures
+    numbers.py        whole_number and decimal_number: numbers from the text of files and flags
     ranges.py         ranges of settings and flags: declared in type annotations, checked here
     flags.py          FlagParser: argparse that raises UserError
     progress.py       Progress: one line with an estimate of the time left
     python_files.py   loads experiment files and task modules; an exception in one becomes a UserError that shows its lines
     exit_statuses.py  HUNG, and the exit statuses after which the same command is started again
-    command.py        run_verb: runs the `main` of a command; turns errors into one sentence and an exit status
+    command.py        run_command: imports a command and runs its `main`; turns errors into one sentence and an exit status
 """

@@ -1,38 +1,91 @@
-"""Runs a command: turns errors into one sentence and an exit status, sets UTF-8, and opens closed standard streams."""
+"""Runs a command: turns errors into one sentence and an exit status, sets UTF-8, and opens closed standard streams.
+
+The imports of a command take seconds. `run_command` comes before them: from then on Ctrl-C ends the command with "interrupted",
+wrong flags are refused at once, and JAX that cannot start is one sentence.
+"""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import os
+import re
+import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import NoReturn
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError, nearest
 
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit status after Ctrl-C."""
+
+
+def run_command(module: str, check: str = "") -> NoReturn:
+    """Imports the `module` of a command, runs its `main` and exits, as `run_verb` does. Every command begins with this call.
+
+        if __name__ == "__main__":  # before the imports below, which take seconds
+            from bert_jax.interface.command import run_command
+            run_command("bert_jax.convert")
+
+    `check`, as "MODULE:FUNCTION", is called before the import, with the name of the command and its docstring: it prints the help
+    and refuses wrong flags without what the command computes with.
+    """
+    os.environ.pop("MPLBACKEND", None)  # figures are drawn without a display, and matplotlib refuses some values
+    _end_when_interrupted()
+    run_verb(lambda: _checked_and_run(module, check))
+
+
+def _checked_and_run(module: str, check: str) -> int | None:
+    if check:
+        checking, _, function = check.partition(":")
+        getattr(importlib.import_module(checking), function)(module.rpartition(".")[2], sys.modules["__main__"].__doc__)
+    refuses_flags = _start_parsing_xla_flags()
+    try:
+        command = importlib.import_module(module)
+    except ValueError as error:
+        raise _refusal_of_jax(error) or error from None
+    if (reason := refuses_flags()) and "jax" in sys.modules:
+        raise UserError(f"JAX cannot start: {reason}; correct XLA_FLAGS={os.environ['XLA_FLAGS']}, or unset it")
+    _raise_when_interrupted()
+    return command.main()
+
 
 def run_verb(main: Callable[[], int | None]) -> NoReturn:
-    """Runs the `main` of a command and exits: status 0 if it returns None or 0; 2 for a `UserError`, for too little host memory
-    and for an operating-system error with a known remedy; 130 for Ctrl-C; 141 if the reader of standard output has closed it.
+    """Runs the `main` of a command and exits: status 0 if it returns None or 0; 2 for a `UserError`, for too little host memory,
+    for a device that JAX does not find and for an operating-system error with a known remedy; 130 for Ctrl-C; 141 if the reader
+    of standard output has closed it.
 
     Text and file names are UTF-8 in every locale. Closed standard streams are opened on the null device first.
     """
     _in_utf8()
     _prepare_streams()
     try:
-        status = main() or 0
-        _flush_stdout()
+        try:
+            status = main() or 0
+            _flush_stdout()
+        except Exception as error:
+            if _interrupted:  # a library has made it of the KeyboardInterrupt
+                raise KeyboardInterrupt from error
+            raise
+        if _interrupted:  # a library has swallowed the KeyboardInterrupt
+            raise KeyboardInterrupt
     except UserError as error:
         _say(f"error: {error}")
         status = USER_ERROR_STATUS
-    except MemoryError as error:
+    except KeyboardInterrupt:
+        _say("interrupted")
+        status = INTERRUPTED
+    except (MemoryError, ImportError) as error:
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
+            raise
         asked = str(error) or "no more could be allocated"
         _say(f"error: this machine's memory ran out ({asked}); end other programs, or take a machine with more")
         status = USER_ERROR_STATUS
-    except KeyboardInterrupt:
-        _say("interrupted")
-        status = 130
     except BrokenPipeError:  # the reader of our output ended (`... | head`): not an error
         sys.stderr.close()
         status = 141
@@ -43,6 +96,14 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
         _say(f"error: {error.strerror}{where}; {remedy}")
         status = USER_ERROR_STATUS
+    except RuntimeError as error:
+        refusal = _refusal_of_jax(error)
+        if refusal is None:
+            raise
+        _say(f"error: {refusal}")
+        status = USER_ERROR_STATUS
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, _leave_at_once)  # what is left to do cannot be interrupted without a traceback
     if status:
         _discard_stdout()
     sys.exit(status)
@@ -58,6 +119,92 @@ _REMEDIES = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "end other programs, or allow more open files (ulimit -n)"),
 }
 """errno -> remedy, for an OSError that no caller has turned into a UserError."""
+
+
+_NO_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment")
+"""What the loader of libraries says where there is no memory for one."""
+_NO_BACKEND = re.compile(r"Unable to initialize backend '(?P<name>[^']*)': (?P<reason>.*?)(?: \((?:set|you) [^()]*\))?$", re.S)
+_REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX flag (?P<flag>jax_\w+)")
+
+
+def _refusal_of_jax(error: Exception) -> UserError | None:
+    """The sentence about JAX that does not start; None for another error."""
+    text = str(error)
+    if backend := _NO_BACKEND.match(text):
+        names = ["JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES"]
+        if backend["name"] == "cpu":  # which is always there, so one of the others spoils it
+            names.reverse()
+        cause = next((name for name in names if os.environ.get(name)), "")
+        given = f"unset {cause}={os.environ[cause]}, or correct it" if cause else "end other programs that use the devices"
+        install = "for another device, install JAX for it with BERT_JAX_DEVICE=cuda13 (or tpu, cuda12, cpu) tpu_scripts/run.sh"
+        return UserError(f"JAX cannot start: {' '.join(backend['reason'].split()).rstrip('.')}; {given}; {install}")
+    if refused := _REFUSED_VARIABLE.search(text):
+        name = refused["name"] or refused["flag"].upper()
+        return UserError(f"JAX cannot start: {text}; correct {name}={os.environ.get(name, '')}, or unset it")
+    return None
+
+
+def _start_parsing_xla_flags() -> Callable[[], str]:
+    """Begins to parse XLA_FLAGS in another process, since XLA aborts the one in which it finds a wrong flag; returns a function
+    that waits for the end of it, and returns what is wrong, or ""."""
+    if not os.environ.get("XLA_FLAGS", "").strip() or not sys.executable:
+        return lambda: ""
+    program = [sys.executable, "-P", "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
+    process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def wrong() -> str:
+        said = process.communicate()[1]
+        found = re.search(r"^[EF]\d{4} .*?\] (.*?)(?: \(We assumed.*)?$", said, re.M)
+        return found[1].rstrip(".") if process.returncode and found else ""
+
+    return wrong
+
+
+# Ctrl-C. The handler of Python raises KeyboardInterrupt wherever the program is: a traceback or an abort in C++ while modules are
+# imported, and nothing at all in a callback of the garbage collector, as JAX has one.
+
+_interrupted = False
+
+
+def _end_when_interrupted() -> None:
+    """From now on Ctrl-C ends this process at once, unless it was started to ignore it (`nohup`, `&` in a script)."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave_at_once)
+
+
+def _raise_when_interrupted() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, so that what was begun is cleared away; again where it was swallowed."""
+    if signal.getsignal(signal.SIGINT) is not _leave_at_once:
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    otherwise = sys.unraisablehook
+
+    def interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            threading.Timer(0.05, _signal_main_thread).start()  # not here, where it would be swallowed again
+        else:
+            otherwise(unraisable)
+
+    sys.unraisablehook = interrupt_again
+
+
+def _leave_at_once(number: int, frame: FrameType | None) -> None:
+    try:
+        os.write(2, b"interrupted\n")
+    finally:
+        os._exit(INTERRUPTED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
+
+
+def _signal_main_thread() -> None:
+    number = threading.main_thread().ident
+    if number is not None:
+        signal.pthread_kill(number, signal.SIGINT)
 
 
 def choose_verb(program: str, description: str | None, verbs: Mapping[str, str], arguments: Sequence[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import re
 import sys
@@ -10,6 +11,22 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from bert_jax.errors import UserError, nearest
+
+
+def expand_home(path: str, given: str) -> str:
+    """`path` with the home directory in the place of `~` or `~USER` at its beginning; any other path unchanged.
+
+    A shell does not expand a `~` that follows `=`, so a path reaches us as it was typed: taken literally, `--to=~/m` would make a
+    directory named `~`. `given` is the flag or key with its value, for the UserError where there is no such home directory.
+    """
+    if not path.startswith("~"):
+        return path
+    expanded = os.path.expanduser(path) if os.environ.get("HOME", "/") else path  # noqa: PTH111 - keeps the text of a pattern
+    if expanded == path:
+        user = path[1:].partition("/")[0]
+        reason = f"there is no user {user!r}" if user else "HOME is not set"
+        raise UserError(f"{given}: {reason}, so ~ stands for no directory; write the path in full, or ./{path} for that name")
+    return expanded
 
 
 def nonempty(text: str) -> str:
@@ -23,6 +40,16 @@ def nonempty_path(text: str) -> pathlib.Path:
     """`text` as a path: the `type=` of a flag that names a local file or directory. An empty path would be the current directory.
     Raises ArgumentTypeError if it is empty."""
     return pathlib.Path(nonempty(text))
+
+
+def steps_to_profile(text: str) -> range:
+    """The steps that `text`, FIRST:LAST, names: the `type=` of the flag. Raises argparse.ArgumentTypeError for any other text."""
+    numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
+    if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
+        raise argparse.ArgumentTypeError(
+            f"={text} must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five after step 10"
+        )
+    return steps
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -47,6 +74,9 @@ class FlagParser(argparse.ArgumentParser):
             flags = [option for action in self._actions for option in action.option_strings]
             hint = self.hint_for_unknown(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
+        for action in self._actions:
+            if action.option_strings:  # a text is no path
+                setattr(values, action.dest, _expanded(getattr(values, action.dest, None), action.option_strings[-1]))
         self._refuse_buckets(values)
         return values
 
@@ -79,3 +109,12 @@ class FlagParser(argparse.ArgumentParser):
         hint = "write --flag=VALUE, with the sign; " if "expected one argument" in message else ""
         message = re.sub(r"^argument ([^\s/]+)\S*: =", r"\1=", message)  # the message of a `type=` that begins with "=VALUE"
         raise UserError(f"{message}; {hint}see {self.prog} --help")
+
+
+def _expanded(value: Any, flag: str) -> Any:
+    """The value of a flag with home directories expanded. No flag takes a value that begins with `~` and is no path."""
+    if isinstance(value, list):
+        return [_expanded(item, flag) for item in value]
+    if not isinstance(value, str | pathlib.Path) or not os.fspath(value).startswith("~"):
+        return value
+    return type(value)(expand_home(os.fspath(value), f"{flag}={value}"))

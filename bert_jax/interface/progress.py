@@ -82,9 +82,10 @@ EVALUATION_PROGRESS_DELAY = 2.0
 
 
 @contextlib.contextmanager
-def evaluation_progress(what: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function of (rows scored, all rows) that shows the progress of the evaluation of `what`, after a delay of 2 s."""
-    progress = Progress(f"evaluating {what}:", None, "rows", delay=EVALUATION_PROGRESS_DELAY)
+def evaluation_progress(what: str, unit: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function of (units scored, all units) that shows the progress of the evaluation of `what`, after a delay of 2 s.
+    The `unit` is "rows" or "examples"."""
+    progress = Progress(f"evaluating {what}:", None, unit, delay=EVALUATION_PROGRESS_DELAY)
     try:
         yield lambda done, total: progress.update(done, total=total) if is_shown else None
     finally:

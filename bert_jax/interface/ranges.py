@@ -35,7 +35,7 @@ CountOrZero = Annotated[int, Interval(ge=0, le=MAX_COUNT)]
 Seed = Annotated[int, SEED]
 BatchSize = Annotated[int, Interval(ge=1, le=2**20)]
 Name = Annotated[str, MinLen(1)]
-"""The name of a file, a column or a task; not empty."""
+"""The name of a column, a task or an arm; not empty."""
 Fraction = Annotated[float, Interval(ge=0, le=1)]
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
 LearningRate = Annotated[float, Interval(ge=0, le=1e30)]
@@ -43,6 +43,17 @@ LearningRate = Annotated[float, Interval(ge=0, le=1e30)]
 run."""
 Epsilon = Annotated[float, Interval(ge=1e-37, le=1)]
 """A term that keeps a float32 denominator above 0: numbers below 1e-37 may be 0 in float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class IsPath:
+    """Marks a text that names a file or a directory: a `~` at its beginning is expanded when a configuration is read."""
+
+
+PathText = Annotated[str, IsPath()]
+"""A path, local or in a bucket, or the name of a model on the hub; may be empty."""
+GivenPath = Annotated[str, IsPath(), MinLen(1)]
+"""A path that must not be empty."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +142,11 @@ def intervals(hint: Any) -> list[Interval]:
     inside = typing.get_args(hint)
     found = [part for part in inside if isinstance(part, Interval)]
     return found + [nested for part in inside if not isinstance(part, Interval) for nested in intervals(part)]
+
+
+def is_path(hint: Any) -> bool:
+    """Whether a text of this annotation is a path."""
+    return any(isinstance(part, IsPath) or is_path(part) for part in typing.get_args(hint))
 
 
 def check_ranges(settings: Any, where: str) -> None:

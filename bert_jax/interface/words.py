@@ -11,6 +11,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else PLURALS.get(noun, noun + 's')}"
 
 
+def cut(text: str, most: int = 60) -> str:
+    """A text for an error message, with "..." for what is beyond `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def byte_unit(size: float) -> tuple[float, str]:
     """(bytes in a unit, its name) for progress towards `size` bytes: MB, or kB below 10 MB."""
     return (1e6, "MB") if size >= 1e7 else (1e3, "kB")

@@ -20,7 +20,7 @@ from bert_jax.heads.head import TaskHead
 from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import byte_unit, counted
-from bert_jax.interop.directory import aside
+from bert_jax.interop.directory import FORMATS, aside
 from bert_jax.interop.huggingface import (
     DTYPES,
     Model,
@@ -44,13 +44,12 @@ from bert_jax.interop.surgery import (
     with_token_types,
     with_vocabulary,
 )
+from bert_jax.interop.tensor_bundle import index_path
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, holds_word2vec, import_word2vec
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.storage.paths import checked, is_remote
-
-FORMATS = ("huggingface", "tf1", "stablehlo", "word2vec")
 
 FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
 
@@ -227,12 +226,14 @@ def _shape(array: JsonObject) -> str:
 def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Model]:
     """Yields the models of `sources`, one in memory at a time, so that an average of many models needs little memory. Raises
     UserError where one of them is the directory to write."""
-    target = pathlib.Path(flags.to).resolve()
+    target = os.path.realpath(flags.to)
     for path in sources:
         if is_remote(path) and checked(path, "--from") == flags.remote:
             raise UserError(f"--to={path} is the directory that {path} is read from; name another directory")
         model = read(path, flags)
-        if target == pathlib.Path(model.source).resolve():
+        source = pathlib.Path(model.source)
+        is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())  # of the files of a checkpoint
+        if target == os.path.realpath(source.parent if is_prefix else source):
             raise UserError(f"--to={flags.to} is the directory that {path} is read from; name another directory")
         reading = ["nsp_head", *([model.head.part] if model.head and model.head.reads_pooler else [])]
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]

@@ -1,4 +1,9 @@
-"""Writes a model directory atomically: it appears, and replaces an older one, only when it is complete."""
+"""Writes a model directory atomically: it appears, and replaces an older one, only when it is complete.
+
+Two names beside the directory are used on the way: the new one is written to `.NAME.incomplete`, and the old one is moved to
+`.NAME.replaced`. If something else has one of these names, the export is refused before anything is removed. No symbolic link is
+followed to something that is removed.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,29 @@ import fcntl
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 
+from bert_jax.corpus.files import read_object
+from bert_jax.corpus.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MODEL_FILES, VOCAB_FILE
 from bert_jax.errors import UserError
+
+OURS = "bert_jax"
+"""The key with the fields of this package in the JSON files of its exports; transformers keeps and ignores it."""
+
+_TOKENIZER = (VOCAB_FILE, MODEL_FILES[0], JSON_FILE, CONFIG_FILE, MAP_FILE)
+FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "huggingface": ("config.json", ("config.json", "model.safetensors", *_TOKENIZER)),
+    "tf1": (
+        "bert_config.json",
+        ("bert_config.json", VOCAB_FILE, *(f"bert_model.ckpt.{end}" for end in ("index", "data-00000-of-00001"))),
+    ),
+    "stablehlo": ("signature.json", ("forward.stablehlo", "signature.json", *_TOKENIZER)),
+    "word2vec": (CONFIG_FILE, ("vectors.txt", *_TOKENIZER)),
+}
+"""For each format of an export: the JSON file whose key OURS shows that this package has written the directory, and all files."""
+
+_MARK = ".bert_jax-unfinished"
+"""A file in a directory that this package is writing or removing, so that all of it may be removed after a crash."""
 
 
 class Unwritable(UserError):
@@ -18,52 +43,86 @@ class Unwritable(UserError):
 
 
 @contextlib.contextmanager
-def replaced_when_complete(
-    directory: pathlib.Path, *, is_ours: Callable[[pathlib.Path], bool], format_files: Collection[str]
-) -> Iterator[pathlib.Path]:
+def replaced_when_complete(directory: pathlib.Path, form: str) -> Iterator[pathlib.Path]:
     """Yields a temporary directory beside `directory` to write into; when the context ends without an exception, it is renamed to
-    `directory`.
+    `directory`. For a symbolic link to a directory, this happens where the link leads to, and the link stays.
 
-    An older directory of that name is moved aside until the new one is in place. Its files that are not `format_files`, such as a
-    README, are copied to the new one. It must be empty or an export of this package (`is_ours`): no other directory is deleted.
-    Raises Unwritable where it is neither, where another process is writing to `directory`, and where the disk is full; the older
-    directory is then unchanged.
+    An older directory of that name is moved aside until the new one is in place. It must be empty or an export of this package in
+    the format `form`, a key of FORMATS: no other directory is deleted. Its files that are not of this format, such as notes, are
+    copied to the new one. Raises Unwritable if it is neither, if another process is writing to `directory`, and if the disk is
+    full; the older directory is then unchanged.
 
     A process that is killed between the two renames leaves the old directory as `.NAME.replaced`, and `recover` restores it.
     """
-    directory = directory.absolute()
-    with _as_unwritable(directory), _alone(directory.parent / f".{directory.name}.incomplete", directory) as temporary:
-        recover(directory)
-        if directory.exists() and not is_ours(directory) and (not directory.is_dir() or any(directory.iterdir())):
-            reason = "holds files that bert_jax did not export, so it is not overwritten"
-            raise Unwritable(f"{directory} {reason}; name another directory")
+    directory = _resolved(directory)
+    temporary, old = directory.parent / f".{directory.name}.incomplete", aside(directory)
+    with _as_unwritable(directory), _locked(temporary, directory) as descriptor:
         try:
+            for left in (temporary, old):
+                if not (left.is_symlink() or not left.exists() or _is_ours(left)):
+                    raise Unwritable(
+                        f"{left} is in the way, and holds files that bert_jax did not write; move it, or name another directory "
+                        f"than {directory}"
+                    )
+            recover(directory)
+            if directory.exists() and not _is_ours(directory):
+                reason = "holds files that bert_jax did not export, so it is not overwritten"
+                raise Unwritable(f"{directory} {reason}; name another directory")
+            if others := [other for other in exported_formats(directory) if other != form]:
+                reason = f"holds a model that bert_jax exported in the format {others[0]}, so it is not overwritten in {form}"
+                raise Unwritable(f"{directory} {reason}; name another directory, or remove that model")
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.rmdir()  # if it is empty
+            raise
+        try:
+            _clear(descriptor)
+            if not _is_still(temporary, descriptor):
+                raise Unwritable(f"something else has taken the place of {temporary}; name another directory than {directory}")
+            (temporary / _MARK).touch()
             yield temporary
-            old = aside(directory)
             if directory.exists():
-                for path in directory.iterdir():
-                    if path.name not in format_files:
-                        (shutil.copytree if path.is_dir() else shutil.copy2)(path, temporary / path.name)
+                _copy_other_files(directory, temporary, form)
+            (temporary / _MARK).unlink()
             _flush(temporary)
             if directory.exists():
                 directory.rename(old)
             temporary.rename(directory)
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
         except BaseException:
             recover(directory)
+            if _is_still(temporary, descriptor):
+                _remove(temporary)
             raise
 
 
-@contextlib.contextmanager
-def _alone(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Creates `temporary`, empty, and locks it in the context; removes it after an exception.
+def _resolved(directory: pathlib.Path) -> pathlib.Path:
+    """`directory` with its symbolic links resolved. Raises Unwritable for links that lead to each other."""
+    resolved = pathlib.Path(os.path.realpath(directory))
+    if resolved.is_symlink():
+        raise Unwritable(f"{directory} is a symbolic link that leads back to itself; name another directory")
+    return resolved
 
-    Raises Unwritable where another process holds the lock, because it writes to `directory`. The lock ends with its process.
+
+@contextlib.contextmanager
+def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
+    """Creates `temporary` if there is none, and holds its lock in the context. Yields its descriptor.
+
+    Raises Unwritable if another process holds the lock, because it writes to `directory`, and if `temporary` is a symbolic link
+    or a file. The lock ends with its process.
     """
     descriptor = None
     while descriptor is None:
-        temporary.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            temporary.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            if not os.path.lexists(temporary) or error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+                raise
+            kind = "symbolic link" if temporary.is_symlink() else "file"
+            raise Unwritable(
+                f"{temporary} is a {kind} that bert_jax did not make; remove it, or name another directory than {directory}"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -75,23 +134,75 @@ def _alone(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[pathlib
             os.close(descriptor)
             descriptor = None
     try:
-        for path in temporary.iterdir():
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        yield temporary
-    except BaseException:
-        if _is_still(temporary, descriptor):
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Whether the file at `path` is still the one opened as `descriptor`."""
+    """Whether the directory at `path`, which is no link, is still the one opened as `descriptor`."""
     try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
+
+
+def _is_ours(directory: pathlib.Path) -> bool:
+    """Whether `directory` is empty, an export of this package, or one that it has left half written or half removed."""
+    if directory.is_symlink() or not directory.is_dir():
+        return False
+    return not any(directory.iterdir()) or (directory / _MARK).is_file() or bool(exported_formats(directory))
+
+
+def exported_formats(directory: pathlib.Path) -> list[str]:
+    """The FORMATS in which this package has exported a model to `directory`."""
+
+    def has(name: str, files: tuple[str, ...]) -> bool:
+        if not (directory / name).is_file() or not any((directory / file).exists() for file in files if file != name):
+            return False
+        try:
+            return OURS in read_object(directory / name)
+        except UserError:
+            return False
+
+    return [form for form, (name, files) in FORMATS.items() if has(name, files)]
+
+
+def _copy_other_files(directory: pathlib.Path, temporary: pathlib.Path, form: str) -> None:
+    """Copies to `temporary` what `directory` holds besides the files of the format. Links are copied as links."""
+    for path in directory.iterdir():
+        if path.name in (*FORMATS[form][1], _MARK):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, temporary / path.name, symlinks=True)
+        else:
+            shutil.copy2(path, temporary / path.name, follow_symlinks=False)
+
+
+def _clear(descriptor: int, keep: str = "") -> None:
+    """Removes everything in the open directory but the file `keep`. Works on the directory that was opened, whatever has its name
+    by now, and follows no link."""
+    with os.scandir(descriptor) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name != keep]
+    for name, is_directory in found:
+        if is_directory:
+            shutil.rmtree(name, dir_fd=descriptor)
+        else:
+            os.unlink(name, dir_fd=descriptor)
+
+
+def _remove(directory: pathlib.Path) -> None:
+    """Removes a directory of ours if it is there; no error stops it. Its mark goes last, so that what is left after a crash is
+    known as ours."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            (directory / _MARK).touch()
+            _clear(descriptor, keep=_MARK)
+            os.unlink(_MARK, dir_fd=descriptor)
+            directory.rmdir()
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -100,33 +211,35 @@ def _as_unwritable(directory: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unwritable(directory, error) from error
-
-
-def _unwritable(directory: pathlib.Path, error: OSError) -> Unwritable:
-    remedy = "free space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
-    return Unwritable(f"cannot write a model to {directory}: {error.strerror or error}; {remedy}choose a writable directory")
+        remedy = "free space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
+        reason = error.strerror or error
+        raise Unwritable(f"cannot write a model to {directory}: {reason}; {remedy}choose a writable directory") from error
 
 
 def recover(directory: pathlib.Path) -> None:
-    """Restores the older directory that an interrupted replacement has moved aside."""
-    old = aside(directory)
-    if old.is_dir():
-        if directory.exists():  # the new one was already in place: only the removal of the old one was missed
-            shutil.rmtree(old, ignore_errors=True)
+    """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. A file or directory
+    that this package did not move there stays."""
+    old, directory = aside(directory), _resolved(directory)
+    if old.is_symlink():  # an earlier version moved a link to the directory instead of the directory
+        old.unlink()
+    elif old.is_dir() and _is_ours(old):
+        if os.path.lexists(directory) or (old / _MARK).exists():  # the new one was in place: the removal had begun, or was missed
+            _remove(old)
         else:
             old.rename(directory)
 
 
 def aside(directory: pathlib.Path) -> pathlib.Path:
     """The path to which the older directory is moved while the new one is renamed."""
-    directory = directory.absolute()  # "." has no name of its own
+    directory = pathlib.Path(os.path.realpath(directory))  # "." has no name of its own
     return directory.parent / f".{directory.name}.replaced"
 
 
 def _flush(directory: pathlib.Path) -> None:
     """Flushes the files of the directory to disk before the rename, since a power failure could otherwise leave empty files."""
     for path in [*directory.iterdir(), directory]:
+        if path.is_symlink():
+            continue
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

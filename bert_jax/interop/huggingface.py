@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -26,17 +27,17 @@ from jaxtyping import PyTree
 from bert_jax import __version__
 from bert_jax.corpus.files import Json, JsonObject, read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
-from bert_jax.corpus.tokenizer import MODEL_FILES, VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer_files import vocabulary_files
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEAD_PARTS
 from bert_jax.interface.words import counted
-from bert_jax.interop.directory import replaced_when_complete
+from bert_jax.interop.directory import FORMATS, OURS, replaced_when_complete
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
     HEAD_FIELDS,
-    OURS,
     WRITTEN,
     architecture_from_json,
     architecture_of,
@@ -48,16 +49,17 @@ from bert_jax.interop.huggingface_config import (
     recorded,
     untrained_parts,
 )
-from bert_jax.interop.locate import CONFIG, find_model_directory
+from bert_jax.interop.locate import CONFIG, MODULES, find_model_directory, transformer_folder
 from bert_jax.interop.names import params_from_tensors, reading_notes, tensors_from_params
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import initial_parameters
 
-FILES = (CONFIG, WEIGHTS, VOCAB_FILE, MODEL_FILES[0], TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json")
+FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
 PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
 """The optional parts of a model, which an import may drop or add with random weights."""
+_UNUSED = re.compile(r"\[unused\d+\]")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -73,6 +75,8 @@ class Model:
     """The task head in `params`, if any."""
     of_pairs: bool | None = None
     """Whether a sequence head was trained on pairs of texts; None where unknown, or trained on both single texts and pairs."""
+    columns: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
+    """Where the head was trained on a table of the user's: field of a text -> the name of its column, or of its columns."""
     untrained: frozenset[str] = frozenset()
     """Parts that still have their random initial weights; they are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
@@ -120,6 +124,8 @@ def export_model(
     fields[OURS] |= own_fields(config, model.head)
     if model.head and model.of_pairs is not None and model.head.reads_pairs:
         fields[OURS]["of_pairs"] = model.of_pairs
+    if model.head and model.columns:
+        fields[OURS]["columns"] = dict(model.columns)
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
     if not config.tied_decoder and "cls.predictions.bias" in tensors:  # the bias that transformers reads for an untied decoder
@@ -127,7 +133,7 @@ def export_model(
     if architecture == "BertModel":  # transformers accepts both names, other loaders only those without the prefix
         tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}
     tensors = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()} if dtype != "float32" else tensors
-    with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
+    with replaced_when_complete(directory, "huggingface") as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2) + "\n")
         tokenizer.save(incomplete)
         _write_model_max_length(incomplete / TOKENIZER_CONFIG, config.max_position)
@@ -179,7 +185,8 @@ def import_model(
     config = dataclasses.replace(config_from_json(fields, source), vocab_multiple=vocab_multiple)
     tokenizer = load_tokenizer(pathlib.Path(vocabulary) if vocabulary else directory, lowercase=lowercase)
     check_vocabulary(tokenizer, config, str(directory))
-    _check_recorded(fields, tokenizer, str(directory))
+    renamed = _renamed_pieces(fields, tokenizer, directory) if vocabulary else ()
+    _check_recorded({} if renamed else recorded(fields), fields.get("pad_token_id"), tokenizer, str(directory))
     weights = weights_file(directory)
     if weights is None:
         raise UserError(f"{directory} holds no weights; copy the whole model")
@@ -198,15 +205,30 @@ def import_model(
         tokenizer=tokenizer,
         head=kept_head,
         of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
+        columns=_columns(fields) if kept_head else {},
         untrained=untrained,
         other_fields=_other_fields(fields, kept_head),
         source=str(directory),
-        notes=reading_notes(tensors, config, own, dropped) + _files_left(directory),
+        notes=tokenizer.notes
+        + renamed
+        + rows_without_pieces(tokenizer, config)
+        + reading_notes(tensors, config, own, dropped)
+        + _files_left(directory),
     )
     if not new.names:
         return model
     head = new.head or (own if own and own.part in new.names else None)
     return with_new_parts(model, dataclasses.replace(new, head=head))
+
+
+def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
+    """`Model.columns` as recorded in config.json; other values are ignored."""
+    stated = recorded(fields).get("columns")
+    return {
+        name: column
+        for name, column in (stated.items() if isinstance(stated, dict) else ())
+        if isinstance(column, str) or (isinstance(column, list) and column and all(isinstance(part, str) for part in column))
+    }
 
 
 def with_new_parts(model: Model, new: NewParts) -> Model:
@@ -227,6 +249,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         params=model.params | jax.tree.map(np.asarray, added),
         head=head if labelled else model.head,
         of_pairs=None if labelled else model.of_pairs,
+        columns={} if labelled else model.columns,
         untrained=model.untrained | set(names),
         other_fields={k: v for k, v in model.other_fields.items() if not labelled or k not in HEAD_FIELDS},
     )
@@ -270,12 +293,24 @@ def read_model_config(directory: pathlib.Path) -> JsonObject:
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> None:
-    """Raises UserError where the vocabulary has another size than the model's word embeddings."""
-    if tokenizer.size != config.vocab_size:
+    """Raises UserError where the vocabulary has more pieces than the model has rows of word embeddings. More rows than pieces are
+    common: tables are padded to a round size."""
+    if tokenizer.size > config.vocab_size:
         raise UserError(
             f"{where}: the vocabulary has {counted(tokenizer.size, 'entry')} but the model's vocab_size is "
-            f"{config.vocab_size:,}; use the vocabulary that the model was trained with"
+            f"{config.vocab_size:,}; use the vocabulary that the model was trained with (convert changes it by --add-tokens and "
+            "--replace-vocab)"
         )
+
+
+def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str, ...]:
+    """A clause for messages about rows of the word embeddings behind the last piece, if there are any."""
+    if config.vocab_size == tokenizer.size:
+        return ()
+    return (
+        f"word embeddings: {counted(config.vocab_size, 'row')} for {counted(tokenizer.size, 'piece')}; the rows without a piece "
+        "are kept, and never predicted",
+    )
 
 
 def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) -> None:
@@ -286,13 +321,26 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
     if written != found:
         raise UserError(
             f"{where}: the vocabulary in this directory (sha256 {found[:12]}...) is not the one that the model was trained with "
-            f"({str(written)[:12]}...); restore the model's own vocabulary file"
+            f"({str(written)[:12]}...); restore the model's own vocabulary file (convert changes it by --add-tokens and "
+            "--replace-vocab)"
         )
 
 
-def _check_recorded(fields: JsonObject, tokenizer: Tokenizer, where: str) -> None:
-    check_same_vocabulary(recorded(fields), tokenizer, where)
-    pad = fields.get("pad_token_id")
+def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib.Path) -> tuple[str, ...]:
+    """A clause about the pieces of `tokenizer` that take the places of unused ones in the vocabulary of `directory`, which is how
+    BERT's authors add words; () if the two differ in anything else."""
+    if not vocabulary_files(directory):
+        return ()
+    pieces = load_tokenizer(directory, lowercase=tokenizer.vocabulary.lowercase).pieces
+    changed = [(old, new) for old, new in itertools.zip_longest(pieces, tokenizer.pieces) if old != new]
+    if not changed or not all(old and new and _UNUSED.fullmatch(old) for old, new in changed):
+        return ()
+    listed = ", ".join(f"{old} is now {new!r}" for old, new in changed[:3])
+    return (f"{counted(len(changed), 'unused piece')} renamed ({listed}); their rows are kept",)
+
+
+def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: str) -> None:
+    check_same_vocabulary(ours, tokenizer, where)
     if pad is not None and pad != tokenizer.pad_id:
         raise UserError(
             f"{where}: pad_token_id={pad} in {CONFIG}, but the vocabulary's padding is {tokenizer.pad_id}; correct one"
@@ -302,7 +350,12 @@ def _check_recorded(fields: JsonObject, tokenizer: Tokenizer, where: str) -> Non
 def _files_left(directory: pathlib.Path) -> tuple[str, ...]:
     """A clause about JSON files and folders of the directory that are not read, such as sentence-transformers' pooling."""
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in FILES]
-    names = sorted(name for name in left if not name.startswith(".") and not name.endswith(".index.json"))
+    above = directory.absolute().parent
+    if transformer_folder(above) == directory.absolute():  # the other modules of an old model of sentence-transformers
+        left += [f"../{path.name}" for path in above.iterdir() if path.name == MODULES or re.match(r"\d_", path.name)]
+        left.remove(f"../{directory.absolute().name}")
+    names = sorted(name for name in left if not name.startswith(".") or name.startswith("../"))
+    names = [name for name in names if not name.endswith(".index.json")]
     return (f"files that are neither read nor copied: {', '.join(names)}",) if names else ()
 
 
@@ -326,13 +379,6 @@ def _write_model_max_length(path: pathlib.Path, tokens: int) -> None:
     not truncate, and longer texts raise an IndexError in the model."""
     settings = read_object(path)
     path.write_text(json.dumps(settings | {"model_max_length": tokens}, indent=2) + "\n", encoding="utf-8")
-
-
-def _exported_by_us(directory: pathlib.Path) -> bool:
-    try:
-        return OURS in read_model_config(directory)
-    except UserError:
-        return False
 
 
 def part_names(text: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.outputs import OUTPUTS
 from bert_jax.heads.registry import HEAD_PARTS, HEADS, head_class
+from bert_jax.interop.directory import OURS
 from bert_jax.model.config import POSITIONS, ModelConfig
 
 FIELDS = {
@@ -79,9 +80,6 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
     },
 }
 """From transformers' classes to the parts that their files must have besides embeddings and encoder."""
-
-OURS = "bert_jax"
-"""The key of config.json with the fields of this package; transformers keeps and ignores it."""
 
 OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
 """The fields under "head" of a task head without a transformers class; its other fields are where transformers has them."""

@@ -6,7 +6,8 @@ import fnmatch
 import os
 import pathlib
 
-from bert_jax.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name
+from bert_jax.corpus.files import read_json
+from bert_jax.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
 from bert_jax.errors import UserError, missing_path
 from bert_jax.interop.directory import aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
@@ -15,6 +16,8 @@ from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import checked, is_remote
 
 CONFIG = "config.json"
+MODULES = "modules.json"
+"""The file of sentence-transformers that lists the modules of a model and their folders."""
 
 
 def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -24,12 +27,19 @@ def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return path
     for place in (f"{text}/model", text):
         names = listed(place, deep=False)
+        if MODULES in names:  # the files of its modules are in folders
+            return fetched(place, "MODEL", wanted=lambda name: _is_read(name.rpartition("/")[2]))
         if CONFIG in names and (weights := [name for name in names if fnmatch.fnmatch(name, f"{WEIGHTS[:5]}*.safetensors*")]):
             files = {*weights, *(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in HUB_FILES))}
             return fetched(place, "MODEL", deep=False, wanted=files.__contains__)
     if not listed(text, deep=False).keys() - {CONFIG} or not listed(f"{text}/checkpoints"):
         return fetched(text, "MODEL", deep=False)
     raise UserError(f"{text} is a workdir without an exported model yet; continue its run with the command that started it")
+
+
+def _is_read(name: str) -> bool:
+    """Whether a file of this name in a model directory is read."""
+    return any(fnmatch.fnmatch(name, pattern) for pattern in (*HUB_FILES, f"{WEIGHTS[:5]}*.safetensors", PYTORCH))
 
 
 def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -43,12 +53,14 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
         for directory in (candidate, aside(candidate)):  # the second only if an export was killed while swapping directories
             if (directory / CONFIG).is_file() and weights_file(directory):
                 return directory
+    if inside := transformer_folder(path):
+        return inside
     if not path.exists():
         if is_hub_name(name):
             return from_hub(name)
         raise UserError(
             f"there is no {missing_path(path)}; name a directory that holds {CONFIG} and {WEIGHTS}, a workdir, "
-            "or a model of the hub as OWNER/NAME"
+            f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
         raise UserError(f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}")
@@ -63,6 +75,17 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     raise UserError(f"{path} is not a model directory: {' and '.join(absent)} missing; name one that holds them, or a workdir")
 
 
+def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
+    """The model directory inside a directory of sentence-transformers, whose older versions saved the Transformer in a folder
+    such as 0_BERT; None if its modules.json names no such folder."""
+    if not (directory / MODULES).is_file():
+        return None
+    modules = read_json(directory / MODULES, "copy the model again")
+    paths = [module.get("path") for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+    folders = [directory / path for path in paths if isinstance(path, str) and path == pathlib.PurePath(path).name]
+    return next((folder for folder in folders if (folder / CONFIG).is_file() and weights_file(folder)), None)
+
+
 def from_hub(name: str) -> pathlib.Path:
     """The directory of a hub model in huggingface_hub's cache, downloaded at the first use.
 
@@ -72,6 +95,9 @@ def from_hub(name: str) -> pathlib.Path:
         directory = fetch(*HUB_FILES, WEIGHTS, "model-*.safetensors")
         if weights_file(directory) not in (directory / WEIGHTS, directory / SAFETENSORS_INDEX):
             directory = fetch(*HUB_FILES, PYTORCH, "pytorch_model-*.bin")
+            if weights_file(directory) is None and (directory / MODULES).is_file():
+                directory = fetch(*(f"*/{name}" for name in (*HUB_FILES, WEIGHTS, PYTORCH)))
+                directory = transformer_folder(directory) or directory
     absent = [file for file, there in ((CONFIG, (directory / CONFIG).is_file()), (WEIGHTS, weights_file(directory))) if not there]
     if absent:
         raise UserError(f"the hub's {name} is not a model that is read here: {' and '.join(absent)} missing; choose another")

@@ -147,8 +147,14 @@ TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-# The published TensorFlow checkpoints, converted long ago, still carry TensorFlow's names for LayerNorm's parameters.
-OLD_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+# The published TensorFlow checkpoints, converted long ago, still carry TensorFlow's names for LayerNorm's parameters. NVIDIA's
+# have a name of their own for layers that apply their activation themselves.
+OLD_ENDINGS = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    ".dense_act.weight": ".dense.weight",
+    ".dense_act.bias": ".dense.bias",
+}
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
@@ -340,10 +346,11 @@ def reading_notes(
     is_bert = config.encoder == "transformer"
     parts = {part_of(name, expected) for name in (canonical(tensors, "", tied=config.tied_decoder) if is_bert else tensors)}
     old = [name for name in tensors if name.endswith(tuple(OLD_ENDINGS))]
+    endings = [ending.lstrip(".") for ending in OLD_ENDINGS if any(name.endswith(ending) for name in old)]
     buffers = [name for name in tensors if name.endswith("embeddings.position_ids")]
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
-    notes += [f"renamed {counted(len(old), 'tensor')} from {' and '.join(OLD_ENDINGS)} to weight and bias"] if old else []
+    notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
     notes += [f"{name}, a copy of {TIED[name]}, was left out" for name in TIED if name in tensors and config.tied_decoder]
     notes += [f"{name}, which is no parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []

@@ -24,21 +24,17 @@ import numpy as np
 from jax import export
 
 from bert_jax import __version__
-from bert_jax.corpus.files import JsonObject, read_object
+from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.bert_with_head import BertWithHead
-from bert_jax.interop.directory import replaced_when_complete
-from bert_jax.interop.huggingface import FILES as MODEL_DIRECTORY
-from bert_jax.interop.huggingface import OURS, Model
-from bert_jax.interop.locate import CONFIG
+from bert_jax.interop.directory import OURS, replaced_when_complete
+from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
-from bert_jax.interop.weights import WEIGHTS
 from bert_jax.model.bert import Bert
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import pretraining_model
 
 FORWARD, SIGNATURE = "forward.stablehlo", "signature.json"
-FILES = (FORWARD, SIGNATURE, *(name for name in MODEL_DIRECTORY if name not in (CONFIG, WEIGHTS)))
 INPUTS = {
     "input_ids": "ids of the vocabulary, [CLS] first",
     "attention_mask": "1 on tokens, 0 on padding",
@@ -112,7 +108,7 @@ def export_stablehlo(
             raise UserError(f"there is no platform {platform!r}: {nearest(platform, PLATFORMS)}")
     exported = _exported(_forward(model, used, function), limit, length, platforms)
     signature = _signature(model, exported, function)
-    with replaced_when_complete(pathlib.Path(directory), is_ours=_exported_by_us, format_files=FILES) as incomplete:
+    with replaced_when_complete(pathlib.Path(directory), "stablehlo") as incomplete:
         (incomplete / FORWARD).write_bytes(exported.serialize())
         (incomplete / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n", encoding="utf-8")
         model.tokenizer.save(incomplete)
@@ -189,10 +185,3 @@ def _signature(model: Model, exported: export.Exported, function: str) -> JsonOb
         "format": {"jax.export": exported.calling_convention_version, "jax": jax.__version__},
         OURS: {"version": __version__, "vocabulary_sha256": model.tokenizer.vocabulary.sha256},
     }
-
-
-def _exported_by_us(directory: pathlib.Path) -> bool:
-    try:
-        return OURS in read_object(directory / SIGNATURE)
-    except UserError:
-        return False

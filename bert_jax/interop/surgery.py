@@ -182,7 +182,7 @@ def read_tokens(path: pathlib.Path) -> list[str]:
     if not path.exists():
         raise UserError(f"there is no {missing_path(path)}; give a file with one token per line")
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as UTF-8 text ({error}); give a file with one token per line") from error
     tokens = list(dict.fromkeys(line.strip() for line in lines if line.strip()))

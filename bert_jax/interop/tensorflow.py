@@ -29,11 +29,12 @@ from jaxtyping import PyTree
 
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.corpus.tokenizer_files import unfit_for_vocab_txt
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS, make_head
-from bert_jax.interop.directory import replaced_when_complete
-from bert_jax.interop.huggingface import OURS, PARTS, check_same_vocabulary, check_vocabulary
+from bert_jax.interop.directory import OURS, replaced_when_complete
+from bert_jax.interop.huggingface import PARTS, check_same_vocabulary, check_vocabulary, rows_without_pieces
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
@@ -51,7 +52,6 @@ from bert_jax.model.config import ModelConfig
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
-FILES = (CONFIG, VOCAB_FILE, f"{CHECKPOINT}.index", f"{CHECKPOINT}.data-00000-of-00001")
 SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 EPSILON = 1e-12
 TYPES_BY_DEFAULT = 16  # the original's default of type_vocab_size; ours is 2
@@ -172,7 +172,9 @@ def import_tf1(
             moments[field] = params_from_tensors(slot_tensors, config, str(prefix), head=head)
     other = {name: value for name, value in fields.items() if name not in (*FIELDS.values(), "hidden_act", OURS)}
     notes = Notes(
-        messages=_messages(
+        messages=tokenizer.notes
+        + rows_without_pieces(tokenizer, config)
+        + _messages(
             assumed_gelu=gelu and activation is None,
             slots=() if read_slots else slots,
             dropped=dropped,
@@ -218,7 +220,7 @@ def export_tf1(
     theirs = tensors_from_params(params, config, head)
     tensors = {counterparts[name]: _layout(counterparts[name], x) for name, x in theirs.items()}
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
-    with replaced_when_complete(directory, is_ours=_exported_by_us, format_files=FILES) as incomplete:
+    with replaced_when_complete(directory, "tf1") as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (incomplete / VOCAB_FILE).write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
         write_bundle(incomplete / CHECKPOINT, tensors)
@@ -380,11 +382,9 @@ def _check_representable(config: ModelConfig, tokenizer: Tokenizer, head: TaskHe
         raise UserError(
             f"{where}: the original's special tokens are {', '.join(SPECIALS)}, not {', '.join(specials)}; choose another format"
         )
+    if (piece := unfit_for_vocab_txt(tokenizer.pieces)) is not None:
+        raise UserError(
+            f"{where}: the original reads its vocabulary from {VOCAB_FILE}, which cannot hold the piece {piece!r}, since it has "
+            "a line end, or white space at an end; choose another format"
+        )
     check_vocabulary(tokenizer, config, where)
-
-
-def _exported_by_us(directory: pathlib.Path) -> bool:
-    try:
-        return OURS in _read_json(directory / CONFIG)
-    except UserError:
-        return False

@@ -6,16 +6,19 @@ between. Numbers have nine significant digits, from which float32 is read back e
 
 from __future__ import annotations
 
+import json
 import pathlib
 
 import numpy as np
 from jaxtyping import Float32
 
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax import __version__
+from bert_jax.corpus.files import read_object
+from bert_jax.corpus.tokenizer import CONFIG_FILE, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.interop.directory import replaced_when_complete
-from bert_jax.interop.huggingface import FILES, Model
+from bert_jax.interop.directory import OURS, replaced_when_complete
+from bert_jax.interop.huggingface import Model
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 
@@ -32,12 +35,15 @@ def export_word2vec(directory: pathlib.Path, model: Model) -> None:
     for piece in model.tokenizer.pieces:
         if piece.split() != [piece]:
             raise UserError(f"the piece {piece!r} has spaces, which word2vec's format cannot hold; choose another format")
-    with replaced_when_complete(directory, is_ours=holds_word2vec, format_files=(*FILES, VECTORS)) as incomplete:
+    with replaced_when_complete(directory, "word2vec") as incomplete:
         with (incomplete / VECTORS).open("w", encoding="utf-8") as file:
             file.write(f"{len(table)} {table.shape[1]}\n")
             for row, piece in enumerate(model.tokenizer.pieces):
                 file.write(f"{piece} {' '.join(f'{x:.9g}' for x in table[row].tolist())}\n")
         model.tokenizer.save(incomplete)
+        settings = read_object(incomplete / CONFIG_FILE)
+        ours = {"version": __version__, "vocabulary_sha256": model.tokenizer.vocabulary.sha256}
+        (incomplete / CONFIG_FILE).write_text(json.dumps(settings | {OURS: ours}, indent=2) + "\n")
 
 
 def holds_word2vec(directory: pathlib.Path) -> bool:

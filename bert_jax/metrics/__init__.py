@@ -11,4 +11,5 @@ log lines.
     profile.py      profiles of a few steps, for XProf
     writer.py       metrics.jsonl, event files, results.json
     plots.py        curves.png
+    figures.py      figures as files: PNG, PDF, SVG, with every text as it is
 """

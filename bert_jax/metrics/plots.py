@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.corpus.files import JsonObject
-from bert_jax.metrics.scores import TOKENS
+from bert_jax.metrics.figures import label, rendered
+from bert_jax.metrics.scores import TOKENS, score_title
 from bert_jax.metrics.writer import read_metrics
 
 log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ def _save(figure: Figure, picture: pathlib.Path) -> None:
     """Writes the file atomically; a full disk gives a warning, since a plot must not end a run."""
     unfinished = picture.with_name(f".{picture.name}.unfinished.png")
     try:
-        figure.savefig(unfinished)
+        unfinished.write_bytes(rendered(figure, picture.suffix[1:]))
         unfinished.replace(picture)
     except OSError as error:
         log.warning("%s could not be drawn (%s)", picture, error.strerror)
@@ -202,13 +203,13 @@ def _percent(share: float, position: int | None = None) -> str:
 
 
 def _plot_loss(axes: Axes, records: Records, starts: Sequence[int], measure: str) -> None:
-    axes.set_title(f"{TOKENS[measure]} loss (nats per predicted token)")
+    axes.set_title(f"{score_title(f'{measure}_loss')} (nats per predicted token)")
     _plot_training_and_heldout(axes, records, f"{measure}_loss", "{:.3f}".format)
     _plot_heldout_baseline(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format, starts)
 
 
 def _accuracy(axes: Axes, records: Records, starts: Sequence[int], measure: str) -> None:
-    axes.set_title(f"{TOKENS[measure]} accuracy")
+    axes.set_title(score_title(f"{measure}_accuracy"))
     _plot_training_and_heldout(axes, records, f"{measure}_accuracy", _percent)
     _plot_heldout_baseline(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent, starts)
     axes.set_ylim(bottom=0)
@@ -216,7 +217,7 @@ def _accuracy(axes: Axes, records: Records, starts: Sequence[int], measure: str)
 
 
 def _next_sentence(axes: Axes, records: Records, starts: Sequence[int]) -> None:
-    axes.set_title("NSP accuracy")
+    axes.set_title(score_title("nsp_accuracy"))
     _plot_training_and_heldout(axes, records, "nsp_accuracy", _percent)
     _plot_heldout_baseline(axes, records, "heldout/nsp_majority_accuracy", "one answer for all pairs", _percent, starts)
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
@@ -271,7 +272,7 @@ def _plot_baselines(axes: Axes, baselines: Mapping[str, float]) -> None:
     """Plots each baseline as a horizontal line over the whole width."""
     dashes = itertools.cycle([(0, (4, 2)), (0, (1, 2))])
     for (name, value), style in zip(baselines.items(), dashes, strict=False):
-        axes.axhline(value, color=BASELINE, linewidth=1.5, linestyle=style, label=f"{name}, {value:.4g}")
+        axes.axhline(value, color=BASELINE, linewidth=1.5, linestyle=style, label=label(f"{name}, {value:.4g}"))
 
 
 def _format_axes(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> None:
@@ -287,11 +288,11 @@ def _format_axes(axes: Axes, last: int, phases: Sequence[tuple[int, str]]) -> No
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
-    for start, label in phases:
+    for start, name in phases:
         if 0 < start < last:
             axes.axvline(start, color=INK, linewidth=0.9, linestyle=":")
         if start < last and len(phases) > 1:
             place = axes.get_xaxis_transform()
-            axes.text(start, 1.015, label, transform=place, fontsize=8, color=INK, va="bottom", ha="left")
+            axes.text(start, 1.015, name, transform=place, fontsize=8, color=INK, va="bottom", ha="left")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import pathlib
-import re
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -24,16 +22,6 @@ PROFILE = "profile"
 """The directory of the profile in a workdir."""
 SESSIONS = pathlib.Path("plugins") / "profile"
 """Where XProf looks for sessions, below its --logdir."""
-
-
-def steps_to_profile(text: str) -> range:
-    """The steps that `text`, FIRST:LAST, names: the `type=` of the flag. Raises argparse.ArgumentTypeError for any other text."""
-    numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
-    if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
-        raise argparse.ArgumentTypeError(
-            f"={text} must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five after step 10"
-        )
-    return steps
 
 
 class Profile(contextlib.AbstractContextManager["Profile"]):

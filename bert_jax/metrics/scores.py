@@ -24,6 +24,14 @@ TOKENS = {"mlm": "MLM", "next_token": "next token", "bilm": "biLM", "skip_gram":
 """The predictions of tokens: the prefix of their sums and scores, and their name in logs and pictures. A run has one of them."""
 
 
+def score_title(name: str) -> str:
+    """The title of a score in log lines and figures, such as "MLM loss" for "mlm_loss"."""
+    for prefix, shown in (TOKENS | {"nsp": "NSP"}).items():
+        if name.startswith(f"{prefix}_"):
+            return f"{shown} {name.removeprefix(f'{prefix}_')}"
+    return name.replace("_", " ")
+
+
 def token_measure(names: Collection[str]) -> str:
     """The prefix in TOKENS of the sums or scores with these `names`; "mlm" where there is none."""
     return next((measure for measure in TOKENS if f"{measure}_loss" in names), "mlm")
@@ -55,26 +63,26 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf if loss >= 700 else math.nan
 
 
-def unigram_baseline(token_counts: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+def unigram_baseline(target_counts: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     """The accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has learned
     nothing.
 
-    token_counts: int64 [V], of the training split; targets: int [...], the target ids of held-out rows, -1 where unused. The
-    accuracy is that of always predicting the most frequent token; the loss is the cross-entropy with add-one (Laplace)
-    smoothing, which is finite for tokens without a count.
+    target_counts: [V], how often each token is a target in training; targets: int [...], the ids of all predictions on held-out
+    rows, -1 where unused. The accuracy is that of always predicting the most frequent target; the loss is the cross-entropy with
+    add-one (Laplace) smoothing, which is finite for tokens without a count.
     """
-    vocabulary = token_counts.shape[0]
+    vocabulary = target_counts.shape[0]
     used = np.asarray(targets)[np.asarray(targets) >= 0]
     if not used.size:
         raise ValueError("no targets: the unigram baseline is undefined")
-    target_counts = np.bincount(used, minlength=vocabulary)
-    if target_counts.shape[0] > vocabulary:
+    found = np.bincount(used, minlength=vocabulary)
+    if found.shape[0] > vocabulary:
         raise ValueError(f"target {used.max()} is outside the vocabulary of {vocabulary} counts")
-    smoothed = token_counts.astype(np.float64) + 1.0
+    smoothed = target_counts.astype(np.float64) + 1.0
     log_probability = np.log(smoothed) - np.log(smoothed.sum())
     return {
-        "unigram_accuracy": float(target_counts[token_counts.argmax()] / used.size),
-        "unigram_loss": float(-(target_counts @ log_probability) / used.size),
+        "unigram_accuracy": float(found[target_counts.argmax()] / used.size),
+        "unigram_loss": float(-(found @ log_probability) / used.size),
     }
 
 

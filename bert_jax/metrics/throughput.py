@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.metrics.ledger import Activity, Ledger
-from bert_jax.metrics.scores import TOKENS
+from bert_jax.metrics.scores import TOKENS, score_title
 
 # Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
 # of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it, up to a word's end; the longest match is used.
@@ -43,28 +43,28 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 class Throughput:
-    """Rows, tokens and FLOPs per second since the last report, and the time left.
+    """Rows (or the examples of labelled tasks), tokens and FLOPs per second since the last report, and the time left.
 
     The time left is computed from FLOPs, not steps: a step of the second phase (length 512) costs several of the first.
 
     >>> throughput = Throughput(ledger)
-    >>> throughput.add(rows=64, tokens=7800, flops=64 * row_flops(...))       # after every step
+    >>> throughput.add(64, tokens=7800, flops=64 * row_flops(...))       # after every step
     >>> with throughput.pause(Activity.EVALUATING): evaluate()                # time not counted in the rates
     >>> rates = throughput.report(flops_left=...)                             # {'rows_per_second': ..., ...}; starts the next
     window
     """
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic):
-        self._ledger, self._clock = ledger, clock
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic, unit: str = "rows"):
+        self._ledger, self._clock, self._unit = ledger, clock, unit
         self._reset()
 
     def _reset(self) -> None:
         self._start = self._clock()
-        self._rows = self._tokens = self._flops = 0.0
+        self._units = self._tokens = self._flops = 0.0
 
-    def add(self, *, rows: float, tokens: float, flops: float) -> None:
-        """Adds finished work to the current window."""
-        self._rows, self._tokens, self._flops = self._rows + rows, self._tokens + tokens, self._flops + flops
+    def add(self, units: float, *, tokens: float, flops: float) -> None:
+        """Adds finished work to the current window; `units` are rows, or examples where the rates are of examples."""
+        self._units, self._tokens, self._flops = self._units + units, self._tokens + tokens, self._flops + flops
 
     @contextlib.contextmanager
     def pause(self, activity: Activity) -> Iterator[None]:
@@ -77,12 +77,12 @@ class Throughput:
             self._start += self._clock() - before
 
     def report(self, flops_left: float) -> dict[str, float]:
-        """The rates of the current window: rows_per_second, tokens_per_second (without padding), flops_per_second and
-        seconds_left. Starts the next window."""
+        """The rates of the current window: rows_per_second or examples_per_second, tokens_per_second (without padding),
+        flops_per_second and seconds_left. Starts the next window."""
         seconds = max(self._clock() - self._start, 1e-9)
         speed = self._flops / seconds
         rates = {
-            "rows_per_second": self._rows / seconds,
+            f"{self._unit}_per_second": self._units / seconds,
             "tokens_per_second": self._tokens / seconds,
             "flops_per_second": speed,
             "seconds_left": flops_left / speed if speed else math.inf,
@@ -100,20 +100,22 @@ def utilisation(flops_per_second: float, device_kind: str, devices: int) -> floa
 def training_line(
     step: int, last_step: int, scores: Mapping[str, float], rates: Mapping[str, float], device_kind: str, devices: int
 ) -> str:
-    """The log line of a step: losses, accuracies, throughput, utilisation and the time left.
+    """The log line of a step: loss, accuracies, throughput, utilisation and the time left.
 
-    scores: the output of `scores.summarise`, or a loss and an accuracy; missing scores are left out of the line. rates: the
-    output of `Throughput.report`.
+    scores: the output of `scores.summarise`, of which the loss of the predicted tokens is shown, as in the held-out line; or a
+    loss and an accuracy. Missing scores are left out of the line. rates: the output of `Throughput.report`.
 
-    >>> training_line(1200, 10000, {"loss": 6.2134, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}, rates, "TPU v4", 8)
-    'step  1,200/10,000  loss 6.213  MLM 18.4 %  NSP 62.0 %  4,310 rows/s  478 k tokens/s  41 % of peak  ETA 1h02m'
+    >>> training_line(1200, 10000, {"mlm_loss": 5.5614, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}, rates, "TPU v4", 8)
+    'step  1,200/10,000  MLM loss 5.561  MLM accuracy 18.4 %  NSP accuracy 62.0 %  4,310 rows/s  478 k tokens/s  41 % of peak
+    ETA 1h02m'
     """
     width = len(f"{last_step:,}")
-    parts = [f"step {step:>{width},}/{last_step:,}", f"loss {scores.get('loss', math.nan):.3f}"]
-    accuracies = {name: f"{measure}_accuracy" for measure, name in TOKENS.items()}
-    accuracies |= {"NSP": "nsp_accuracy", "accuracy": "accuracy"}
-    parts += [f"{name} {100 * scores[key]:.1f} %" for name, key in accuracies.items() if key in scores]
-    parts += [f"{prefixed(rates[f'{name}_per_second'])} {name}/s" for name in ("rows", "tokens")]
+    loss = next((name for name in (f"{measure}_loss" for measure in TOKENS) if name in scores), "loss")
+    parts = [f"step {step:>{width},}/{last_step:,}", f"{score_title(loss)} {scores.get(loss, math.nan):.3f}"]
+    accuracies = [*(f"{measure}_accuracy" for measure in TOKENS), "nsp_accuracy", "accuracy"]
+    parts += [f"{score_title(name)} {100 * scores[name]:.1f} %" for name in accuracies if name in scores]
+    units = [name for name in ("rows", "examples", "tokens") if f"{name}_per_second" in rates]
+    parts += [f"{prefixed(rates[f'{name}_per_second'])} {name}/s" for name in units]
     share = utilisation(rates["flops_per_second"], device_kind, devices)
     parts.append(prefixed(rates["flops_per_second"], "FLOP/s") if share is None else f"{100 * share:.0f} % of peak")
     if step < last_step and math.isfinite(rates["seconds_left"]):

@@ -111,8 +111,9 @@ class MetricsWriter:
         try:
             if self._events is None:
                 self._directory.mkdir(exist_ok=True)
-                for old in self._directory.glob("events.out.tfevents.*"):
-                    old.unlink()
+                if not self._directory.is_symlink():  # where a link leads to, other runs may have theirs
+                    for old in self._directory.glob("events.out.tfevents.*"):
+                        old.unlink()
                 self._events = EventsWriter(str(self._directory / "events"))
                 for earlier in read_metrics(self._path):
                     self._events.write_event(_event(earlier))

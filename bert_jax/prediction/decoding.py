@@ -37,6 +37,8 @@ class Decoding:
     """Draws among the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
     beams: int = 1
     """More than 1: beam search with so many hypotheses."""
+    pieces: int | None = None
+    """The size of the vocabulary, where the model may have more logits than that; None: all ids can be chosen."""
 
 
 class Prompts(NamedTuple):
@@ -77,8 +79,9 @@ class Continued(NamedTuple):
     ids: Int[Array, "B N"]
     """The new tokens with the one that ends the text, then padding."""
     log_probability: Float[Array, " B"]
-    """The natural logarithm of the probability of the new tokens, by the model without temperature; with beams divided by the
-    length to the power `length_penalty`."""
+    """The natural logarithm of the probability of the new tokens, by the model without temperature."""
+    score: Float[Array, " B"] | None = None
+    """With beams, what they were compared by: the log-probability divided by the length to the power `length_penalty`."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "room"))
@@ -128,10 +131,18 @@ def _one_by_one(
 
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
     """The next token of each text: the most probable one, or a draw."""
+    logits = _of_pieces(logits, decoding)
     if not decoding.sample:
         return logits.argmax(1).astype(jnp.int32)
     allowed = allowed_logits(logits / knobs.temperature, knobs, decoding)
     return jax.vmap(jax.random.categorical)(keys, allowed).astype(jnp.int32)
+
+
+def _of_pieces(scores: Float[Array, "... V"], decoding: Decoding) -> Float[Array, "... V"]:
+    """`scores`, -inf for the ids that have no piece."""
+    if decoding.pieces is None or decoding.pieces >= scores.shape[-1]:
+        return scores
+    return jnp.where(jnp.arange(scores.shape[-1]) < decoding.pieces, scores, -jnp.inf)
 
 
 def allowed_logits(logits: Float[Array, "B V"], knobs: Knobs, decoding: Decoding) -> Float[Array, "B V"]:
@@ -160,6 +171,7 @@ class _Beams(NamedTuple):
     scores: Float[Array, "B W"]  # their log-probabilities
     ended_ids: Int[Array, "B W N"]  # the best ones that have ended
     ended_scores: Float[Array, "B W"]  # divided by the length penalty
+    ended_totals: Float[Array, "B W"]  # their log-probabilities
     has_ended: Bool[Array, "B W"]
     may_improve: Bool[Array, " B"]  # whether a running hypothesis may still beat those that have ended
     goes_on: Bool[Array, ""]
@@ -175,7 +187,8 @@ def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Sear
     nothing = jnp.full((rows, width, search.room), search.decoding.pad_id, jnp.int32)
     first = jnp.broadcast_to(jnp.where(jnp.arange(width) == 0, 0.0, NEVER), (rows, width))
     state = _Beams(
-        jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.zeros((rows, width), bool),
+        jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.full((rows, width), NEVER),
+        jnp.zeros((rows, width), bool),
         jnp.ones(rows, bool), jnp.bool_(True), _rows_of(cache, jnp.repeat(jnp.arange(rows), width)),
     )  # fmt: skip
     state = _extended(state, jnp.repeat(logits, width, axis=0), search)
@@ -185,7 +198,7 @@ def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Sear
         return _extended(state._replace(cache=cache), logits, search)
 
     state = jax.lax.while_loop(lambda state: state.goes_on, step, state)
-    return Continued(state.ended_ids[:, 0], state.ended_scores[:, 0])
+    return Continued(state.ended_ids[:, 0], state.ended_totals[:, 0], state.ended_scores[:, 0])
 
 
 def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Beams:
@@ -193,7 +206,8 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
     vocabulary = logits.shape[1]
-    total = (jax.nn.log_softmax(logits).reshape(rows, width, -1) + state.scores[:, :, None]).reshape(rows, -1)
+    probable = _of_pieces(jax.nn.log_softmax(logits), decoding)
+    total = (probable.reshape(rows, width, -1) + state.scores[:, :, None]).reshape(rows, -1)
     scores, chosen = jax.lax.top_k(total, 2 * width)
     parents, tokens = chosen // vocabulary, (chosen % vocabulary).astype(jnp.int32)
     ids = _of(state.ids, parents).at[:, :, state.number].set(tokens)
@@ -206,6 +220,7 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     candidates = scores / penalty + jnp.where(counts, 0.0, NEVER) + jnp.where(state.may_improve, 0.0, NEVER)[:, None]
     merged = jnp.concatenate([state.ended_scores, candidates], axis=1)
     ended_scores, best = jax.lax.top_k(merged, width)
+    ended_totals = _of(jnp.concatenate([state.ended_totals, scores], axis=1), best)
     ended_ids = _of(jnp.concatenate([state.ended_ids, ids], axis=1), best)
     has_ended = _of(jnp.concatenate([state.has_ended, counts], axis=1), best)
 
@@ -213,7 +228,7 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     may_improve = state.may_improve & (running[:, :1] / penalty > worst).any(1)
     sources = (jnp.arange(rows)[:, None] * width + _of(parents, order)).reshape(-1)
     return _Beams(
-        number, _of(ids, order), running, ended_ids, ended_scores, has_ended, may_improve,
+        number, _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve,
         may_improve.any() & ~ends.all(), _rows_of(state.cache, sources),
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from bert_jax.corpus.files import JsonObject, read_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
+from bert_jax.interop.locate import MODULES, transformer_folder
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
@@ -22,7 +23,6 @@ from bert_jax.prediction.streams import Field
 
 POOLINGS = ("mean", "cls", "pooler")
 COMBINATIONS = ("mean", "sum", "concat")
-_SENTENCE_TRANSFORMERS = "modules.json"
 _MADE_FOR: weakref.WeakKeyDictionary[Engine, JsonObject | None] = weakref.WeakKeyDictionary()
 """The sentence-transformers settings of each loaded model, which are read once and not for every text."""
 
@@ -36,7 +36,8 @@ class Embed:
     """
 
     pooling: str | None = None
-    """"mean": over the text's tokens; "cls": the hidden state of [CLS]; "pooler": the output of the trained pooler."""
+    """"mean": over all tokens, of a static model over those of the text; "cls": the hidden state of [CLS]; "pooler": the output
+    of the trained pooler."""
     layers: tuple[int, ...] = (-1,)
     """0 is the embeddings, N the last layer; negative numbers count from the end."""
     combine: str = "mean"
@@ -56,10 +57,13 @@ class Embed:
             value = getattr(options.question, name)
             if value not in allowed:
                 raise UserError(f"--{name}={value} is unknown: {nearest(str(value), allowed)}; known: {', '.join(allowed)}")
-        if options.question.pooling in ("cls", "pooler") and engine.config.direction == "left_to_right":
-            raise UserError(
-                f"{engine.name} reads from left to right, so its [CLS] sees no text; give --pooling=mean, the mean over the text"
-            )
+        if options.question.pooling in ("cls", "pooler"):
+            causal, static = engine.config.direction == "left_to_right", engine.config.encoder == "static"
+            if causal or static:
+                reason = "has a vector for each token, whatever its text," if static else "reads from left to right,"
+                raise UserError(
+                    f"{engine.name} {reason} so its [CLS] sees no text; give --pooling=mean, the mean over the text"
+                )
         if options.question.pooling == "pooler":
             engine.require("pooler", "pool with it")
         if not self.layers:
@@ -85,8 +89,8 @@ class Embed:
         text, options = values["text"], resolved(self, engine)
         truncate = options.question.truncate
         item = encoded(engine, text, truncate=bool(truncate), longest=options.longest)
-        if not self.words:
-            return text, item, []
+        if not self.words:  # skip-gram trains no vector of [CLS] and [SEP], and without a context the others stay the same
+            return text, Item(item.ids[1:-1]) if engine.config.encoder == "static" else item, []
         # in a text that was cut, more offsets than tokens: `_words` sees from them whether the last word is cut
         return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids)]
 
@@ -179,15 +183,16 @@ def resolved(question: Embed, engine: Engine) -> Resolved:
 def _sentence_transformer(engine: Engine) -> JsonObject | None:
     """The settings {"pooling", "normalise", "longest", "unknown"} of a model directory in the format of sentence-transformers;
     None for other directories. "unknown" lists the settings that are not implemented here; "pooling" is None if there are any."""
-    directory, tokenizer = pathlib.Path(engine.model.source), engine.model.tokenizer
-    if not (directory / _SENTENCE_TRANSFORMERS).is_file():
+    source, tokenizer = pathlib.Path(engine.model.source), engine.model.tokenizer
+    directory = source if (source / MODULES).is_file() else source.absolute().parent
+    if directory != source and transformer_folder(directory) != source.absolute():
         return None
     try:
-        modules = _read(directory / _SENTENCE_TRANSFORMERS)
+        modules = _read(directory / MODULES)
         kinds = {str(module["type"]).rpartition(".")[2]: directory / module["path"] for module in modules}
-        unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
+        unknown = sorted(set(kinds) - {"Transformer", "BERT", "Pooling", "Normalize"})
         modes = _pooling_modes(_read(kinds["Pooling"] / "config.json")) if "Pooling" in kinds else ["no Pooling"]
-        limits = _read_if_there(directory / "sentence_bert_config.json")
+        limits = _read_if_there(source / "sentence_bert_config.json")
         general = _read_if_there(directory / "config_sentence_transformers.json")
         longest = limits.get("max_seq_length") or tokenizer.max_length  # sentence-transformers 6 writes the second one only
         if limits.get("do_lower_case") and not tokenizer.vocabulary.lowercase:
@@ -195,7 +200,7 @@ def _sentence_transformer(engine: Engine) -> JsonObject | None:
         if general.get("default_prompt_name"):
             unknown.append(f"the prompt {general['default_prompt_name']!r}")
     except (AttributeError, KeyError, TypeError) as error:
-        file = directory / _SENTENCE_TRANSFORMERS
+        file = directory / MODULES
         raise UserError(
             f"{file}, or a file that it names, is not in the format of sentence-transformers; copy the model again"
         ) from error

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Int8
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -39,6 +40,19 @@ GROUP_AHEAD = 256
 """The same where items that fill no batch can go to the next group; few, since the first group is made before any is computed."""
 
 
+START, CONTINUATION, NO_PIECE = range(3)
+"""The kinds of rows of the word embeddings: pieces that begin a word, pieces that continue one, and rows without a piece."""
+
+
+def kinds_of_pieces(model: Model) -> Int8[np.ndarray, " V"]:
+    """The kind of every row of the word embeddings. A row has no piece if the table is longer than the vocabulary, or if the
+    vocabulary gives its id to no piece; it is never predicted."""
+    kinds = np.full(model.config.padded_vocab_size, NO_PIECE, np.int8)
+    kinds[: model.tokenizer.size] = np.where(model.tokenizer.continuation_table, CONTINUATION, START)
+    kinds[[i for i, piece in enumerate(model.tokenizer.pieces) if not piece]] = NO_PIECE
+    return kinds
+
+
 class Engine:
     """A model whose parameters are on all local devices; batches are split over the devices by rows.
 
@@ -57,8 +71,7 @@ class Engine:
             self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
-        continues = np.pad(model.tokenizer.continuation_table, (0, model.config.padded_vocab_size - model.config.vocab_size))
-        self._continuation = jax.device_put(continues, self._whole)
+        self._kinds = jax.device_put(kinds_of_pieces(model), self._whole)
         self._waits = devices[0].platform == "cpu" and len(devices) == 1
         self.profile = Profile()
         self.batch_count = 0
@@ -182,7 +195,7 @@ class Engine:
     def _run_batch(self, function: Callable[..., Any], packed: Packed, static: dict[str, Any]) -> tuple[Packed, Any]:
         check_ids(self.config, **{k: packed.arrays[k] for k in ("input_ids", "token_type_ids", "position_ids")})
         batch = {name: jax.device_put(x, self._rows if x.ndim == 2 else self._whole) for name, x in packed.arrays.items()}
-        batch["continuation"] = self._continuation
+        batch["kinds"] = self._kinds
         result = function(self.params, batch, config=self.config, **static)
         return packed, jax.block_until_ready(result) if self._waits else result
 

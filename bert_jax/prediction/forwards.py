@@ -1,6 +1,6 @@
 """The jitted forward passes of the verbs: (parameters, packed batch) -> probabilities, vectors or logits.
 
-A batch holds `Packed.arrays` (`packing.py`) and "continuation" bool [V], the pieces that continue a word.
+A batch holds `Packed.arrays` (`packing.py`) and "kinds" int8 [V], the kind of each piece (`engine.kinds_of_pieces`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bert_jax.heads.head import TaskHead
 from bert_jax.model.bert import Batch, Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining, pretraining_model
-from bert_jax.prediction.engine import compiled
+from bert_jax.prediction.engine import CONTINUATION, NO_PIECE, START, compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
 
@@ -29,13 +29,13 @@ def candidates(
 ) -> tuple[Int[Array, "X {top_k}"], Float[Array, "X {top_k}"]]:
     """The ids of the `top_k` most probable tokens at the query positions, and their probabilities, float32.
 
-    `kind` "any" considers the whole vocabulary, "start" the pieces that begin a word, "continuation" those that continue a word;
-    in each case the softmax is over the whole vocabulary.
+    `kind` "any" considers all pieces, "start" the pieces that begin a word, "continuation" those that continue a word; in each
+    case the softmax is over all rows of the word embeddings, as in transformers, also those without a piece.
     """
     probabilities = jax.nn.softmax(masked_logits(params, batch, config))
-    continues = batch["continuation"][None]
-    if kind != "any":
-        probabilities = jnp.where(continues == (kind == "continuation"), probabilities, 0.0)
+    kinds = batch["kinds"][None]
+    fits = {"any": kinds != NO_PIECE, "start": kinds == START, "continuation": kinds == CONTINUATION}[kind]
+    probabilities = jnp.where(fits, probabilities, 0.0)
     best, ids = jax.lax.top_k(probabilities, top_k)
     return ids, best
 

@@ -67,8 +67,8 @@ class Generate:
                 f"--beams={self.beams} searches the most probable text, and --temperature, --top-k and --top-p draw one; leave "
                 "out the beams or the others"
             )
-        if 2 * self.beams > engine.config.vocab_size:
-            raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.config.vocab_size:,}")
+        if 2 * self.beams > engine.model.tokenizer.size:
+            raise UserError(f"--beams={self.beams} must be at most half of the vocabulary's {engine.model.tokenizer.size:,}")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
         """(the text of a record, [CLS] and its tokens). Raises UserError for a text that leaves no room for the new tokens."""
@@ -100,7 +100,7 @@ class Generate:
         tokenizer = engine.model.tokenizer
         decoding = Decoding(
             end_id=tokenizer.sep_id, pad_id=tokenizer.pad_id, sample=self.sample, top_k=self.top_k or 0,
-            nucleus=self.top_p is not None, beams=self.beams,
+            nucleus=self.top_p is not None, beams=self.beams, pieces=tokenizer.size,
         )  # fmt: skip
         knobs = Knobs(self.tokens, self.temperature or 1.0, 1.0 if self.top_p is None else self.top_p)
         rows = engine.mesh.size * power_of_two(-(-len(items) // engine.mesh.size))
@@ -116,8 +116,14 @@ class Generate:
         prompts = Prompts(engine.on_devices(ids), engine.on_devices(real), keys)
         found = jax.device_get(continued(engine.params, prompts, knobs, config=engine.config, decoding=decoding, room=room))
         engine.batch_count += 1
-        each = zip(items, found.ids[:, : self.tokens], found.log_probability, strict=False)
-        return [_answer(engine, item, new, float(score)) for item, new, score in each]
+        answers = []
+        for row, item in enumerate(items):
+            answer = _answer(engine, item, found.ids[row, : self.tokens])
+            answer["log_probability"] = float(found.log_probability[row])
+            if found.score is not None:
+                answer["score"] = float(found.score[row])
+            answers.append(answer)
+        return answers
 
     def as_text(self, answer: JsonObject) -> str:
         """The text with its continuation."""
@@ -128,7 +134,7 @@ class Generate:
         return answer
 
 
-def _answer(engine: Engine, item: Item, new: Int[np.ndarray, " N"], score: float) -> JsonObject:
+def _answer(engine: Engine, item: Item, new: Int[np.ndarray, " N"]) -> JsonObject:
     tokenizer = engine.model.tokenizer
     ends = np.flatnonzero(new == tokenizer.sep_id)
     ids = new[: ends[0]].tolist() if len(ends) else new.tolist()
@@ -136,5 +142,4 @@ def _answer(engine: Engine, item: Item, new: Int[np.ndarray, " N"], score: float
         "continued": tokenizer.decode([*item.ids[1:], *ids]),
         "tokens": tokenizer.tokens(ids),
         "ended": bool(len(ends)),
-        "log_probability": score,
     }

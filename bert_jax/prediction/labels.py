@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
-from bert_jax.tasks.entity_scores import as_tags, entities
+from bert_jax.tasks.entity_scores import as_tags, entities, is_tag
 from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, best_spans
 from bert_jax.tasks.windows import Window, most_context, window_starts, windows
 
@@ -46,6 +47,17 @@ def logits_of(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[Flo
     return engine.run(forwards.label_logits, items, head.results_per, head=head)
 
 
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?[0-9]+([.][0-9]+)?", text) is not None
+
+
+def _seems_a_label(text: str, last: str, first: str) -> str:
+    return (
+        f"{shortened(text)} seems to be a label, not a {last}, and the model must not read it; leave the label out, or give JSON "
+        f"with {first!r} and {last!r}"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Classify:
     """The label of a text or a pair, with the probability of every label; the value, if the head is a regression."""
@@ -60,7 +72,21 @@ class Classify:
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, Item]:
         """(the texts of a record, their tokens)."""
         shown = {name: text for name, text in values.items() if text is not None}
+        if "text_b" in shown and engine.model.of_pairs is False:
+            texts = f"{shortened(shown['text'], 30)} and {shortened(shown['text_b'], 30)}"
+            raise UserError(
+                f"two texts, {texts}, but {engine.name} was trained on single texts; give one text, without its label"
+            )
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
+
+    def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
+        """A sentence about a line whose second text seems to be a label, which the model would read; None for other lines."""
+        second, labels = values.get("text_b"), engine.model.head.labels if engine.model.head else ()
+        if not second or engine.model.of_pairs is False:  # the latter is an error of `prepare`
+            return None
+        known = {label.casefold() for label in labels}
+        one_word = engine.model.of_pairs is None and re.fullmatch(r"[\w-]+", second)
+        return _seems_a_label(second, "text_b", "text") if second.casefold() in known or _is_number(second) or one_word else None
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
         """The label of each record and its probability, or the value of a regression."""
@@ -134,6 +160,18 @@ class Tag:
             ids, firsts, _ = tokenizer.encode_words(words)
         items, labelled = _windows_of_words(ids, firsts, engine.config.max_position - 2, tokenizer.cls_id, tokenizer.sep_id)
         return _Tagged(text, words, spans, items, labelled)
+
+    def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
+        """A sentence about a line that seems to hold a word and its tag, as in a file for training; None for other lines."""
+        labels = {label for label in head_of(engine, TokenHead).labels if any(map(str.isalpha, label))}
+        parts = values["words"] if self.words else values["text"].split()
+        stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
+        if len(parts) > 1 and parts[-1] in labels and stated:
+            return (
+                f"{shortened(parts[-1])} seems to be the tag of a word, which is no part of the text; give a sentence per line, "
+                'or JSON with "words"'
+            )
+        return None
 
     def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[JsonObject]:
         """The tag of each word with its probability, and the entities of the tags."""
@@ -310,6 +348,13 @@ class Choose:
         if len(values["choices"]) < 2:
             raise UserError(f"{len(values['choices'])} choice for {shortened(values['prompt'])}; give two or more")
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
+
+    def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
+        """A sentence about a line whose last choice seems to be the number of the right one; None for other lines."""
+        *others, last = values["choices"]
+        if _is_number(last) and others and not any(map(_is_number, others)):
+            return _seems_a_label(last, "choices", "prompt")
+        return None
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, list[Item]]]) -> list[JsonObject]:
         """The most probable choice of each record, and the probabilities of all choices."""

@@ -70,8 +70,8 @@ class FillMask:
         """Raises UserError if the model has no MLM head, or an option is out of range."""
         engine.require_direction("both", "fill a [MASK]")
         engine.require("mlm_head", "fill a [MASK]")
-        if not 1 <= self.top_k <= engine.config.vocab_size:
-            raise UserError(f"--top-k={self.top_k} must be between 1 and the vocabulary's {engine.config.vocab_size:,}")
+        if not 1 <= self.top_k <= engine.model.tokenizer.size:
+            raise UserError(f"--top-k={self.top_k} must be between 1 and the vocabulary's {engine.model.tokenizer.size:,}")
         if not 1 <= self.pieces <= 8:
             raise UserError(f"--pieces={self.pieces} must be between 1 and 8")
 

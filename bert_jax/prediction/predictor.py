@@ -56,7 +56,8 @@ class Predictor:
         return self.ask(Score(**options), _each("text", texts))
 
     def generate(self, texts: Sequence[str], **options: Any) -> list[JsonObject]:
-        """For each text {"continued": the text with its continuation, "tokens", "ended", "log_probability", ...}."""
+        """For each text {"continued": the text with its continuation, "tokens", "ended", "log_probability", ...}; with beams also
+        the "score" that they were compared by, the log-probability per token."""
         return self.ask(Generate(**options), _each("text", texts))
 
     def embed(self, texts: Sequence[str], **options: Any) -> Float32[np.ndarray, "texts I"]:

@@ -1,31 +1,38 @@
-"""Reads the records that a verb of `python -m bert_jax.predict` answers, from any length of input in constant memory.
+"""Reads the records that a command such as `python -m bert_jax.predict` answers, from any length of input in constant memory.
 
-A line of text is one record, its fields separated by TABs; a line of JSON is one object with the fields by name. Blank lines
-are skipped unless the caller needs a record for every line. A line that cannot be read is a record with a problem; the lines
-after it are read.
+A line of text is one record, its fields separated by TABs; a line of JSON is one object with the fields by name; a row of a table
+(CSV, TSV, Parquet) has the fields in columns of their names. Blank lines are skipped unless the caller needs a record for every
+line. A line that cannot be read is a record with a problem; the lines after it are read.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import gzip
+import csv
+import io
+import itertools
 import json
 import os
 import pathlib
+import re
 import stat
 import sys
 import threading
+import time
 import weakref
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, NoReturn, TextIO
+from typing import IO, Any, NoReturn, TextIO, TypeAlias
 
 from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import fetched
-from bert_jax.tasks.readers.tables import is_utf8
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, compression, damage, open_packed, recognise
+from bert_jax.tasks.examples import QuestionExample
+from bert_jax.tasks.readers.squad import read_squad
+from bert_jax.tasks.readers.tables import is_utf8, split_lines
 
 MOST_BYTES = 64 << 20
 """A longer line is a record with a problem, so that a file without line ends does not fill the memory."""
@@ -33,9 +40,43 @@ READ_AHEAD_BYTES = 32 << 20
 """The reading thread stops when the records that wait reach this size."""
 COUNTED_BYTES = 1 << 30
 """The lines of a larger file are not counted, so there is no estimate of the time left."""
-_File = IO[bytes] | gzip.GzipFile
+DELIMITERS = ",;\t|"
+"""Those of a table, in the order in which they are tried."""
+TAB_TABLES = (".tsv", ".tab")
+JSON_LINES = (".jsonl", ".ndjson")
+COLUMN_FILES = (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".bilou")
+USUAL_COLUMNS = frozenset(
+    (
+        "id",
+        "idx",
+        "index",
+        "text",
+        "text_a",
+        "text_b",
+        "sentence",
+        "sentence1",
+        "sentence2",
+        "question",
+        "question1",
+        "question2",
+        "premise",
+        "hypothesis",
+        "context",
+        "answer",
+        "label",
+        "labels",
+        "score",
+        "target",
+        "words",
+        "tags",
+        "review",
+        "title",
+    )
+)
+"""A first line of such words names columns, in the data sets of GLUE and others."""
+WRITER_SECONDS = 10.0
+"""How long a pipe that nothing writes to is waited for."""
 _BOM = b"\xef\xbb\xbf"
-_PACKED = {b"\x1f\x8b": "gzip", b"BZh91AY&SY": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +88,7 @@ class Field:
     optional: bool = False  # the value may be absent, and is None then
     number: bool = False  # the value is a number of characters; only JSON records can hold it
     words: bool = False  # with `many`: white space separates the texts in a line without TABs
+    whole: bool = False  # the only field, of blank lines too: the value is the line as it is, and only an empty one is blank
 
 
 @dataclass(frozen=True)
@@ -60,6 +102,7 @@ class Record:
     problem: str | None = None
     blank: bool = False  # a blank line
     size: int = 0  # in bytes
+    divided: bool = False  # a line of text whose fields were found by their order, not by their names
 
 
 @dataclass(frozen=True)
@@ -75,6 +118,53 @@ class Records:
         return self.source
 
 
+@dataclass(frozen=True)
+class _Form:
+    """How the lines of a file are read."""
+
+    jsonl: bool = False  # every line is a JSON object
+    blank_lines: bool = False  # a blank line is a record too
+    named: str | None = (
+        None  # the suffix of a file whose content is recognised; "" for standard input; None: lines, whatever they hold
+    )
+    columns: Mapping[str, Sequence[str] | str] = field(
+        default_factory=dict
+    )  # field -> its column in a table, where the names differ
+    path: pathlib.Path | None = None  # of a regular file, for formats that are not read line by line
+
+
+def read_texts(
+    texts: Sequence[str],
+    input_path: str | None,
+    fields: Sequence[Field],
+    *,
+    jsonl: bool = False,
+    blank_lines: bool = False,
+    columns: Mapping[str, Sequence[str] | str] | None = None,
+    stdin: TextIO | None = None,
+) -> Records:
+    """As `read_records`, for the texts of a person, who may give a table, a list of JSON or the name of a file.
+
+    - `.csv` and `.parquet` hold a table whose columns have the names of the fields, or those of `columns` (field -> column, read
+      when the first record is). So do `.tsv` and other text whose first line names the columns. Other columns are in
+      `Record.rest`. In a `.tsv` without names, TABs separate the fields in their order.
+    - `.json`, and text that begins as JSON, hold JSON objects, one per line or in one list.
+
+    Raises UserError for texts that are names of files, for a table without the columns, for a file of annotated words
+    (`.conllu`), and for a pipe that nothing writes to.
+    """
+    if not input_path:
+        check_not_files(texts)
+    suffix = "" if not input_path or input_path == "-" else _suffix(input_path)
+    if suffix in COLUMN_FILES:
+        raise UserError(
+            f"--input={input_path} holds annotated words, one per line, but a text is expected on each line; write the texts to "
+            "another file, one per line"
+        )
+    form = _Form(jsonl, blank_lines, suffix, {} if columns is None else columns)
+    return _records(texts, input_path, fields, form, stdin)
+
+
 def read_records(
     texts: Sequence[str],
     input_path: str | None,
@@ -86,31 +176,62 @@ def read_records(
 ) -> Records:
     """The records of `texts`, else of the file `input_path` ("-": standard input), else of `stdin` (default: sys.stdin).
 
-    A file is opened at once, so that a misspelt path is reported before the model is loaded. `.gz` is decompressed; `.jsonl` and
-    `.jsonl.gz` hold JSON, and with `jsonl` every input does. With `blank_lines` a blank line is a record too, except at a
-    terminal. Raises UserError for both texts and a file, for no input, and for a file that cannot be read; the latter also while
-    the records are iterated over.
+    A file is opened at once, so that a misspelt path is reported before the model is loaded. A compressed file is decompressed,
+    by its name (`formats.COMPRESSIONS`); `.jsonl`, compressed or not, holds JSON, and with `jsonl` every input does. With
+    `blank_lines` a blank line is a record too, except at a terminal. Raises UserError for both texts and a file, for no input,
+    and for a file that cannot be read; the latter also while the records are iterated over.
     """
+    return _records(texts, input_path, fields, _Form(jsonl, blank_lines), stdin)
+
+
+def _records(texts: Sequence[str], input_path: str | None, fields: Sequence[Field], form: _Form, stdin: TextIO | None) -> Records:
     if texts and input_path:
         raise UserError("both texts and --input are given; give the texts as arguments, or --input=FILE, not both")
     if texts:
         arguments = list(_argument_records(texts, fields))
         return Records(iter(arguments), count=lambda: len(arguments))
-    if input_path and input_path != "-":
+    if input_path and input_path not in ("-", "/dev/stdin"):
         path = fetched(input_path, "--input")
         file = _open(input_path if path == pathlib.Path(input_path) else str(path))
-        jsonl = jsonl or path.name.removesuffix(".gz").endswith(".jsonl")
-        read = _file_records(file, input_path, fields, jsonl, blank_lines)
-        return Records(read, count=lambda: _count_lines(path), file=_regular(file))
+        regular = _regular(file)
+        form = replace(form, jsonl=form.jsonl or _suffix(path.name) in JSON_LINES, path=path if regular else None)
+        read = _file_records(file, input_path, fields, form)
+        return Records(read, count=lambda: _count_lines(path), file=regular)
     stdin = stdin or sys.stdin
     if stdin is None:
         raise UserError("there is no text: standard input is closed; give texts as arguments, or --input=FILE")
     if stdin.isatty():
-        line = "JSON object" if jsonl else " TAB ".join(f.name for f in fields if not f.number)
+        line = "JSON object" if form.jsonl else " TAB ".join(f.name for f in fields if not f.number)
         print(f"type one {line} per line; end with Ctrl-D", file=sys.stderr)
     typed, own = stdin.isatty(), _own(stdin)
-    read = _file_records(own, "standard input", fields, jsonl, blank_lines and not typed)
-    return Records(read, typed=typed, file=_regular(own))
+    form = replace(form, blank_lines=form.blank_lines and not typed, named=None if typed else form.named)
+    return Records(_file_records(own, "standard input", fields, form), typed=typed, file=_regular(own))
+
+
+def _suffix(path: str) -> str:
+    """The suffix of a file's name in lower case, that of the content for a compressed file."""
+    return pathlib.PurePath(bare_name(pathlib.PurePath(path).name.lower())).suffix
+
+
+def check_not_files(texts: Sequence[str]) -> None:
+    """Raises UserError where all `texts` are names of existing files, or one is that has the form of a file's name."""
+    files = [text for text in texts if _is_file(text)]
+    named = [text for text in files if "/" in text or pathlib.PurePath(text).suffix]
+    if files and (named or len(files) == len(texts)):
+        first = (named or files)[0]
+        raise UserError(
+            f"{first} is the name of a file, and not read as a text; read it with --input={first}, or if it is meant as a text, "
+            "give it on standard input"
+        )
+
+
+def _is_file(text: str) -> bool:
+    """Whether `text` is the path of a file or a pipe, or of a directory by a path with a slash."""
+    try:
+        mode = pathlib.Path(text).stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISDIR(mode) or "/" in text
 
 
 def in_groups(records: Iterable[Record], size: int, *, wait: float = 0.2) -> Iterator[list[Record]]:
@@ -180,11 +301,79 @@ class _ReadAhead:
                 self._changed.notify_all()
 
 
-def _open(path: str) -> _File:
+def check_whole_file(path: str, flag: str) -> None:
+    """Raises UserError where `path` is standard input or a pipe, for a command that reads its file several times."""
+    with contextlib.suppress(OSError, ValueError):
+        if path in ("-", "/dev/stdin") or stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
+            raise UserError(f"{flag}={path} is a pipe, and this file is read several times; write it to a file, and name that")
+
+
+def _open(path: str) -> IO[bytes]:
+    file = _open_pipe(path) or path
     try:
-        return gzip.open(path, "rb") if path.endswith(".gz") else pathlib.Path(path).open("rb")
-    except OSError as error:
+        _check_device(path)
+        return open_packed(file, path)
+    except UNREADABLE as error:
         _unreadable(path, error)
+
+
+def _check_device(path: str) -> None:
+    """Raises UserError for a device without an end, such as /dev/zero; a terminal and /dev/null have one."""
+    if stat.S_ISCHR(pathlib.Path(path).stat().st_mode) and not pathlib.Path(path).samefile(os.devnull):
+        with pathlib.Path(path).open("rb", buffering=0) as device:
+            if not device.isatty():
+                raise UserError(f"--input={path} is a device, not a file of texts; name a file")
+
+
+class _Pipe(io.RawIOBase):
+    """A named pipe open for reading, whose first bytes were read when it was opened."""
+
+    def __init__(self, descriptor: int, first: bytes):
+        self._descriptor, self._first = descriptor, first
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._first[: len(buffer)] or os.read(self._descriptor, len(buffer))
+        self._first = self._first[len(part) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+
+def _open_pipe(path: str) -> IO[bytes] | None:
+    """The file `path` if it is a pipe, else None. Raises UserError for a named pipe without a writer: opening it would wait for
+    ever, without a word."""
+    try:
+        if not stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return None  # the error of opening it is reported
+    named = "pipe:[" not in os.path.realpath(path)  # that of a shell, <(zcat FILE), has a writer from the start
+    last = time.monotonic() + WRITER_SECONDS
+    first = b""
+    try:
+        while not (first := os.read(descriptor, 1 << 16)) and named:  # nothing was read: there is no writer
+            if time.monotonic() > last:
+                os.close(descriptor)
+                raise UserError(
+                    f"--input={path} is a pipe that no program has written to for {WRITER_SECONDS:g} seconds; start the program "
+                    "that writes to it, or give a file"
+                )
+            time.sleep(0.02)
+    except BlockingIOError:  # there is a writer, which has not written yet
+        pass
+    os.set_blocking(descriptor, True)
+    return io.BufferedReader(_Pipe(descriptor, first))
 
 
 def _unreadable(path: str, error: Exception) -> NoReturn:
@@ -194,7 +383,8 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
         raise UserError(f"--input={missing_path(path)} cannot be read: {reason}; name an existing file") from error
     if reason:
         raise UserError(f"{name} cannot be read: {reason}; name a text file that you may read") from error
-    raise UserError(f"{name} cannot be read: it is not a whole gzip file ({error}); copy or make it again") from error
+    fault = damage(path, error) or f"damaged ({error})"
+    raise UserError(f"{name} cannot be read: it is {fault}; copy or make it again") from error
 
 
 def _regular(file: Any) -> os.stat_result | None:
@@ -214,48 +404,274 @@ def _own(stdin: TextIO) -> IO[bytes]:
         return stdin.buffer
 
 
-def _file_records(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
-    records = _read(file, name, fields, jsonl, blank_lines)
+def _file_records(file: IO[bytes], name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
+    records = _read(file, name, fields, form)
     weakref.finalize(records, file.close).atexit = False  # for a generator that is never started, whose `with` does not run
     return records
 
 
-def _read(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_lines: bool) -> Iterator[Record]:
-    parse = _json_record if jsonl else _text_record
-    only = fields[0].name if len(fields) == 1 and not (jsonl or fields[0].many or fields[0].number) else None
+def _read(file: IO[bytes], name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
     try:
         with file:
-            for number, line in enumerate(_lines(file), 1):
-                place = f"{name}, line {number}: "
-                if number == 1:
-                    _check_first(name, line, fields, jsonl)
-                text, problem = _decoded(line)
-                if problem:
-                    yield Record(number, place, problem=problem, size=len(line))
-                elif only and (stripped := text.strip()):  # what `parse` gives, in a quarter of its time: 8 us a line
-                    yield Record(number, place, {only: stripped}, size=len(line))
-                elif text and not text.isspace():
-                    yield replace(parse(number, place, text, fields), size=len(line))
-                elif blank_lines:
-                    yield Record(number, place, blank=True, size=len(line))
-    except (OSError, EOFError, zlib.error) as error:
+            head = file.peek(HEAD_BYTES) if isinstance(file, io.BufferedReader) else b""
+            numbered = enumerate(_lines(file), 1)
+            begin: list[tuple[int, bytes]] = []
+            for line in numbered:
+                begin.append(line)
+                if not line[1].removeprefix(_BOM).isspace():
+                    break
+            first = begin[-1][1] if begin else b""
+            read = _reader(form, first, fields)
+            found = None if read is _read_parquet else recognise((head or first)[:HEAD_BYTES], name)
+            if found:
+                raise UserError(f"{name} {found.what}, not text; {found.remedy}")
+            yield from read(itertools.chain(begin, numbered), name, fields, form)
+    except UNREADABLE as error:
         _unreadable(name, error)
 
 
-def _check_first(name: str, line: bytes, fields: Sequence[Field], jsonl: bool) -> None:
-    """Raises UserError for a compressed file, and warns if lines look like JSON but are read as text."""
-    if packing := next((packing for first, packing in _PACKED.items() if line.startswith(first)), None):
-        remedy = "give it a name that ends in .gz, or decompress it first" if packing == "gzip" else "decompress it first"
-        raise UserError(f"{name} is compressed with {packing}; {remedy}")
-    if jsonl or not line.startswith(b"{"):
-        return
+def _reader(form: _Form, first: bytes, fields: Sequence[Field]) -> Callable[..., Iterator[Record]]:
+    """The function that reads a file with this first line that is not blank."""
+    if form.jsonl or form.named is None:
+        return _read_lines
+    if first.startswith(b"PAR1"):
+        return _read_parquet
+    first = first.removeprefix(_BOM).strip()
+    if form.named == ".json" or first.startswith(b"{") or re.match(rb'\[\s*($|[\[{"])', first):
+        return _read_json
+    if form.named == ".csv" or _names_columns(first.decode("utf-8", "replace"), fields, form):
+        return _read_table
+    return _read_lines
+
+
+Lines: TypeAlias = Iterator[tuple[int, bytes]]
+"""The lines of a file with their numbers from 1."""
+
+
+def _read_lines(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
+    parse = _json_record if form.jsonl else _text_record
+    only = fields[0].name if len(fields) == 1 and not (form.jsonl or fields[0].many or fields[0].number) else None
+    whole = fields[0].name if fields[0].whole else None
+    divided = form.named in TAB_TABLES
+    for number, line in lines:
+        place = f"{name}, line {number}: "
+        text, problem = _decoded(line)
+        if problem:
+            yield Record(number, place, problem=problem, size=len(line))
+        elif whole:
+            for i, part in enumerate(split_lines(text) if number == 1 else [text.removesuffix("\n").removesuffix("\r")]):
+                # line ends of old Macs: the whole file is one line
+                at = Record(number + i, f"{name}, line {number + i}: " if i else place, size=len(part))
+                yield replace(at, values={whole: part}) if part else replace(at, blank=True)
+        elif only and (stripped := text.strip()):  # what `parse` gives, in a quarter of its time: 8 us a line
+            problem = None
+            if divided and (parts := stripped.count("\t")):
+                problem = f"{parts + 1} texts between TABs, more than the 1 of {only}; name the columns in the first line"
+            yield Record(number, place, {only: stripped}, problem=problem, size=len(line), divided=True)
+        elif text and not text.isspace():
+            yield replace(parse(number, place, text, fields, form.columns), size=len(line), divided=not form.jsonl)
+        elif form.blank_lines:
+            yield Record(number, place, blank=True, size=len(line))
+
+
+def _read_json(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
+    """The records of JSON objects, one per line or all in one list; of text that only begins as JSON, its lines."""
+    number, first = next(lines)
+    begun = [(number, first)]
+    while first.removeprefix(_BOM).isspace():
+        number, first = next(lines)
+        begun.append((number, first))
     with contextlib.suppress(ValueError):
-        found = [field.name for field in fields if field.name in parse_json(line)]
-        if found:
-            print(f"{name} is read as text, but its first line is JSON with {found[0]!r}; --jsonl reads JSON", file=sys.stderr)
+        if isinstance(parse_json(first.decode("utf-8-sig")), dict):
+            rest = next(lines, None)
+            if rest or form.named != ".json":
+                yield from _read_lines(
+                    itertools.chain(begun, [rest] if rest else [], lines), name, fields, replace(form, jsonl=True)
+                )
+                return
+    size = len(first)
+    for line in lines:
+        begun.append(line)
+        size += len(line[1])
+        if size > MOST_BYTES:
+            break
+    try:
+        if size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+        content = parse_json(b"".join(line for _, line in begun).decode("utf-8-sig"), strict=True)
+    except ValueError as error:
+        if form.named == ".json":
+            raise UserError(f"{name} is not read as JSON ({error}); give JSON lines, one object per line, as a .jsonl") from error
+        yield from _read_lines(itertools.chain(begun, lines), name, fields, form)
+        return
+    if isinstance(content, dict) and "data" in content and {"question", "context"} <= {f.name for f in fields} and form.path:
+        for i, example in enumerate(read_squad(form.path, say=lambda message: None), 1):
+            yield _record(i, f"{name}, question {i}: ", {"id": example.id, **_asked(example)}, fields)
+        return
+    if isinstance(content, dict) and all(form.columns.get(f.name, f.name) in content or f.optional for f in fields):
+        content = [content]
+    if not isinstance(content, list):
+        kind = f"one object, with {', '.join([*content][:5])}" if isinstance(content, dict) else "no list"
+        raise UserError(f"{name} holds {kind}; give a list of objects with {fields[0].name!r}, or such an object per line")
+    required = [f.name for f in fields if not f.optional]
+    for i, item in enumerate(content, 1):
+        item = {required[0]: item} if isinstance(item, str) and len(required) == 1 and not fields[0].many else item
+        yield _object_record(i, f"{name}, item {i}: ", item, fields, form.columns)
 
 
-def _lines(file: _File) -> Iterator[bytes]:
+def _asked(example: QuestionExample) -> JsonObject:
+    return {"question": example.question, "context": example.context}
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    """The cells of a line that names columns, without quotes and surrounding blanks."""
+    return [cell.strip().strip('"').strip() for cell in line.strip("\r\n").split(delimiter)]
+
+
+def _names_columns(line: str, fields: Sequence[Field], form: _Form) -> bool:
+    """Whether a first line is that of a table: it has the names of the required fields, and others."""
+    for delimiter in "\t" if form.named in TAB_TABLES else DELIMITERS:
+        names = [cell.casefold() for cell in _cells(line, delimiter)]
+        if len(names) == 1 and form.named not in TAB_TABLES:
+            continue
+        if _columns(names, fields, form.columns) is not None or (len(names) > 1 and USUAL_COLUMNS.issuperset(names)):
+            return True
+    return False
+
+
+def _columns(
+    names: Sequence[str], fields: Sequence[Field], columns: Mapping[str, Sequence[str] | str]
+) -> dict[str, tuple[int, ...]] | None:
+    """Field -> the numbers of its columns among `names`; None if a required field has none."""
+    found: dict[str, tuple[int, ...]] = {}
+    for f in fields:
+        stated = columns.get(f.name, f.name)
+        wanted = [stated] if isinstance(stated, str) else stated
+        for some in (wanted, [f.name]):
+            if all(name.casefold() in names for name in some):
+                found[f.name] = tuple(names.index(name.casefold()) for name in some)
+                break
+        else:
+            if not f.optional:
+                return None
+    return found
+
+
+def _read_table(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
+    """The rows of a table whose first line names the columns. Raises UserError if a required field has no column."""
+    problem: str | None = None  # of the lines of a row,
+    first = size = 0  # their first one's number, and their bytes
+
+    def text() -> Iterator[str]:
+        nonlocal problem, first, size
+        for number, line in lines:
+            decoded, own = _decoded(line)
+            problem, first, size = problem or own, first or number, size + len(line)
+            yield decoded or ("?" if own else "\n")
+
+    rest = text()
+    header = next(line for line in rest if not line.isspace())
+    if re.fullmatch(r"sep=.\s*", header):  # Excel's line
+        header = next(rest, "")
+    if problem:
+        raise UserError(f"{name}, line {first}: {problem}")
+    delimiters = "\t" if form.named in TAB_TABLES else DELIMITERS
+    folded = {delimiter: [cell.casefold() for cell in _cells(header, delimiter)] for delimiter in delimiters}
+    delimiter = next((d for d in delimiters if _columns(folded[d], fields, form.columns) is not None), None)
+    if delimiter is None:
+        delimiter = max(delimiters, key=lambda d: len(folded[d]))
+        known = set(folded[delimiter])
+        required = [form.columns.get(f.name, f.name) for f in fields if not f.optional]
+        missing = next(n for n in (x if isinstance(x, str) else x[0] for x in required) if n.casefold() not in known)
+        raise UserError(
+            f"{name} is read as a table, and its first line names no column {missing!r} (it is {header.strip()[:60]!r}); name "
+            f"the column {missing}, or give the texts as JSON lines or one per line in a .txt"
+        )
+    names = _cells(header, delimiter)
+    columns = _columns(folded[delimiter], fields, form.columns) or {}
+    quoted = delimiter != "\t" or form.named == ".csv"
+    csv.field_size_limit(max(csv.field_size_limit(), 2 * MOST_BYTES))  # a limit of the whole process, so it is never lowered
+    rows = csv.reader(rest, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=quoted)
+    while True:
+        problem, first, size = None, 0, 0
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise UserError(
+                f"{name}, line {first}: the quotes of this row do not match ({error}); double a quote inside quotes"
+            ) from error
+        if row is None:
+            return
+        place = f"{name}, line {first}: "
+        if not any(cell.strip() for cell in row):
+            if form.blank_lines:
+                yield Record(first, place, blank=True, size=size)
+            continue
+        if not problem and len(row) != len(names):
+            problem = f"{counted(len(row), 'column')}, not the {len(names)} of {', '.join(names)}"
+        if problem:
+            yield Record(first, place, problem=problem, size=size)
+            continue
+        used = {i for some in columns.values() for i in some}
+        given: JsonObject = {f.name: _cell_value(f, [row[i] for i in columns[f.name]]) for f in fields if f.name in columns}
+        given |= {column: cell for i, (column, cell) in enumerate(zip(names, row, strict=True)) if i not in used}
+        yield replace(_record(first, place, given, fields), size=size)
+
+
+def _cell_value(of: Field, cells: Sequence[str]) -> Any:
+    """The value of a field in the cells of its columns; None for an empty cell of an optional field."""
+    cell = cells[0].strip()
+    if of.optional and not cell:
+        return None
+    if of.number:
+        return int(float(cell)) if re.fullmatch(r"[0-9]{1,15}(\.0+)?", cell) else cell
+    if not of.many:
+        return cell
+    if len(cells) > 1:
+        return [text.strip() for text in cells]
+    if cell.startswith("["):
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return list(ast.literal_eval(cell))
+    return cell.split() if of.words and not cell.startswith("[") else cell
+
+
+def _read_parquet(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
+    """The rows of a Parquet file. Raises UserError for a damaged one, and if a required field has no column."""
+    if form.path is None:
+        raise UserError(f"{name} is a Parquet file, which cannot be read from a pipe; name the file with --input=FILE")
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(form.path)
+        names = [column.casefold() for column in file.schema_arrow.names]
+        columns = _columns(names, fields, form.columns)
+        if columns is None:
+            shown = ", ".join(file.schema_arrow.names[:8])
+            missing = next(f.name for f in fields if not f.optional and f.name not in names)
+            raise UserError(f"{name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines")
+        number = 0
+        for batch in file.iter_batches(1024):
+            for row in batch.to_pylist():
+                number += 1
+                values = list(row.items())
+                used = {i for some in columns.values() for i in some}
+                given = {f: [values[i][1] for i in some] if len(some) > 1 else values[some[0]][1] for f, some in columns.items()}
+                given |= {column: value for i, (column, value) in enumerate(values) if i not in used and _is_json(value)}
+                yield _record(number, f"{name}, row {number}: ", given, fields)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{name} cannot be read as Parquet ({str(error).splitlines()[0]}); copy or make it again") from error
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
     """The lines of a file; of a longer line, the first MOST_BYTES."""
     while line := file.readline(MOST_BYTES):
         rest = line
@@ -288,7 +704,9 @@ def _argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator
         yield _text_record(number, f"text {number}: " if len(texts) > 1 else "", text, fields)
 
 
-def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) -> Record:
+def _text_record(
+    number: int, place: str, text: str, fields: Sequence[Field], columns: Mapping[str, Sequence[str] | str] | None = None
+) -> Record:
     texts = [f for f in fields if not f.number]
     if len(texts) == 1 and not texts[0].many:
         parts = [text]
@@ -316,13 +734,27 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
     return _record(number, place, given, fields)
 
 
-def _json_record(number: int, place: str, text: str, fields: Sequence[Field]) -> Record:
+def _json_record(
+    number: int, place: str, text: str, fields: Sequence[Field], columns: Mapping[str, Sequence[str] | str] | None = None
+) -> Record:
     try:
         given = parse_json(text, strict=True)
     except ValueError as error:
         return Record(number, place, problem=f"not JSON ({error}): {text[:60].strip()!r}")
+    return _object_record(number, place, given, fields, columns or {})
+
+
+def _object_record(
+    number: int, place: str, given: Any, fields: Sequence[Field], columns: Mapping[str, Sequence[str] | str]
+) -> Record:
+    """The record of a JSON value, an object; a field that it lacks may have the name of its column."""
     if not isinstance(given, dict):
         return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {fields[0].name!r}")
+    for name, stated in columns.items():
+        some = [stated] if isinstance(stated, str) else stated
+        if name not in given and all(column in given for column in some) and any(f.name == name for f in fields):
+            values = [given[column] for column in some]
+            given = {name: values if len(some) > 1 else values[0], **{k: v for k, v in given.items() if k not in some}}
     return _record(number, place, given, fields)
 
 
@@ -357,7 +789,7 @@ def _problem(of: Field, given: JsonObject) -> str | None:
 
 def _count_lines(path: pathlib.Path) -> int | None:
     """The number of lines of a file; None if it is compressed, no regular file, or larger than COUNTED_BYTES."""
-    if path.suffix == ".gz" or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
+    if compression(path.name) or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
         return None
     count, last = 0, b""
     with path.open("rb") as file:

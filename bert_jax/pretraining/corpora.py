@@ -28,14 +28,16 @@ class Corpora:
 
 
 def check_corpus(experiment: PretrainingExperiment, train: Corpus, heldout: Corpus) -> None:
-    """Raises UserError unless corpus and model have the same vocabulary size, and examples can be built from both splits."""
+    """Raises UserError unless corpus and model have the same vocabulary size, and examples can be built from both splits. A model
+    that training starts from may have more rows of word embeddings than its vocabulary has pieces (`pretraining_start` compares
+    the vocabularies)."""
     size, asked = train.vocabulary.size, experiment.model.vocab_size
-    if size != asked and experiment.init_from:
+    if size > asked and experiment.init_from:
         raise UserError(
             f"config.init_from={experiment.init_from} has a vocabulary of {counted(asked, 'entry')}, and that of the corpus "
             f"{train.directory} has {size:,}; build the corpus with --vocab={experiment.init_from}"
         )
-    if size != asked:
+    if size != asked and not experiment.init_from:
         raise UserError(
             f"config.model.vocab_size={asked:,}, but the vocabulary of the corpus {train.directory} has "
             f"{counted(size, 'entry')}; "

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PyTree
+from jaxtyping import Float, Int, PyTree
 
 from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.heldout import heldout_batches
 from bert_jax.batches.source import tables_of
 from bert_jax.corpus.store import Corpus
+from bert_jax.examples.assemble import Batch
+from bert_jax.examples.plan import EpochPlan
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.metrics.scores import next_sentence_baseline, perplexity, summarise, unigram_baseline
 from bert_jax.pretraining.corpora import Corpora
@@ -22,6 +25,7 @@ from bert_jax.runtime.memory_advice import evaluation_demand
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import BATCH, parameter_shardings
 from bert_jax.training.losses import Sums
+from bert_jax.training.objectives import bilm_targets
 from bert_jax.training.steps import add_sums
 
 HELDOUT_SEED = 20_181_011
@@ -30,20 +34,22 @@ HELDOUT_SEED = 20_181_011
 
 class HeldoutEvaluation:
     """Computes held-out scores of parameters on rows of a phase's length, and two baselines on the same rows: the unigram
-    distribution for masked tokens, and the more frequent label for next sentences."""
+    distribution of the training targets for predicted tokens, and the more frequent label for next sentences. `plan` is the
+    phase's plan of the training split, or of a block of it."""
 
-    def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run):
+    def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run, plan: EpochPlan):
         experiment, mesh = program.experiment, program.mesh
         settings = experiment.evaluation
         examples = experiment.example_config(phase)
         self._batches = functools.partial(
             heldout_batches, corpora.heldout, examples, settings.batch_size, settings.rows, HELDOUT_SEED
         )
-        rows = [(batch["masked_targets"], batch["nsp_labels"]) for batch in self._batches()]
-        targets, labels = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
+        objective = experiment.objective_name
+        rows = [(batch["masked_targets"], batch["nsp_labels"], _predicted(objective, batch)) for batch in self._batches()]
+        targets, labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         self._baseline = next_sentence_baseline(labels)
-        if experiment.objective_name != "skip_gram":  # which predicts no word
-            self._baseline |= unigram_baseline(corpora.train.token_counts, targets)
+        if objective != "skip_gram":  # which predicts no word
+            self._baseline |= unigram_baseline(target_counts(corpora.train, plan, objective), predicted)
         self._tokens_per_word = _tokens_per_word(targets, corpora.heldout, examples.masking)
         self._count = int((targets >= 0).any(1).sum())  # without the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = settings.batch_size, mesh, run
@@ -57,7 +63,7 @@ class HeldoutEvaluation:
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
         """The scores of `params`, with "word_perplexity" where whole words are predicted, and those of the baselines."""
         total: Sums = {}
-        with fits_in_memory(self._demand), evaluation_progress("held-out rows", self._run.is_first) as progress:
+        with fits_in_memory(self._demand), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
             params = self._gathered(params)  # once per evaluation, in case they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))
@@ -76,6 +82,31 @@ class HeldoutEvaluation:
             with self._run.compiling(self._run.ledger), compiling("the evaluation"):
                 self._step.lower(*arguments).compile()
             self._is_compiled = True
+
+
+def target_counts(corpus: Corpus, plan: EpochPlan, objective: str) -> Float[np.ndarray, " V"]:
+    """Returns how often each token is a target of `objective` in an epoch of the training split `corpus`, up to a constant
+    factor.
+
+    Words count as often as they occur. [UNK] is never a target. Next tokens include each [SEP], which the counts of the corpus
+    lack; `plan` gives the number of texts. A biLM predicts words in both directions, and the last [SEP] of a text in one.
+    """
+    counts = corpus.token_counts.astype(np.float64)
+    counts[corpus.vocabulary.unk_id] = 0.0
+    if plan.config.targets == "next":
+        lengths, separators = plan.lengths().astype(np.int64), plan.config.special_tokens - 1
+        predicted = plan.config.predictions(lengths) / (lengths - 1)  # the fraction of the tokens after [CLS]
+        words = (predicted * (lengths - 1 - separators)).sum()
+        times = separators - 0.5 if objective == "bilm" else separators  # the last one in one of two directions
+        counts[corpus.vocabulary.sep_id] = counts.sum() * times * predicted.sum() / words
+    return counts
+
+
+def _predicted(objective: str, batch: Batch) -> Int[np.ndarray, "B _"]:
+    """The targets of all predictions of a batch, -1 where there is none: of a biLM those of both directions."""
+    if objective != "bilm":
+        return batch["masked_targets"]
+    return np.concatenate(bilm_targets({name: jnp.asarray(array) for name, array in batch.items()}), axis=1)
 
 
 def _tokens_per_word(targets: Int[np.ndarray, "B M"], corpus: Corpus, masking: str) -> float | None:

@@ -13,7 +13,7 @@ import jax
 from bert_jax.interface.words import counted
 from bert_jax.metrics.ledger_file import LedgerFile
 from bert_jax.metrics.plots import draw_curves
-from bert_jax.metrics.scores import TOKENS, summarise, token_measure
+from bert_jax.metrics.scores import score_title, summarise, token_measure
 from bert_jax.metrics.throughput import Throughput, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.kernels.dispatch import in_words
@@ -83,9 +83,10 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
 
     def training(self, step: int, phase: Phase, window: Mapping[str, Any]) -> None:
         """Writes a log line and a record in `metrics.jsonl`: means over the steps since the last one, whose sums are `window`."""
+        self._run.require_in_place()
         rows, steps = float(window["rows"]), max(float(window["steps"]), 1.0)
         flops = rows * phase_row_flops(self._experiment, phase.index, self._teacher)
-        self.throughput.add(rows=rows, tokens=float(window["tokens"]), flops=flops)
+        self.throughput.add(rows, tokens=float(window["tokens"]), flops=flops)
         rates = self.throughput.report(flops_left(self._experiment, step, self._teacher))
         scores = summarise(window)
         log.info(training_line(step, self._last_step, scores, rates, jax.devices()[0].device_kind, jax.device_count()))
@@ -103,18 +104,20 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
 
     def evaluation(self, step: int, scores: dict[str, float]) -> None:
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
+        self._run.require_in_place()
         self.scores = scores
         measure = token_measure(scores)
-        line = f"held out after step {step:,}: {TOKENS[measure]} accuracy {100 * scores[f'{measure}_accuracy']:.1f} %"
+        accuracy, loss = (f"{measure}_{name}" for name in ("accuracy", "loss"))
+        line = f"held out after step {step:,}: {score_title(accuracy)} {100 * scores[accuracy]:.1f} %"
         if "unigram_accuracy" in scores:
-            line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), loss {scores[f'{measure}_loss']:.3f}"
+            line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), {score_title(loss)} {scores[loss]:.3f}"
             line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
         else:
-            line += f", loss {scores[f'{measure}_loss']:.3f} a pair"
+            line += f", {score_title(loss)} {scores[loss]:.3f} a pair"
         if "word_perplexity" in scores:
             line += f" ({scores['word_perplexity']:.1f} by word)"
         if "nsp_accuracy" in scores:
-            line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"
+            line += f", {score_title('nsp_accuracy')} {100 * scores['nsp_accuracy']:.1f} %"
             line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"
         log.info(line)
         self._compare(step, scores)

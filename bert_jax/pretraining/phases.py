@@ -38,7 +38,7 @@ class Phase:
         self.source = batch_source(experiment, index, corpora.train)
         self.passed_over = passed_over
         self.verification = corpora.verification
-        self.evaluate = HeldoutEvaluation(program, index, corpora, run)
+        self.evaluate = HeldoutEvaluation(program, index, corpora, run, self.source.plan(0))
         self._program, self._run = program, run
         self._shard = process_shard(program.mesh, BATCH)
 

@@ -19,12 +19,12 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.metrics.scores import TOKENS, token_measure
+from bert_jax.metrics.scores import TOKENS, score_title, token_measure
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.runtime.workdir import flatten, run_config
 
 FOLDER = "curves"
-MEASURES = {f"{measure}_loss": f"{name} loss" for measure, name in (TOKENS | {"nsp": "NSP"}).items()}
+MEASURES = {name: score_title(name) for name in (*(f"{measure}_loss" for measure in TOKENS), "nsp_loss")}
 """The held-out scores that are compared, and their names in log lines."""
 WITHOUT_EFFECT = (
     "seed",

@@ -62,6 +62,11 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
             f"{named} has another vocabulary than the corpus {experiment.corpus.directory}; build the corpus with "
             f"--vocab={model.source}, or choose a teacher of its vocabulary"
         )
+    if config.vocab_size != experiment.model.vocab_size:
+        raise UserError(
+            f"{named} has {counted(config.vocab_size, 'row')} of word embeddings, the student {experiment.model.vocab_size:,}: "
+            "one of them has rows without a piece; leave them out by convert --replace-vocab=MODEL, with its own vocabulary"
+        )
     longest = max(phase.length for phase in experiment.phases)
     if config.max_position < longest:
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -13,9 +14,8 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
+from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path, steps_to_profile
 from bert_jax.interface.ranges import MAX_COUNT, InRange
-from bert_jax.metrics.profile import steps_to_profile
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
 
@@ -52,14 +52,27 @@ class Flags:
     """The keys that the command line sets, with their texts."""
 
 
+SCHEMAS = {
+    "pretrain": "bert_jax.configs.pretraining:PretrainingExperiment",
+    "finetune": "bert_jax.configs.finetuning:FinetuningExperiment",
+    "study": "bert_jax.configs.study:StudyExperiment",
+}
+
+
+def check_flags(verb: str, description: str | None) -> None:
+    """Prints the help of a verb that is asked for, and exits; else raises UserError as `parse_flags` does. The schema of the
+    experiment, which takes a second to import, is looked at only once the flags themselves are right."""
+    parse_flags(verb, description, schema=SCHEMAS[verb])
+
+
 def parse_flags(
-    verb: str, description: str | None, argv: Sequence[str] | None = None, schema: type | None = None
+    verb: str, description: str | None, argv: Sequence[str] | None = None, schema: type | str | None = None
 ) -> Flags:
     """Parses `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
 
-    `verb` is the name of the command and `description` the text of its --help. `schema`, the dataclass of the experiment, has the
-    known keys and their types; with None, these are the keys of the file. Raises UserError for a missing flag and for an unknown
-    key, with a suggestion.
+    `verb` is the name of the command and `description` the text of its --help. `schema`, the dataclass of the experiment or its
+    place as "MODULE:NAME", has the known keys and their types; with None, these are the keys of the file. Raises UserError for a
+    missing flag and for an unknown key, with a suggestion.
     """
     parser = flag_parser(verb, description, schema)
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
@@ -71,7 +84,7 @@ def parse_flags(
         if not getattr(values, flag) and (flag == "workdir" or replayed is None):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
     return Flags(
-        read_experiment(values.config, overrides, schema) if replayed is None else {},
+        read_experiment(values.config, overrides, _found(schema)) if replayed is None else {},
         frozenset(key for key, text in overrides if text != UNSET),
         place(checked(values.workdir, "--workdir")),
         values.config or "",
@@ -88,10 +101,18 @@ def parse_flags(
     )
 
 
-def flag_parser(verb: str, description: str | None, schema: type | None = None) -> FlagParser:
+def _found(schema: type | str | None) -> type | None:
+    if not isinstance(schema, str):
+        return schema
+    module, _, name = schema.partition(":")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
+
+
+def flag_parser(verb: str, description: str | None, schema: type | str | None = None) -> FlagParser:
     """The parser of the flags of `pretrain` or `finetune`, without the overrides `--config.key=value`."""
     parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
-    parser.hint_for_unknown = lambda argument: suggested_flag(argument, schema)
+    parser.hint_for_unknown = lambda argument: suggested_flag(argument, _found(schema))
     parser.may_be_in_bucket = ("--workdir",)
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
     parser.add_argument("--workdir", metavar="DIR", help="directory of this run, or gs://BUCKET/PATH; given again: continues it")

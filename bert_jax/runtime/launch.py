@@ -59,6 +59,8 @@ class Run:
     profile: Profile = dataclasses.field(default_factory=Profile)
     mirror: Mirror | None = None
     """The upload of the workdir, where it is one in a bucket."""
+    require_in_place: Callable[[], None] = lambda: None
+    """Raises UserError once the workdir was moved or removed. To be called before something is written to it."""
 
     def durable(self, path: pathlib.Path) -> Place:
         """The lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints are
@@ -97,13 +99,15 @@ def begin(
         mirror = Mirror(str(flags.workdir), f"-{index}" if index else "") if is_remote(flags.workdir) else None
         workdir = mirror.directory if mirror else pathlib.Path(flags.workdir)
 
+        in_place: list[Callable[[], None]] = []
+
         def open_first() -> None:
             if mirror:
                 require_bucket(flags.workdir)
                 stack.enter_context(locked(flags.workdir, LOCK))
                 stack.enter_context(mirror)
                 fetch_workdir(mirror)
-            stack.enter_context(open_workdir(workdir, verb, config, may_change, completed))
+            in_place.append(stack.enter_context(open_workdir(workdir, verb, config, may_change, completed)))
             if mirror:
                 mirror.push()  # from now on the checkpoints in the bucket belong to this configuration
 
@@ -137,7 +141,8 @@ def begin(
             with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
                 compare_kernels_once(config.get("model"), gather_json)
                 is_first = jax.process_index() == 0
-                yield Run(workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror)
+                require = in_place[0] if in_place else lambda: None
+                yield Run(workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require)
         except Exception as error:
             if heartbeats and (is_device_error(error) or isinstance(error, CorruptedCorpus)):
                 heartbeats.end_after(error)

@@ -6,6 +6,11 @@ restart does not mend it, and 42 where the restarts are used up.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.runtime.restarts")
+
 import contextlib
 import itertools
 import signal
@@ -16,7 +21,6 @@ from collections.abc import Sequence
 from types import FrameType
 
 from bert_jax.errors import UserError
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART, STOPPED
 from bert_jax.interface.words import counted, duration
 from bert_jax.metrics.writer import METRICS, read_metrics
@@ -132,7 +136,3 @@ def main() -> int:
     """Runs the verb of the command line: N VERB [ARGUMENT ...], as `tpu_scripts/run.sh` has checked it."""
     restarts, verb, *arguments = sys.argv[1:]
     return keep_running(verb, arguments, int(restarts))
-
-
-if __name__ == "__main__":
-    run_verb(main)

@@ -28,16 +28,19 @@ class Saver:
         before: Callable[[], object],
         best: Checkpoints | None = None,
         mirror: Mirror | None = None,
+        in_place: Callable[[], None] = lambda: None,
     ):
         """`before` is called before every save. `best` are the checkpoints of the best weights, whose failed saves are recorded
-        too. `mirror` is told of every save, so that the metrics reach the bucket of a workdir as early as the state does."""
+        too. `mirror` is told of every save, so that the metrics reach the bucket of a workdir as early as the state does.
+        `in_place` raises UserError where the workdir was moved or removed."""
         self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
-        self._mirror = mirror
+        self._mirror, self._require_in_place = mirror, in_place
         self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
 
     def save(self, step: int, state: TrainState) -> None:
         """Starts saving `state`, the state after `step`. Call it after the metrics of `step` are written: a run that is killed
         between the two then repeats the step and loses no metrics."""
+        self._require_in_place()
         self._before()
         if self._mirror:
             self._mirror.soon()
@@ -48,6 +51,7 @@ class Saver:
     def finish(self, step: int) -> UserError | None:
         """Waits for the last save, and returns its error, or None."""
         failure = self._checkpoints.failure()
+        self._require_in_place()  # before the results are written
         self._record(step)
         return failure
 

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import pathlib
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
@@ -38,7 +39,7 @@ def open_workdir(
     config: JsonObject,
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Locks the workdir for a run of `verb` with `config`, a nested plain dict, and writes its config.json.
 
     `may_change` lists the keys that a continued run may change, as patterns over dotted paths (`"log_every"`,
@@ -47,12 +48,15 @@ def open_workdir(
     a newer version can continue the run. UserErrors also report a directory that is in use, cannot be written, or holds other
     files.
 
+    Yields a function that raises UserError once the directory is not in its place any more: it was moved or removed, or is that
+    of another run. Otherwise what is written next would begin a new directory of the old name.
+
     A start that ends in a UserError before it has written anything leaves a directory without a run unchanged.
     """
     with contextlib.suppress(PermissionError):  # `_make` reports it
         _require_ours(directory)  # first, so that no lock file is left in the directory of something else
     made = _make(directory)
-    with locked(directory, LOCK):
+    with locked(directory, LOCK) as holder:
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
         if stored is None:
             _require_empty(directory)
@@ -62,11 +66,32 @@ def open_workdir(
         written_by = f"bert_jax {__version__} {verb}"
         write_json(directory / CONFIG, {WRITTEN_BY: written_by, **config})
         try:
-            yield
+            yield lambda: require_in_place(directory, holder)
         except UserError:
-            if stored is None:
+            if not _is_in_place(directory, holder):
+                _remove_made_anew(directory)
+            elif stored is None:
                 _withdraw(directory, made)
             raise
+
+
+def require_in_place(directory: Place, holder: str | None = None) -> None:
+    """Raises UserError where a run's directory is gone from its place, or its lock file names another process than `holder`."""
+    if not _is_in_place(directory, holder):
+        raise UserError(
+            f"--workdir={directory} was moved or removed while the run was using it; put it back under that name, and the same "
+            "command continues from the last checkpoint in it"
+        )
+
+
+def _is_in_place(directory: Place, holder: str | None) -> bool:
+    try:
+        there = (directory / LOCK).read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # a network file system that does not answer at the moment
+        return True
+    return holder is None or there == holder
 
 
 def stored_config(directory: Place) -> JsonObject:
@@ -156,6 +181,13 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
                 path.rmdir()  # ends at the first that something else has come into
 
 
+def _remove_made_anew(directory: pathlib.Path) -> None:
+    """Removes what a save and the ledger, which write in the background, have made after the workdir was moved or removed."""
+    inside = {path.name for path in directory.rglob("*") if not path.is_dir()}
+    if inside <= {LEDGER}:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 def _require_ours(directory: pathlib.Path) -> None:
     """Raises UserError for a directory that holds anything but a run."""
     if (directory / CONFIG).exists():
@@ -197,11 +229,12 @@ def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked:
 
 
 @contextlib.contextmanager
-def locked(directory: Place, name: str) -> Iterator[None]:
-    """Holds the lock file `name` in a workdir. Raises UserError naming the process that holds it already."""
+def locked(directory: Place, name: str) -> Iterator[str | None]:
+    """Holds the lock file `name` in a workdir; yields what it says, which is None in a bucket. Raises UserError naming the
+    process that holds it already."""
     if is_remote(directory):
         with locked_in_bucket(directory, name):
-            yield
+            yield None
         return
     # A POSIX record lock: the kernel releases it when the process ends in any way, and forked workers do not inherit it, so the
     # lock file of a killed run does not block the next one. Its text is used in the error message only.
@@ -222,10 +255,11 @@ def locked(directory: Place, name: str) -> Iterator[None]:
         file.seek(0)
         file.truncate()
         now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}\n")
+        holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}\n"
+        file.write(holder)
         file.flush()
         try:
-            yield
+            yield holder
         finally:
             file.truncate(0)  # a run keeps the file: without it, two runs could lock two different files of the same name
 

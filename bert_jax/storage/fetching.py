@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bert_jax.errors import UserError
@@ -57,7 +57,7 @@ def fetched(
     """
     text = checked(os.fspath(path), name)
     if not is_remote(text):
-        return pathlib.Path(path)
+        return pathlib.Path(text)
     copy = copy_place(text)
     if objects := listed(text, deep=deep):
         fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep)
@@ -78,19 +78,48 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
     text = checked(pattern, name)
     parts = text.split("/")
     fixed = next(i for i, part in enumerate([*parts, "*"]) if any(sign in part for sign in "*?["))
-    if fixed == len(parts):
+    if fixed == len(parts) or object_at(text):  # a name is taken as it is, whatever signs it has
         return [path] if (path := fetched(text, name)).is_file() else []
-    above = "/".join(parts[:fixed])
-    depth = None if "**" in parts else len(parts) - fixed
-    wanted = "/".join(parts[fixed:]).replace("**/", "*")
+    above, wanted = "/".join(parts[:fixed]), parts[fixed:]
     objects = {
-        other: item
-        for other, item in listed(above).items()
-        if item.size and fnmatch.fnmatchcase(other, wanted) and depth in (None, len(other.split("/")))
+        other: item for other, item in listed(above).items() if item.size and _matches(other.split("/"), wanted)
     }
     copies = copy_place(above)
     fetch(above, copies, objects, keep=True)
     return [copies / other for other in sorted(objects)]
+
+
+def fetched_of_directory(path: str, name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> list[pathlib.Path]:
+    """The local copies of some files in a directory of a bucket: `choose` gets the names of all, relative to it, and returns
+    those to fetch, in their order."""
+    text = checked(path, name)
+    objects = listed(text)
+    if not objects and (item := object_at(text)):
+        above, _, last = text.rpartition("/")
+        fetch(above, copy_place(above), {last: item}, keep=True)
+        return [copy_place(text)]
+    chosen = choose([other for other, item in objects.items() if item.size])
+    fetch(text, copy_place(text), {other: objects[other] for other in chosen}, keep=True)
+    return [copy_place(text) / other for other in chosen]
+
+
+def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether the parts of a path match those of a pattern as on a disk: hidden names match only a pattern that begins with a
+    dot, and `**` stands for any number of directories."""
+    reached = {0}  # the parts of the pattern that may come next
+    for name in names:
+        for place in sorted(reached):  # `**` may also stand for nothing
+            while place < len(patterns) - 1 and patterns[place] == "**":
+                place += 1
+                reached.add(place)
+        reached = {
+            place + (patterns[place] != "**")
+            for place in reached
+            if place < len(patterns)
+            and (not name.startswith(".") or patterns[place].startswith("."))
+            and (patterns[place] == "**" or fnmatch.fnmatchcase(name, patterns[place]))
+        }
+    return len(patterns) in reached or (patterns[-1] == "**" and len(patterns) - 1 in reached)
 
 
 def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, keep: bool = False) -> bool:

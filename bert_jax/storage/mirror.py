@@ -63,6 +63,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Mirror:
+        if self.directory.is_symlink():  # files that the bucket lacks are removed from it
+            raise UserError(f"{self.directory} is a symbolic link that bert_jax did not make; remove it")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -210,7 +212,7 @@ def uploaded(
     """
     remote = checked(output, name)
     if not is_remote(remote):
-        yield output
+        yield remote
         return
     require_bucket(remote)
     with Mirror(remote, f"-{name.strip('-')}", last=last) as mirror:
@@ -227,7 +229,7 @@ def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
     the block, with what was written beside it, if there was no error."""
     remote = checked(output or "", name)
     if not is_remote(remote):
-        yield output
+        yield remote or output
         return
     require_bucket(remote)
     above, last = remote.rsplit("/", 1)

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, TypeAlias
 
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import expand_home
 
 if TYPE_CHECKING:
     from etils import epath
@@ -32,10 +33,11 @@ def is_url(path: str) -> bool:
 
 
 def checked(path: str, name: str) -> str:
-    """`path`, the value of the flag or key `name` (or of what `name` ends with, such as `--source=text:`), without a slash at the
-    end if it lies in a bucket.
+    """`path`, the value of the flag or key `name` (or of what `name` ends with, such as `--source=text:`): with `~` expanded if
+    it is local, without a slash at the end if it lies in a bucket.
 
-    Raises UserError for a mistyped `gs://`, for a name that no bucket can have, for a whole bucket and for other URLs.
+    Raises UserError for a mistyped `gs://`, for a name that no bucket can have, for a whole bucket and for other URLs, and where
+    `~` stands for no directory.
     """
     given = name_and_value(name, path)
     if not is_remote(path):
@@ -44,7 +46,7 @@ def checked(path: str, name: str) -> str:
             raise UserError(f"{given}: a path in a bucket begins with {SCHEME}; did you mean {meant}?")
         if _URL.match(path):
             raise UserError(f"{given} is a URL; give a local path, or {SCHEME}BUCKET/PATH for Google Cloud Storage")
-        return path
+        return expand_home(path, given)
     bucket, _, key = path.removeprefix(SCHEME).partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise UserError(
@@ -74,5 +76,8 @@ def cache_directory() -> pathlib.Path:
     """The directory of files that can be recreated: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
     stated = os.environ.get("BERT_JAX_CACHE")
     if stated:
-        return pathlib.Path(stated)
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"
+        return pathlib.Path(expand_home(stated, f"BERT_JAX_CACHE={stated}"))
+    try:
+        return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "bert_jax"
+    except RuntimeError as error:  # HOME is not set, and the user has no entry in /etc/passwd, as in some containers
+        raise UserError("this user has no home directory for the cache; set BERT_JAX_CACHE to a directory for it") from error

@@ -46,7 +46,8 @@ class Record:
         self._path = directory.parent / f".{directory.name}.copies"
 
     def read(self) -> dict[str, Copy]:
-        """The recorded copies; none without a file. Lines that are not of a record are passed over."""
+        """The recorded copies; none without a file. Lines that are not of a record are passed over, and names of files outside of
+        the directory, which would be removed as copies."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
@@ -54,7 +55,8 @@ class Record:
         copies = {}
         for line in lines:
             generation, *rest = line.split("\t", 3)
-            if len(rest) == 3 and rest[0].isdecimal() and rest[1].isdecimal():
+            is_inside = bool(rest) and not rest[-1].startswith("/") and ".." not in rest[-1].split("/")
+            if len(rest) == 3 and rest[0].isdecimal() and rest[1].isdecimal() and is_inside:
                 copies[rest[2]] = Copy(generation, int(rest[0]), int(rest[1]))
         return copies
 

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.corpus.files import JsonObject
 from bert_jax.interface.words import prefixed
+from bert_jax.metrics.figures import label
 from bert_jax.metrics.plots import BASELINE, FAINT, HELDOUT, INK, TRAIN, draw_panels
 from bert_jax.studies.words import heldout_loss
 
@@ -67,7 +68,7 @@ def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) 
         if points:
             tokens, means, reach = np.transpose(points)
             style: JsonObject = {"color": colour, "marker": marker, "markersize": 4.5, "capsize": 3, "linewidth": 1.6}
-            axes.errorbar(tokens, means, yerr=reach, label=study.arm(run).title, **style)
+            axes.errorbar(tokens, means, yerr=reach, label=label(study.arm(run).title), **style)
     axes.set_xlabel("tokens read in pretraining", color=INK)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))

@@ -54,9 +54,11 @@ class Runner:
             shown(next(iter(children.last_lines(log_file, 1)), ""))
             return self._run.preemption.requested(0)
 
+        self._run.require_in_place()
         trains = command[0] in ("pretrain", "finetune")
         own = [f"--hang-seconds={self._hang_seconds:g}"] if trains else []
         status = children.run_verb_alone([*command, *own], log_file, watch)
+        self._run.require_in_place()
         if self._run.preemption.requested(0):
             raise Stopped(self._run.preemption.exit_status)
         if status in MENDED_BY_RESTART:

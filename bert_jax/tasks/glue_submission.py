@@ -8,12 +8,16 @@ WNLI.tsv and AX.tsv. `submission.zip` holds them all.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.tasks.glue_submission")
+
 import math
 import pathlib
 from collections.abc import Iterable
 
 from bert_jax.errors import UserError, missing_path
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser
 from bert_jax.tasks.readers.glue import SUBMISSION, TASKS, write_submission
 from bert_jax.tasks.readers.tables import parse_number, read_table
@@ -63,7 +67,3 @@ def main() -> None:
     flags = parser.parse_args()
     predictions = collect_predictions(flags.directories)
     print(write_submission(flags.output, predictions, complete=not flags.partial))
-
-
-if __name__ == "__main__":
-    run_verb(main)

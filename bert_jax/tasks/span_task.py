@@ -27,7 +27,7 @@ from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.examples.labelled import Feature
 from bert_jax.heads.span import SpanHead
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import counted, cut
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.readers import catalogue
@@ -111,7 +111,7 @@ class SpanTask:
                 (inexact if tokens else lost).append(example.id)
             known = tokens is not None or example.is_impossible
             features += [Feature(i, (w.input_ids,), (w.token_type_ids,), _target(w, tokens) if known else None) for w in own]
-        if split not in self._encoded:
+        if split == "train" and split not in self._encoded:  # only there answers have to be tokens
             where = f"{self.name}, {split}"
             if inexact:
                 self.say(
@@ -279,7 +279,10 @@ def load(config: TaskConfig, say: Say = note) -> SpanTask:
     impossible = [example for examples in splits.values() for example in examples if example.is_impossible]
     if impossible and config.name == "squad/v1.1":
         first = impossible[0].id
-        raise UserError(f"question {first} is impossible, which SQuAD 1.1 does not allow; set config.task.name=squad/v2.0")
+        raise UserError(
+            f"question {cut(first)} has no answer, which SQuAD 1.1 does not allow; set config.task.name=squad/v2.0, whose "
+            "files are train-v2.0.json and dev-v2.0.json, or remove the question"
+        )
     for split, examples in splits.items():
         if unknown := sum(not example.answers and not example.is_impossible for example in examples):
             say(

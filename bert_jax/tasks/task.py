@@ -18,7 +18,7 @@ from bert_jax.examples.config import LONGEST
 from bert_jax.examples.labelled import Feature
 from bert_jax.examples.pairs import truncation
 from bert_jax.heads.head import TaskHead
-from bert_jax.interface.ranges import CountOrZero, Name, OneOf
+from bert_jax.interface.ranges import CountOrZero, Name, OneOf, PathText
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.entity_scores import SCHEMES
 from bert_jax.tasks.readers.own_data import OwnDataConfig
@@ -33,9 +33,9 @@ class TaskConfig:
     name: Name = "glue/mrpc"
     """One of the NAMES in the files `tasks/*_task.py`, such as "glue/mrpc", "squad/v2.0" and "conll2003"; for the user's own data
     "own/sequence", "own/token", "own/span" or "own/choice"."""
-    module: str = ""
+    module: PathText = ""
     """The user's Python file with tasks, whose names are then valid for `name` (see `tasks/__init__.py`)."""
-    data_dir: str = ""
+    data_dir: PathText = ""
     """The directory of the official files; empty: the tfds catalogue, which needs the network."""
     length: Annotated[int, Interval(ge=8, le=LONGEST)] = 128
     """The maximum length of a sequence in tokens, with [CLS] and [SEP]. A longer sequence is truncated; a longer context of a

@@ -10,13 +10,17 @@ example, each a paragraph; a text that occurred before, such as the context of a
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.tasks.texts")
+
 import json
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.errors import UserError
-from bert_jax.interface.command import run_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.words import counted
 from bert_jax.tasks.registry import load_task
@@ -59,7 +63,3 @@ def main() -> None:
     parser.add_argument("--output", type=nonempty, required=True, metavar="FILE", help="the JSON-lines file that is written")
     flags = parser.parse_args()
     print(f"{flags.output}: {counted(write_texts(flags.task, flags.data_dir, flags.output), 'document')}")
-
-
-if __name__ == "__main__":
-    run_verb(main)

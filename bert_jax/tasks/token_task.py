@@ -25,12 +25,14 @@ from bert_jax.examples.labelled import Feature
 from bert_jax.heads.outputs import MOST_CONSTANTS
 from bert_jax.heads.token import TokenHead
 from bert_jax.interface.words import counted
+from bert_jax.storage.formats import COMPRESSIONS
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.entity_scores import as_tags, convert, entity_scores, is_tag, looks_like_tags
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.columnar import COLUMNAR
-from bert_jax.tasks.readers.conll import conll_width, read_conll, read_conllu
+from bert_jax.tasks.readers.conll import conll_width, first_with_tag, read_conll
+from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.own_data import SPLITS, collect_labels, load_own_data
 from bert_jax.tasks.readers.own_rows import suffix
 from bert_jax.tasks.readers.tables import Say, note, read_text, split_lines
@@ -48,7 +50,7 @@ _FILES: Mapping[str, tuple[Reader, Mapping[str, tuple[str, ...]]]] = {
         read_conll,
         {"train": ("wnut17train.conll",), "dev": ("emerging.dev.conll",), "test": ("emerging.test.annotated",)},
     ),
-    "pos": (read_conllu, {split: (f"*{split}.conllu", f"*{split}.conllu.gz") for split in SPLITS}),
+    "pos": (read_conllu, {split: tuple(f"*{split}.conllu{end}" for end in ("", *COMPRESSIONS)) for split in SPLITS}),
 }
 """The reader and the names of the files of each task; of several patterns the first that matches counts."""
 NAMES = (*_FILES, "own/token")
@@ -299,9 +301,9 @@ def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -
     if not paths:
         return {split: catalogue.examples(config.name, split, say=say) for split in SPLITS}
     if _FILES[config.name][0] is read_conllu:
-        return {split: read_conllu(path, may_lack_tags=split == "test") for split, path in paths.items()}
+        return {split: read_conllu(path, may_lack_tags=split == "test", say=say) for split, path in paths.items()}
     untagged = "test" in paths and conll_width(paths["test"]) < conll_width(paths["train"])
-    return {split: read_conll(path, tag=None if untagged and split == "test" else -1) for split, path in paths.items()}
+    return {split: read_conll(path, tag=None if untagged and split == "test" else -1, say=say) for split, path in paths.items()}
 
 
 def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
@@ -312,10 +314,13 @@ def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
     def has(line: str) -> bool:
         if config.name == "own/token":
             return label in re.split(r"[\s,;|\"\[\]]+", line)
-        columns = line.split()
-        return columns[3:4] == [label] if config.name == "pos" else columns[-1:] == [label]
+        return line.split("\t")[3:4] == [label]
 
-    return next((f"{path}, line {i}" for i, line in enumerate(split_lines(read_text(path)), 1) if has(line)), "")
+    if config.name in _ENTITIES:
+        found = first_with_tag(path, label)
+    else:
+        found = next((i for i, line in enumerate(split_lines(read_text(path)), 1) if has(line)), None)
+    return "" if found is None else f"{path}, line {found}"
 
 
 def _renamed(example: WordsExample, tags: Mapping[str, str]) -> WordsExample:

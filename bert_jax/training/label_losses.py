@@ -21,7 +21,8 @@ class LabelLoss:
     label_smoothing: float = 0.0
     """The share of the target probability that is distributed over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
     class_weights: tuple[float, ...] = ()
-    """The weight of the loss of each label; the loss is the weighted mean, as in PyTorch. () is weight 1 for all."""
+    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss, with label smoothing too: a label's
+    weight also multiplies its share of the smoothing. () is weight 1 for all."""
     temperature: float = 1.0
     """The divisor of the student's and the teacher's logits in the distillation loss, which is multiplied by its square."""
     soft_weight: float = 0.0
@@ -32,15 +33,15 @@ class LabelLoss:
 
 
 def label_counts(batch: Batch, head: TaskHead, settings: LabelLoss) -> Sums:
-    """The counts of a batch, float32 scalars: "weight", the sum of the weights, which the loss is divided by; "labels"; "rows",
-    the features (the rows of an implementation without packing); "tokens"; "packed_rows"."""
+    """The counts of a batch, float32 scalars: "weight", the sum of the weights, which the loss is divided by; "labels";
+    "examples", the features with a label; "tokens"; "rows", packed."""
     weights = batch["label_weights"]
     return {
         "weight": (weights * _class_weights(batch, settings)).sum(),
         "labels": weights.sum(),
-        "rows": head.feature_counts(batch).sum().astype(jnp.float32),
+        "examples": head.feature_counts(batch).sum().astype(jnp.float32),
         "tokens": (batch["sequence_ids"] != 0).sum().astype(jnp.float32),
-        "packed_rows": jnp.float32(len(batch["sequence_ids"])),
+        "rows": jnp.float32(len(batch["sequence_ids"])),
     }
 
 
@@ -50,13 +51,12 @@ def label_loss_sums(logits: Float[Array, "B _ C"], batch: Batch, head: TaskHead,
     are; for a regression "correct" is 0."""
     scores = head.answer_scores(logits.astype(jnp.float32), batch)
     weights, labels = batch["label_weights"], batch["labels"]
-    loss = head.loss(scores, labels, settings.label_smoothing)
+    loss = head.loss(scores, labels, settings.label_smoothing, settings.class_weights)
     if "teacher_logits" in batch:
         teacher_scores = head.answer_scores(batch["teacher_logits"].astype(jnp.float32), batch)
         soft = head.soft_loss(scores, teacher_scores, settings.temperature)
-        loss = (1.0 - settings.soft_weight) * loss + settings.soft_weight * soft
-    weighted = weights * _class_weights(batch, settings) * loss
-    return {"loss": weighted.sum(), "correct": (weights * head.correct(scores, labels)).sum()}
+        loss = (1.0 - settings.soft_weight) * loss + settings.soft_weight * _class_weights(batch, settings) * soft
+    return {"loss": (weights * loss).sum(), "correct": (weights * head.correct(scores, labels)).sum()}
 
 
 def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch) -> Float[Array, ""]:

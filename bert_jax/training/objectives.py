@@ -76,24 +76,27 @@ def bilm_objective(config: ModelConfig, *, next_sentence: bool = False) -> Objec
     text follows it. The loss is the mean over all predictions, half of ELMo's sum of two means.
     """
 
-    def both_targets(batch: Batch) -> tuple[Int[Array, "B M"], Int[Array, "B M"]]:
-        targets = batch["masked_targets"]
-        _, exists = backward_positions(batch["masked_positions"], batch["sequence_ids"])
-        return targets, jnp.where(exists, targets, IGNORED)
-
     def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
         outputs = forward(config, params, batch, seed, next_sentence)
         found: Sums = {}
-        for logits, targets in zip((outputs["mlm_logits"], outputs["backward_logits"]), both_targets(batch), strict=True):
+        for logits, targets in zip((outputs["mlm_logits"], outputs["backward_logits"]), bilm_targets(batch), strict=True):
             of_direction = loss_sums({"mlm_logits": logits}, batch | {"masked_targets": targets}, "bilm")
             found = {name: found.get(name, 0.0) + value for name, value in of_direction.items()}
         return found
 
     def counts(batch: Batch) -> Sums:
-        forward_targets, backward_targets = ((x != IGNORED).sum().astype(jnp.float32) for x in both_targets(batch))
+        forward_targets, backward_targets = ((x != IGNORED).sum().astype(jnp.float32) for x in bilm_targets(batch))
         return batch_counts(batch, "bilm") | {"bilm_targets": forward_targets + backward_targets}
 
     return Objective(counts, sums, functools.partial(pretraining_loss, measure="bilm"))
+
+
+def bilm_targets(batch: Batch) -> tuple[Int[Array, "B M"], Int[Array, "B M"]]:
+    """The targets of the forward and of the backward LSTM, IGNORED where there is none: the last token of a text, its [SEP], has
+    no token after it from which the backward LSTM could predict it."""
+    targets = batch["masked_targets"]
+    _, exists = backward_positions(batch["masked_positions"], batch["sequence_ids"])
+    return targets, jnp.where(exists, targets, IGNORED)
 
 
 def skip_gram_objective(

@@ -14,10 +14,11 @@ from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
 from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
 from bert_jax.analysis.dependencies.scores import Dependencies, controlled_engine
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.treebank import Sentence, Treebank
+from bert_jax.analysis.treebank import Treebank
 from bert_jax.analysis.words import word_windows
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
+from bert_jax.tasks.readers.conllu import Sentence
 from tests.analysis.reference import in_words, verb_model, weights_of
 from tests.analysis.test_treebank import row
 from tests.interop.tiny import WORDS

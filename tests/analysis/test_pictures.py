@@ -6,19 +6,63 @@ import dataclasses
 
 import numpy as np
 import pytest
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from bert_jax.analysis.attention.figures import head_figure
 from bert_jax.analysis.comparison.figures import divergences_figure, write_comparison
+from bert_jax.analysis.dependencies.figures import dependencies_figure
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import write_heads
-from tests.analysis.made_up import WRITES, attention, comparison, head_statistics, written
+from bert_jax.analysis.neighbours.figures import Measure, layers_figure
+from bert_jax.metrics.figures import rendered
+from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written
 from tests.looked_at import assert_lines_as_looked_at
 
 
 @pytest.mark.parametrize("name", WRITES)
 def test_tables_and_pictures_are_those_that_were_looked_at_last(name, tmp_path):
     assert_lines_as_looked_at(written(name, tmp_path), name)
+
+
+class Renamed(Folder):
+    """A folder in which every text of a picture is another one before it is drawn."""
+
+    text = ""
+
+    def picture(self, name: str, figure: Figure) -> None:
+        for axis in figure.findobj(Axis):
+            axis.set_ticks(axis.get_ticklocs(), [self.text] * len(axis.get_ticklocs()))
+        for text in figure.findobj(Text):
+            text.set_text(self.text)
+        super().picture(name, figure)
+
+
+@pytest.mark.parametrize("text", [r"$x^{$", "日本 \0\ud800", "_"])
+@pytest.mark.parametrize("name", WRITES)
+def test_pictures_are_drawn_with_any_texts(name, text, tmp_path):
+    folder = Renamed(tmp_path)
+    folder.text = text
+    WRITES[name](folder)
+    assert all(path.stat().st_size for path in folder.written)
+
+
+@pytest.mark.parametrize("relation", ["$x^{$", "nsubj:$", r"\frac{", "日本"])
+def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
+    found = dependency_scores(2, 2)
+    best = tuple(dataclasses.replace(each, relation=relation) for each in found.best)
+    axes = {name: (relation, *labels[1:]) if name == "relation" else labels for name, labels in found.accuracy.axes.items()}
+    accuracy = dataclasses.replace(found.accuracy, axes=axes)
+    (tmp_path / "a.png").write_bytes(rendered(dependencies_figure(dataclasses.replace(found, best=best, accuracy=accuracy), 1)))
+    words = dataclasses.replace(attention(), word_texts=(relation,) * 5)
+    for figure in (head_figure(words, 1, 1), cosines_figure_of(relation)):
+        assert len(rendered(figure, tight=True)) > 1_000
+
+
+def cosines_figure_of(word: str) -> Figure:
+    """The cosines of a word that is looked for in a text."""
+    return layers_figure([Measure(f"{word}: any two", layer, 0.5, 3) for layer in range(3)])
 
 
 def test_what_was_not_measured_has_no_files(tmp_path):

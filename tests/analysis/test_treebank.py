@@ -7,9 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.analysis.treebank import Sentence, Treebank
+from bert_jax.analysis.treebank import Treebank
 from bert_jax.analysis.words import word_windows
 from bert_jax.errors import UserError
+from bert_jax.tasks.readers.conllu import Sentence
 
 
 def row(number: int | str, word: str, head: int | str = 0, relation: str = "dep", misc: str = "_") -> str:
@@ -89,7 +90,7 @@ def test_half_of_a_file_without_a_sentence_that_can_be_read_is_refused_and_a_fil
         ("1\ta\n", "line 1: 2 columns between TABs, not the 10 of CoNLL-U; correct the line"),
         (row("x", "a"), "line 1: the ID 'x' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
         (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows 1; number the words of a sentence from 1"),
-        (row(1, ""), "line 1: column 2 is empty; correct the line (_ stands for nothing)"),
+        (row(1, ""), "line 1: column 2, the word, is empty; correct the line"),
         (row("1-2", "don't"), "line 1: a sentence without a word"),
     ],
 )

@@ -63,6 +63,16 @@ def remove(name: str) -> Spoil:
     return spoil
 
 
+def link(name: str, target: str) -> Spoil:
+    """A symbolic link is there."""
+
+    def spoil(root: pathlib.Path) -> None:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(target)
+
+    return spoil
+
+
 def add_line(name: str, line: str) -> Spoil:
     """A text has one line more."""
     return lambda root: (root / name).write_text((root / name).read_text() + line + "\n")

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.examples.assemble import Batch
-from bert_jax.examples.labelled import Feature, LabelLayout, RowShape, row_shape
+from bert_jax.examples.labelled import Feature, LabelLayout, RowShape, pack_features, row_shape
 from tests.random_features import KINDS, LAYOUTS, random_features
 
 FEATURES = random_features("sequence", 50, seed=1)
@@ -175,7 +175,7 @@ def test_evaluation_gives_every_feature_its_own_logits_in_order_whatever_the_row
                 np.testing.assert_array_equal(mine, fake_logits_of(feature, shape.layout))
 
 
-def test_evaluation_tells_how_many_of_its_rows_are_done():
+def test_evaluation_tells_how_many_of_its_features_are_done():
     told: list[tuple[int, int]] = []
     batches = EvaluationBatches(FEATURES, SHAPE, 4, 0)
 
@@ -183,8 +183,10 @@ def test_evaluation_tells_how_many_of_its_rows_are_done():
         return fake_logits(batch, SHAPE)
 
     batches.logits(forward, progress=lambda done, total: told.append((done, total)))
-    count = told[-1][1]
-    assert told == [(min(done, count), count) for done in range(4, count + 4, 4)]
+    rows = pack_features(FEATURES, SHAPE)  # several features in a row
+    done = np.cumsum([sum(map(len, rows[first : first + 4])) for first in range(0, len(rows), 4)])
+    assert told == [(count, len(FEATURES)) for count in done.tolist()]
+    assert done[-1] == len(FEATURES) > len(rows)
 
 
 def test_every_evaluation_batch_has_the_same_shape():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any, get_args
 
 import pytest
 
@@ -11,8 +12,11 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import ALIASES, leaf_keys, suggested_keys
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.sections import _value
+from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser
+from bert_jax.interface.ranges import kinds_of
 from bert_jax.runtime.flags import flag_parser
 
 BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
@@ -98,3 +102,30 @@ def test_the_value_of_the_experiment_is_the_one_that_is_now(tmp_path: pathlib.Pa
     assert read(("task.own.label_names", "pos, neg"))["task"]["own"]["label_names"] == ["pos", "neg"]
     assert read(("task.own.label_names", "['a,b','c']"))["task"]["own"]["label_names"] == ["a,b", "c"]
     assert read(("sweep.seeds", "[]"))["sweep"]["seeds"] == []
+
+
+NO_PATHS = {
+    *("init_new", "init_drop", "distillation.teacher_sha256"),
+    *(f"task.{key}" for key in ("name", "scheme", "own.delimiter", "own.separator")),
+    *(f"task.own.{column}" for column in ("columns", "id", "text", "text_b", "label", "words", "labels", "document")),
+    *(f"task.own.{column}" for column in ("question", "context", "answers", "answer_start", "prompt", "choices", "label_names")),
+    *("title", "setting", "reference", "paper", "arms.0.name", "arms.0.label", "arms.0.shares", "arms.0.continues"),
+    *("tasks.0.name", "tasks.0.metric", "expected.0.order", "expected.0.tasks"),
+}
+"""Keys that take a text which is no path, and none of a few words."""
+
+
+def _takes_text(hint: Any) -> bool:
+    """Whether a key takes any text, or several."""
+    return any(kind is str or "str" in f"{get_args(kind)[:1]}" for kind in kinds_of(hint)) and "dict" not in f"{hint}"
+
+
+@pytest.mark.parametrize("schema", [PretrainingExperiment, FinetuningExperiment, StudyExperiment])
+def test_a_tilde_is_the_home_directory_in_every_key_that_is_a_path(schema: type, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/at/ada")
+    texts = {key: hint for key, hint in leaf_keys(schema) if "OneOf" not in f"{hint}" and _takes_text(hint)}
+    keys = {key: hint for key, hint in texts.items() if key not in NO_PATHS}
+    assert len(keys) >= 3
+    for key, hint in keys.items():
+        assert _value(key, "~/x", hint, None, schema) == "/at/ada/x", key
+        assert _value(key, "gs://bucket/~/x", hint, None, schema) == "gs://bucket/~/x", key

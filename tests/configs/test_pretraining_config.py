@@ -205,8 +205,8 @@ def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
 
 def test_the_objective_of_the_steps_is_the_one_that_the_configuration_names(monkeypatch: pytest.MonkeyPatch):
     made = []
+    experiment = PretrainingExperiment.from_dict(SMALL)  # before the change: the names that a key may have are read once
     monkeypatch.setitem(PRETRAINING, "mine", lambda model, *, next_sentence: made.append(next_sentence))
-    experiment = PretrainingExperiment.from_dict(SMALL)
     objective_of(dataclasses.replace(experiment, objective="mine"))
     assert made == [True]
     with pytest.raises(UserError, match=r"config\.objective='mine' is not one of auto, bert"):

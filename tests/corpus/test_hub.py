@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax.corpus import hub
 from bert_jax.corpus.hub import find_vocabulary, is_hub_name
+from bert_jax.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,22 @@ from bert_jax.corpus.hub import find_vocabulary, is_hub_name
 )
 def test_a_name_of_the_hub_is_an_owner_and_a_name_that_is_no_path(name: str, is_one: bool):
     assert is_hub_name(name) is is_one
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("bert-base-uncased", "google-bert/bert-base-uncased"),
+        ("bert-large-cased-whole-word-masking", "google-bert/bert-large-cased-whole-word-masking"),
+        ("distilbert-base-cased", "distilbert/distilbert-base-cased"),
+        ("bert-of-mine", "OWNER/NAME"),
+        ("runs/bert-base-uncased/x", "OWNER/NAME"),
+    ],
+)
+def test_a_name_that_once_had_no_owner_is_told_with_its_owner(name: str, full: str, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"does not exist; .*or a model of the hub as {full}$"):
+        find_vocabulary(name)
 
 
 def test_the_reason_is_the_first_line_of_the_innermost_cause():

@@ -116,6 +116,13 @@ def test_words_of_a_sentencepiece_text_lie_between_white_space(english, hostile_
     tokenizer = train_sentencepiece(english, 500, True)
     text = " The  objects, of a\tclass "
     assert [text[start:end] for start, end in tokenizer.word_spans(text)] == ["The", "objects,", "of", "a", "class"]
+    for text, spans in {
+        "a \x10 b": [(0, 1), (4, 5)],
+        "a\x10 \x10b\x10": [(0, 1), (4, 5)],
+        "\x10a\x10b": [(1, 4)],
+        "\x10": [],
+    }.items():
+        assert tokenizer.word_spans(text) == spans
     for text in hostile_strings:
         words = tokenizer.word_spans(text)
         for start, end in tokenizer.encode_with_offsets(text)[1]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import time
 
 import pytest
 
@@ -98,3 +99,16 @@ def test_boundaries_agree_with_universal_dependencies(shared_data):
     assert gold > 1000
     assert right / made > 0.97
     assert right / gold > 0.74
+
+
+_MARKS = ".!?…।؟۔。！？｡\"')”’»]」』）- \t,;:"
+
+
+@pytest.mark.parametrize("other", ["", ".", "!", "”", " ", "。"])
+def test_the_time_is_linear_in_runs_of_marks_and_mixtures_of_them(other):
+    """Quadratic time, as of a run of dots before, would be 10 s for each of these texts."""
+    began = time.process_time()
+    for mark in _MARKS:
+        split_sentences("a" + mark * 10_000 + other * 10_000 + "b")
+        split_sentences("a" + (mark + other) * 5_000 + " B")
+    assert time.process_time() - began < 10

@@ -131,9 +131,10 @@ def test_a_directory_is_told_what_to_write_for_the_files_in_it(tmp_path, pattern
     assert item.path.endswith("a.txt")
 
 
-@pytest.mark.parametrize(("size", "parts"), [(1, 1), (5 << 20, 1), (11 << 19, 2), (200 << 20, 16)])
+@pytest.mark.parametrize(("size", "parts"), [(100, 1), (5 << 20, 1), (11 << 19, 2), (200 << 20, 16)])
 def test_a_gzip_file_is_taken_for_three_times_its_size_and_has_a_part_for_16_mib_of_text_and_up_to_16(tmp_path, size, parts):
     with (tmp_path / "a.jsonl.gz").open("wb") as file:
+        file.write(gzip.compress(b'{"text": "a"}\n'))
         file.truncate(size)
     (item,) = find_items([Source("jsonl", f"{tmp_path}/a.jsonl.gz")], ReadOptions())
     assert (item.unit, item.length, item.weight) == ("parts", parts, 3.0 * size)

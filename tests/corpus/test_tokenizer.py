@@ -58,7 +58,7 @@ def test_casing_that_contradicts_the_vocabulary_is_an_error_that_names_the_flag(
 
 def test_casing_that_is_not_certain_must_be_stated(tmp_path):
     path = vocabulary(tmp_path, [*SPECIALS, "中", "文"])
-    with pytest.raises(UserError, match="--lowercase or --cased"):
+    with pytest.raises(UserError, match=r'--lowercase or --cased, or write \{"do_lower_case": true\} or false to tokenizer_conf'):
         load_tokenizer(path)
     assert load_tokenizer(path, lowercase=True).vocabulary.lowercase
     assert not load_tokenizer(path, lowercase=False).vocabulary.lowercase
@@ -68,16 +68,22 @@ def test_the_casing_recorded_beside_a_vocabulary_wins_over_what_it_looks_like(tm
     vocabulary(tmp_path, [*SPECIALS, *LETTERS])
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     assert not load_tokenizer(tmp_path).vocabulary.lowercase
-    with pytest.raises(UserError, match="do_lower_case=False"):
+    with pytest.raises(UserError, match="do_lower_case=false"):
         load_tokenizer(tmp_path, lowercase=True)
 
 
-def test_line_ends_and_a_missing_last_one_do_not_change_the_identity_of_a_vocabulary(tmp_path):
-    (tmp_path / "a").mkdir()
+@pytest.mark.parametrize(
+    ("before", "end", "after"),
+    [("", "\r\n", ""), ("", "\r", ""), ("\ufeff", "\n", ""), ("", "\n", "\n \n"), ("\ufeff", "\r", "\r\r"), ("", "\n", "a\n")],
+)
+def test_line_ends_a_byte_order_mark_and_blank_last_lines_do_not_change_a_vocabulary(tmp_path, before, end, after):
     unix = load_tokenizer(vocabulary(tmp_path, [*SPECIALS, *LETTERS]))
-    dos = load_tokenizer(vocabulary(tmp_path / "a", [*SPECIALS, *LETTERS], "\r\n"))
-    (tmp_path / "a" / "vocab.txt").write_text("\n".join([*SPECIALS, *LETTERS]))
-    assert unix.vocabulary == dos.vocabulary == load_tokenizer(tmp_path / "a" / "vocab.txt").vocabulary
+    text = end.join([*SPECIALS, *LETTERS])
+    path = tmp_path / "other.txt"
+    path.write_bytes((before + text + end + after).encode())
+    assert (load_tokenizer(path).vocabulary == unix.vocabulary) is (after != "a\n")
+    path.write_bytes((before + text).encode())  # without the last line end
+    assert load_tokenizer(path).vocabulary == unix.vocabulary
     assert load_tokenizer(vocabulary(tmp_path, [*SPECIALS, *reversed(LETTERS)])).vocabulary.sha256 != unix.vocabulary.sha256
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import unicodedata
 from typing import Any
 
 import pytest
+import sentencepiece
 import tokenizers
 
 from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
@@ -129,7 +131,7 @@ def test_a_tokenizer_json_is_read_alone_in_a_directory_or_by_its_path(tmp_path):
         assert tokenizer.pieces == PIECES
         assert tokenizer.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
         assert (tokenizer.vocabulary.lowercase, tokenizer.max_word_characters) == (False, 100)
-    with pytest.raises(UserError, match=r"--lowercase does not fit .* tokenizer.json says lowercase=False"):
+    with pytest.raises(UserError, match=r"--lowercase does not fit .* tokenizer.json says lowercase=false"):
         load_tokenizer(tmp_path, lowercase=True)
 
 
@@ -154,7 +156,6 @@ def normalizer(**fields: Any) -> dict[str, Any]:
         ({"model": {"vocab": {}, "merges": []}}, "a BPE model"),
         ({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}, "a Unigram model"),
         ({"model": changed(continuing_subword_prefix="@@")}, "continuing_subword_prefix='@@'"),
-        ({"model": changed(vocab={"[UNK]": 0, "a": 2}), "added_tokens": []}, "no piece has the id 1"),
         ({"model": changed(vocab={"[UNK]": 0, "a": 1, "b": 1}), "added_tokens": []}, "two pieces have one id"),
         ({"normalizer": None}, "normalizer null"),
         ({"normalizer": {"type": "NFC"}}, "normalizer NFC"),
@@ -206,23 +207,44 @@ def test_vocab_txt_and_tokenizer_json_must_agree(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "rule"),
+    ("config", "in_json", "rules", "stated"),
     [
-        ({"do_lower_case": True}, "lowercase=False"),
-        ({"do_lower_case": False, "strip_accents": True}, "strip_accents=False"),
-        ({"tokenize_chinese_chars": False}, "handle_chinese_chars=True"),
+        ({"do_lower_case": True}, {}, (True, None, True), "do_lower_case=true"),
+        ({"do_lower_case": False}, {"lowercase": True}, (False, None, True), "do_lower_case=false"),
+        ({"do_lower_case": False, "strip_accents": True}, {}, (False, True, True), "strip_accents=true"),
+        ({"do_lower_case": False, "strip_accents": None}, {"strip_accents": True}, (False, None, True), "strip_accents=null"),
+        ({"tokenize_chinese_chars": False}, {}, (False, None, False), "tokenize_chinese_chars=false"),
+        ({"do_lower_case": True, "strip_accents": False}, {}, (True, False, True), "do_lower_case=true"),
+        ({"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}, {}, (False, None, True), "do_lower_case=true"),
     ],
 )
-def test_the_rules_in_tokenizer_json_and_its_config_must_agree(tmp_path, config, rule):
-    with pytest.raises(UserError, match=rf"tokenizer.json says {rule}, tokenizer_config.json the opposite"):
-        load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer=tokenizer_json(), tokenizer_config=config))
+def test_the_rules_in_tokenizer_config_win_over_those_in_tokenizer_json_as_in_transformers(
+    tmp_path, config, in_json, rules, stated
+):
+    content = tokenizer_json(normalizer=normalizer(**in_json))
+    tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer=content, tokenizer_config=config))
+    info = tokenizer.vocabulary
+    assert (info.lowercase, info.strip_accents, info.split_cjk) == rules
+    followed = "tokenizer.json" if "tokenizer_class" in config else "tokenizer_config.json"
+    assert tokenizer.notes == (
+        f"tokenizer_config.json says {stated}, tokenizer.json the opposite; {followed} is followed, as in transformers",
+    )
 
 
-def test_accents_left_to_the_casing_count_as_said(tmp_path):
-    config = {"do_lower_case": False, "strip_accents": None}
-    load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(normalizer=normalizer(strip_accents=False)), tokenizer_config=config))
-    with pytest.raises(UserError, match=r"tokenizer.json says strip_accents=True"):
-        load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(normalizer=normalizer(strip_accents=True))))
+def test_rules_that_only_one_file_states_are_its_own(tmp_path):
+    content = tokenizer_json(normalizer=normalizer(lowercase=True, strip_accents=False, handle_chinese_chars=False))
+    config = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": None}
+    for settings in ({}, {"do_lower_case": True}, {"do_lower_case": None}, config):
+        tokenizer = load_tokenizer(write(tmp_path, tokenizer=content, tokenizer_config=settings))
+        info = tokenizer.vocabulary
+        assert (info.lowercase, info.strip_accents, info.split_cjk, tokenizer.notes) == (True, False, False, ())
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_stated_casing_settles_files_that_contradict_each_other(tmp_path, lowercase):
+    write(tmp_path, vocab=PIECES, tokenizer=tokenizer_json(), tokenizer_config={"do_lower_case": True})
+    tokenizer = load_tokenizer(tmp_path, lowercase=lowercase)
+    assert (tokenizer.vocabulary.lowercase, tokenizer.vocabulary.strip_accents, tokenizer.notes) == (lowercase, None, ())
 
 
 def test_a_repeated_piece_survives_saving(tmp_path):
@@ -250,6 +272,12 @@ def test_the_config_beside_a_vocab_txt_decides_casing_accents_and_ideographs(tmp
 
 def test_settings_that_are_not_ours_are_refused_by_name(tmp_path):
     for config, message in (
+        ({"strip_accents": "true"}, r'strip_accents="true" must be true, false or null, without quotation marks'),
+        ({"tokenize_chinese_chars": 1}, "tokenize_chinese_chars=1 must be true"),
+        ({"model_max_length": "512"}, r'model_max_length="512" must be a number or null'),
+        ({"max_input_chars_per_word": -1}, "max_input_chars_per_word=-1 must be a whole number above 0"),
+        ({"max_input_chars_per_word": 2.5}, "max_input_chars_per_word=2.5 must be a whole number above 0"),
+        ({"never_split": "don't"}, """never_split="don't" must be a list of texts"""),
         ({"do_basic_tokenize": False}, "do_basic_tokenize=false"),
         ({"never_split": ["[UNK]", "don't"]}, r'never_split=\["don\'t"\]'),
         ({"word_tokenizer_type": "mecab"}, "word_tokenizer_type='mecab'"),
@@ -257,6 +285,95 @@ def test_settings_that_are_not_ours_are_refused_by_name(tmp_path):
         with pytest.raises(UserError, match=message):
             load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config | {"do_lower_case": False}))
     load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config={"do_lower_case": False, "never_split": ["[UNK]"]}))
+
+
+@pytest.mark.parametrize("white", ["\n", "\u00a0", "c ", " c", "\u3000c", "\r\n", "a\rb", "\t"])
+def test_a_piece_that_no_vocab_txt_can_hold_is_read_and_saved_in_tokenizer_json_alone(tmp_path, white):
+    pieces = [*PIECES[:9], white, *PIECES[9:]]
+    tokenizer = load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(pieces)))
+    assert tokenizer.pieces == pieces
+    write(tmp_path, vocab=["left", "over"])  # by the last program that saved one there
+    tokenizer.save(tmp_path)
+    assert not (tmp_path / "vocab.txt").exists()
+    again = load_tokenizer(tmp_path)
+    assert (again.pieces, again.vocabulary) == (pieces, tokenizer.vocabulary)
+    rust = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert again.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
+    assert {again.pieces[i] for i in again.encode(TEXT)} >= {"a", "##b", "!"}  # those behind it have their own ids
+    write(tmp_path, vocab=pieces)  # as versions before this one wrote it, and transformers does
+    assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
+
+
+def test_repeated_pieces_beside_one_that_no_vocab_txt_can_hold_survive_saving(tmp_path):
+    config = {"do_lower_case": False, "added_tokens_decoder": {str(len(PIECES) + 1): {"content": "[E1] ", "special": True}}}
+    tokenizer = load_tokenizer(write(tmp_path, vocab=[*PIECES, "a"], tokenizer_config=config))
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").vocabulary == tokenizer.vocabulary
+    assert tokenizer.encode("a") == [len(PIECES)]
+
+
+def test_a_hole_in_tokenizer_json_is_a_piece_that_no_text_has(tmp_path):
+    content = tokenizer_json()
+    content["model"]["vocab"] |= {"a": len(PIECES), "b": len(PIECES) + 2}
+    tokenizer = load_tokenizer(write(tmp_path, tokenizer=content))
+    rust = tokenizers.Tokenizer.from_str(json.dumps(content))
+    assert (tokenizer.size, tokenizer.pieces[5], tokenizer.pieces[len(PIECES) + 1]) == (len(PIECES) + 3, "", "")
+    assert tokenizer.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").vocabulary == tokenizer.vocabulary
+    written = json.loads((tmp_path / "saved" / "tokenizer.json").read_text("utf-8"))
+    assert written["model"]["vocab"] == content["model"]["vocab"]
+
+
+@pytest.mark.parametrize("name", ["BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizerFast", "TokenizersBackend", None])
+def test_classes_of_tokenizers_with_berts_rules_are_read(tmp_path, name):
+    write(tmp_path, vocab=PIECES, config={"tokenizer_class": name}, tokenizer_config={"do_lower_case": False})
+    assert load_tokenizer(tmp_path).encode(TEXT) == load_tokenizer(tmp_path / "vocab.txt", lowercase=False).encode(TEXT)
+
+
+@pytest.mark.parametrize("file", ["config", "tokenizer_config"])
+@pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "MPNetTokenizerFast", ["a", "b"]])
+def test_a_class_of_tokenizer_with_other_rules_is_refused_by_its_name(tmp_path, file, name):
+    write(tmp_path, vocab=PIECES, **{file: {"tokenizer_class": name}})
+    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* not those of BERT; read are BertTok"):
+        load_tokenizer(tmp_path, lowercase=False)
+
+
+def test_the_class_in_tokenizer_config_wins_over_that_of_the_model(tmp_path):
+    write(tmp_path, vocab=PIECES, config={"tokenizer_class": "BertJapaneseTokenizer"})
+    load_tokenizer(write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False}))
+    write(tmp_path, config={}, tokenizer_config={"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}})
+    with pytest.raises(UserError, match=r"auto_map names a tokenizer with its own code, which is not run"):
+        load_tokenizer(tmp_path)
+
+
+def test_the_vocabulary_of_xlm_r_is_refused_by_its_shift_whichever_file_is_there(tmp_path):
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["A b a b", "b a B"] * 20), model_writer=content, vocab_size=12, hard_vocab_limit=False,
+        unk_id=0, bos_id=1, eos_id=2, pad_id=-1, minloglevel=2,
+    )  # fmt: skip
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(content.getvalue())
+    pieces = [[piece, -1.0] for piece in ("<s>", "<pad>", "</s>", "<unk>", "a", "<mask>")]
+    unigram = {"model": {"type": "Unigram", "unk_id": 3, "vocab": pieces}}
+    says = "shifted by one .fairseq's order .* joined by </s></s>, neither of which is supported here; use the model with tran"
+
+    def refused(path: pathlib.Path) -> None:
+        with pytest.raises(UserError, match=says):
+            load_tokenizer(path, lowercase=False)
+
+    refused(tmp_path)
+    refused(tmp_path / "sentencepiece.bpe.model")
+    refused(write(tmp_path, tokenizer=unigram))
+    (tmp_path / "sentencepiece.bpe.model").unlink()
+    refused(tmp_path)
+    refused(tmp_path / "tokenizer.json")
+    refused(write(tmp_path, tokenizer_config={"tokenizer_class": "CamembertTokenizer"}))
+
+
+def test_half_a_surrogate_pair_is_no_piece(tmp_path):
+    with pytest.raises(UserError, match=r"the piece '.ud800' has half a surrogate pair"):
+        load_tokenizer(write(tmp_path, tokenizer=tokenizer_json([*PIECES, "\ud800"])))
 
 
 def test_special_tokens_have_the_names_the_files_give_them(tmp_path):
@@ -309,6 +426,9 @@ def test_added_tokens_count_where_they_are_written_out_and_only_if_asked_for(tmp
 def test_added_tokens_that_contradict_a_vocab_txt_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"id 5 is 'a', the added tokens beside it say '\[E1\]'"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 5}), lowercase=False)
+    (tmp_path / "alone").mkdir()
+    with pytest.raises(UserError, match=rf"add '\[E2\]' with the id {len(PIECES)}, which it lacks; take all from one model"):
+        load_tokenizer(write(tmp_path / "alone", tokenizer=tokenizer_json(), added_tokens={"[E2]": len(PIECES)}))
     with pytest.raises(UserError, match="ids are missing"):
         load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 999}), lowercase=False)
     with pytest.raises(UserError, match=rf"^{tmp_path}: the added token 'covid' \(id {len(PIECES)}\) is not a special token"):
@@ -323,8 +443,9 @@ def test_a_file_given_by_its_path_is_read_without_the_files_beside_it(tmp_path):
         assert (tokenizer.size, tokenizer.mask_id, tokenizer.added) == (len(PIECES), 4, ())
 
 
-def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp_path):
-    config = {"do_lower_case": False, "model_max_length": int(1e30), "max_input_chars_per_word": 3}
+@pytest.mark.parametrize("unlimited", [int(1e30), 1e30, float("inf"), float("nan"), 0, -1, None])
+def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp_path, unlimited):
+    config = {"do_lower_case": False, "model_max_length": unlimited, "max_input_chars_per_word": 3}
     tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config))
     assert (tokenizer.max_length, tokenizer.max_word_characters) == (None, 3)
     assert tokenizer.encode("abcd") == [tokenizer.unk_id]
@@ -369,7 +490,7 @@ BERT = {"type": "BertPreTokenizer"}
 )
 def test_a_tokenizer_json_of_another_layout_is_a_sentence(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"tokenizer\.json: .*(copy the files again|is not supported|its tokenizer\.json back)"):
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*(copy the files? again|is not supported)"):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 

@@ -251,6 +251,9 @@ def test_the_progress_of_a_command_is_told_in_the_unit_of_the_corpus(directory, 
         def __init__(self, title, total, unit):
             told.append((title, total, unit))
 
+        def update(self, done):  # called only if hashing takes more than half a second, as it may beside other work
+            assert 0 <= done <= told[0][1]
+
         def close(self):
             told.append("closed")
 

@@ -27,6 +27,7 @@ import jax
 from jax._src import compiler, distributed
 from matplotlib.figure import Figure
 
+from bert_jax.interface.command import run_verb
 from bert_jax.metrics import plots
 from bert_jax.storage.objects import place
 from tests.contexts import share_contexts
@@ -299,7 +300,7 @@ def _do(verb: str, arguments: list[str]) -> int:
     module = importlib.import_module(f"bert_jax.{VERBS[verb]}")
     sys.argv = [verb, *arguments]
     try:
-        module.run_verb(module.main)
+        run_verb(module.main)
     except SystemExit as end:
         return int(end.code or 0)
     except BaseException:

@@ -16,6 +16,7 @@ from tests.end_to_end.forked import Done
 from tests.end_to_end.kinds import KINDS, agreement, file, table
 from tests.end_to_end.runs import REPOSITORY, records, results
 from tests.end_to_end.toy_tasks import ROWS, WRITERS
+from tests.metrics.test_writer import events
 
 FLAGS = (
     "--config.task.length=32",
@@ -86,6 +87,33 @@ def test_a_run_is_told_in_curves_and_metrics(trained: dict[str, Trained], name: 
     assert found["scores"][split][metric] == dev[found["best_step"]] == pytest.approx(max(dev.values()), rel=1e-6)
     losses = [record["train/loss"] for record in records(workdir) if "train/loss" in record]
     assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
+
+
+@EACH
+def test_dev_is_evaluated_in_every_epoch_and_test_once_and_nothing_unannounced(trained: dict[str, Trained], name: str):
+    run, kind = trained[name], KINDS[name]
+    splits = re.findall(r"evaluating the weights of step [\d,]+ on (\S+):", run.finetune.output)
+    assert len(splits) == len(set(splits))
+    assert not [split for split in splits if split.startswith("dev")], "the evaluation that won is not repeated"
+    sizes = re.search(r"^task: .*$", run.finetune.output, re.MULTILINE)[0]
+    assert ("test" in splits) == (" test" in sizes)
+    assert run.finetune.output.count(f"{kind.dev} after step ") == kind.epochs
+
+
+@EACH
+def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_and_the_results(trained: dict[str, Trained], name: str):
+    run, dev = trained[name], KINDS[name].dev
+    metrics = {name for record in records(run.directory / "run") for name in record} - {"step", "time"}
+    assert {tag for _, tag, _ in events(run.directory / "run")} == metrics
+    scores = results(run.directory / "run")["scores"][dev]
+    assert {name for name in metrics if name.startswith(f"{dev}/")} == {f"{dev}/{score}" for score in scores}
+    shown = re.search(rf"{dev} after step [\d,]+: (.*)", run.finetune.output)[1]
+    assert set(re.findall(r"(\w+) -?[\d.]+(?:e-?\d+)?(?: \(baseline [^)]*\))?", shown)) <= scores.keys()
+    step = re.search(r"step +[\d,]+/[\d,]+  (.*)", run.finetune.output)[1]
+    assert re.findall(r" (\w+)/s", step)[:2] == ["examples", "tokens"]
+    assert {f"train/{word}" for word in re.findall(r"([a-z]+) [\d.]+(?: %)?(?=  )", step)} <= metrics
+    assert {f"train/{word}_per_second" for word in ("examples", "tokens", "flops")} <= metrics
+    assert not [name for name in metrics if "rows" in name]
 
 
 @EACH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import shutil
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax.metrics.ledger_file import read_ledger
+from bert_jax.runtime import interruptions
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.forked import Done, Started, Surroundings
@@ -57,6 +59,32 @@ def assert_equal_within_rounding(workdir: pathlib.Path, wanted: pathlib.Path) ->
 def test_a_killed_run_was_in_the_middle(killed: Ended):
     assert killed.status == -signal.SIGKILL
     assert 6 <= last_step(killed.workdir) < LAST_STEP
+
+
+def move_away(workdir: pathlib.Path, step: int) -> None:
+    """Moves the workdir of a run of this process when `step` is done, as a person does who tidies up."""
+    requested = interruptions.Preemption.requested
+
+    def moving(self: interruptions.Preemption, done: int) -> bool:
+        if done == step:
+            workdir.rename(workdir.with_name(f"{workdir.name}-moved"))
+        return requested(self, done)
+
+    interruptions.Preemption.requested = moving  # type: ignore[method-assign]
+
+
+def test_a_workdir_that_is_moved_ends_the_run_with_a_sentence_and_put_back_goes_on(
+    experiment: pathlib.Path, uninterrupted: Ended
+):
+    workdir = experiment.parent / "tidied"
+    end = done(experiment, workdir, prepare=functools.partial(move_away, workdir, 11))
+    assert end.status == 2, end.output
+    assert f"error: --workdir={workdir} was moved or removed while the run was using it; put it back" in end.output
+    assert not workdir.exists(), [str(path) for path in workdir.rglob('*')]
+    workdir.with_name("tidied-moved").rename(workdir)
+    end = done(experiment, workdir)
+    assert end.status == 0, end.output
+    assert_same_weights(workdir, uninterrupted.workdir)
 
 
 def test_sigterm_saves_at_once_and_the_status_tells(killed: Ended, terminated: Ended):

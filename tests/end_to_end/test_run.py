@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import re
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bert_jax.interop.huggingface import import_model
+from bert_jax.metrics import plots
+from bert_jax.metrics.scores import score_title
 from bert_jax.prediction.predictor import Predictor
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.runs import LAST_STEP, contents, records
+from tests.metrics.test_writer import events
 
 
 def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):
@@ -32,6 +37,37 @@ def test_held_out_scores_stand_beside_their_baselines(uninterrupted: Ended):
     majority = evaluated[-1]["heldout/nsp_majority_accuracy"]
     assert json.loads((uninterrupted.workdir / "results.json").read_text())["heldout"]["nsp_majority_accuracy"] == majority
     assert f"(one answer for all pairs {100 * majority:.1f} %)" in uninterrupted.output
+
+
+def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and_the_figure(
+    uninterrupted: Ended, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    lines = records(uninterrupted.workdir)
+    metrics = {name for record in lines for name in record} - {"step", "time"}
+    assert {tag for _, tag, _ in events(uninterrupted.workdir)} == metrics
+    heldout = json.loads((uninterrupted.workdir / "results.json").read_text())["heldout"]
+    assert {f"heldout/{name}": value for name, value in heldout.items()}.items() <= lines[-1].items()
+    assert {name for name in metrics if name.startswith("heldout/")} == {f"heldout/{name}" for name in heldout}
+
+    titles = {score_title(name): name for name in heldout}
+    for pattern, group in ((r"step +(\d+)/24  (.*)", "train"), (r"held out after step (\d+): (.*)", "heldout")):
+        for step, text in re.findall(pattern, uninterrupted.output):
+            record = next(one for one in lines if one["step"] == int(step) and f"{group}/mlm_loss" in one)
+            named = re.findall(r"(MLM loss|MLM accuracy|NSP accuracy|perplexity) ([\d.]+)( %)?", text)
+            assert [title for title, _, _ in named] >= ["MLM accuracy", "MLM loss", "NSP accuracy"][: len(named)]
+            assert "loss" not in re.sub(r"(MLM|NSP) loss", "", text), "a loss without its name"
+            for title, shown, percent in named:
+                value = record[f"{group}/{titles[title]}"] * (100 if percent else 1)
+                assert float(shown) == pytest.approx(value, abs=0.051 if percent or title == "perplexity" else 0.00051)
+    for name in ("rows", "tokens", "flops"):
+        assert f"train/{name}_per_second" in metrics
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
+    plots.draw_curves(uninterrupted.workdir / "metrics.jsonl", tmp_path / "curves.png", title="t")
+    panels = [axes.get_title(loc="left").partition(" (")[0] for axes in drawn[0].axes if axes.get_title(loc="left")]
+    assert panels == ["MLM loss", "MLM accuracy", "NSP accuracy", "learning rate"]
+    assert {titles.get(panel, panel.replace(" ", "_")) for panel in panels} <= {name.partition("/")[2] for name in metrics}
 
 
 def test_training_learns_something_even_here(uninterrupted: Ended):

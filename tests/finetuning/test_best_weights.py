@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import pathlib
 import types
 from typing import Any
@@ -121,13 +122,13 @@ def test_without_any_evaluation_there_are_no_best_weights(notes: Notes):
 def test_weights_with_a_higher_score_replace_the_best_as_a_copy_and_are_saved(notes: Notes):
     best: Any = BestWeights(job_of(notes))
     first = weights(2)
-    best.offer(2, 0.1, first)
+    best.offer(2, 0.1, first, {})
     assert best.found["params"]["w"] is not first["w"], "the next step donates the memory of the state"
     assert best.step == 2
-    best.offer(4, 0.1, weights(4))  # as float32 it is the same score
-    best.offer(6, 0.05, weights(6))
+    best.offer(4, 0.1, weights(4), {})  # as float32 it is the same score
+    best.offer(6, 0.05, weights(6), {})
     assert kept(best) == (2, np.float32(0.1), 2.0)
-    best.offer(8, 0.5, weights(8))
+    best.offer(8, 0.5, weights(8), {})
     assert kept(best) == (8, 0.5, 8.0)
     during = f"during {Activity.SAVING}"
     assert notes[2:] == [during, "save 2", "end of during", during, "save 8", "end of during"]
@@ -137,14 +138,14 @@ def test_weights_with_a_higher_score_replace_the_best_as_a_copy_and_are_saved(no
 def test_the_last_weights_are_the_best_where_that_is_asked_for(notes: Notes):
     best = BestWeights(job_of(notes, select="last"))
     for step, score in ((4, 0.5), (6, 0.25), (6, 0.75), (2, 1.0)):
-        best.offer(step, score, weights(step))
+        best.offer(step, score, weights(step), {})
     assert kept(best) == (6, 0.25, 6.0)
 
 
 @pytest.mark.parametrize(("patience", "ends"), [(0, []), (1, [6, 7, 8]), (2, [8])])
 def test_a_run_ends_after_so_many_evaluations_without_an_improvement(notes: Notes, patience: int, ends: list[int]):
     best = BestWeights(job_of(notes, patience=patience))
-    best.offer(4, 0.5, weights(4))
+    best.offer(4, 0.5, weights(4), {})
     assert [step for step in range(9) if best.ends_run(step)] == ends
 
 
@@ -153,7 +154,7 @@ def test_best_weights_whose_save_failed_are_saved_again_by_a_process_that_is_alo
     best.checkpoints.broken = True
     best.ensure_saved()
     assert notes[2:] == ["finish"]
-    best.offer(4, 0.5, weights(4))
+    best.offer(4, 0.5, weights(4), {})
     best.ensure_saved()
     assert notes[-2:] == ["finish", "save 4"]
     monkeypatch.setattr(jax, "process_count", lambda: 2)
@@ -175,7 +176,7 @@ def test_the_export_has_the_dropout_of_the_configuration_and_says_what_the_weigh
     untrained = frozenset({"pooler"})
     start = Model(params={}, config=TINY, tokenizer=None, head=None, untrained=untrained, other_fields={"a": 1})  # type: ignore[arg-type]
     best = BestWeights(job)
-    best.offer(4, 0.5, weights(4))
+    best.offer(4, 0.5, weights(4), {})
     for job.data in (types.SimpleNamespace(task=task), types.SimpleNamespace(task=types.SimpleNamespace(name="other"))):
         best.export(DIRECTORY, start)
     assert len(written) == 2 * is_first
@@ -184,3 +185,23 @@ def test_the_export_has_the_dropout_of_the_configuration_and_says_what_the_weigh
         assert model.params == (best.found["params"], job.mesh)
         assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, job.experiment.model.attention_dropout)
         assert (model.head, model.of_pairs, model.untrained, model.other_fields) == (HEAD, of_pairs, frozenset(), {})
+
+
+def test_the_logits_are_those_of_the_evaluation_that_won_and_other_splits_are_evaluated_once(
+    notes: Notes, caplog: pytest.LogCaptureFixture
+):
+    job = job_of(notes)
+    job.prefix, job.predicted = "seed-1  ", {}
+    job.data = types.SimpleNamespace(features={"dev": "abc", "test": "ab"})
+    job.logits = lambda params, split: (notes.append(f"evaluate {split}"), f"{split} by {float(params['w'])}")[1]
+    best = BestWeights(job)
+    for step, score in ((2, 0.25), (4, 0.5), (6, 0.125)):
+        best.offer(step, score, weights(step), {"dev": [np.float32(step)]})
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            assert best.logits("dev") == [4.0]
+            assert best.logits("test") == "test by 4.0"
+    assert [note for note in notes if note.startswith("evaluate")] == ["evaluate test"]
+    assert caplog.messages == ["seed-1  evaluating the weights of step 4 on test: 2 examples"]
+    best.offer(8, 0.75, weights(8), {"dev": [np.float32(8)]})
+    assert best.logits("test") == "test by 8.0", "the logits of weights that another evaluation beats are forgotten"

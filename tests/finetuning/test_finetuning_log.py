@@ -56,7 +56,7 @@ def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
 def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     patient: list[str] = []
     watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
-    run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=watchdog)
+    run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None)
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
     batches = LabelledBatches(features, shape, 4, 0, row_multiple=1, pad_id=0)
@@ -77,23 +77,23 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
 
 
 def window(**sums: float) -> dict[str, np.ndarray]:
-    names = ("rows", "tokens", "packed_rows", "loss", "weight", "correct", "labels", "steps", "skipped", "grad_norm")
+    names = ("examples", "tokens", "rows", "loss", "weight", "correct", "labels", "steps", "skipped", "grad_norm")
     names += ("learning_rate",)
     return {name: np.float32(sums.get(name, 1)) for name in names}
 
 
 def test_compiling_is_announced_and_is_no_part_of_the_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
     clock = Clock()
-    said.throughput = Throughput(Ledger(clock), clock)
+    said.throughput = Throughput(Ledger(clock), clock, unit="examples")
     with said.compiling("training step", {"input_ids": np.zeros((12, 128), np.int32)}):
         assert told()[-1] == "compiling the training step for 12 rows of 128 tokens"  # before, not after
         assert said._job.run.watchdog.patient == ["compiling"]
         clock.now += 136.0
     assert told()[-1].startswith("compiled the training step for 12 rows of 128 tokens in ")
     clock.now += 2.0
-    said.training(1, window(rows=16))
+    said.training(1, window(examples=16))
     (record,) = read_metrics(tmp_path / METRICS)
-    assert record["train/rows_per_second"] == 8.0
+    assert record["train/examples_per_second"] == 8.0
     assert record["train/accuracy"] == record["train/loss"] == 1.0  # of one label
 
 
@@ -128,7 +128,7 @@ def test_the_start_says_what_the_baseline_is(told):
 
 def test_the_start_of_a_run_tells_its_steps_or_the_step_at_which_it_goes_on(tmp_path: pathlib.Path, told):
     with FinetuningLog(job_in(tmp_path, prefix="seed-1  "), 0) as log:
-        says = f"seed-1  4 steps, 2 an epoch of 32 examples, in rows of {log._job.data.shape.length} tokens"
+        says = f"seed-1  4 steps of 32 examples in rows of {log._job.data.shape.length} tokens; an epoch is 2 steps"
         assert told()[0] == says
         assert len(told()) == 2
         log.evaluation(3, {"dev": {"f1": 0.5}})
@@ -161,11 +161,11 @@ def test_layers_that_gradual_unfreezing_leaves_are_told(tmp_path: pathlib.Path, 
 
 def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: FinetuningLog, told, tmp_path: pathlib.Path):
     clock = Clock()
-    said.throughput = Throughput(Ledger(clock), clock)
+    said.throughput = Throughput(Ledger(clock), clock, unit="examples")
     clock.now += 2.0
     said.training(1, {})  # no step since the last line
     said.training(
-        2, window(rows=16, tokens=400, packed_rows=8, loss=6, weight=4, correct=3, labels=12, steps=2, grad_norm=3, skipped=0)
+        2, window(examples=16, tokens=400, rows=8, loss=6, weight=4, correct=3, labels=12, steps=2, grad_norm=3, skipped=0)
     )
     (record,) = read_metrics(tmp_path / METRICS)
     flops = 8 * said._job.row_flops
@@ -175,16 +175,16 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
         "step": 2,
         "train/loss": 1.5,
         "train/accuracy": 0.25,
-        "train/rows_per_second": 8,
+        "train/examples_per_second": 8,
         "train/tokens_per_second": 200,
         "train/seconds_left": 2,  # two of four steps are done
         "train/grad_norm": 1.5,
         "train/skipped": 0,
         "train/learning_rate": 1,
     }
-    assert told()[-1].startswith("step 2/4  loss 1.500  accuracy 25.0 %  8 rows/s  200 tokens/s")
+    assert told()[-1].startswith("step 2/4  loss 1.500  accuracy 25.0 %  8 examples/s  200 tokens/s")
     clock.now += 1.0
-    said.training(3, window(packed_rows=8, loss=6, weight=0, labels=0, correct=0, steps=0, skipped=2, grad_norm=3))
+    said.training(3, window(rows=8, loss=6, weight=0, labels=0, correct=0, steps=0, skipped=2, grad_norm=3))
     assert told()[-1] == "2 of these steps had no finite loss or gradient and were skipped"
     last = read_metrics(tmp_path / METRICS)[-1]
     assert (last["train/seconds_left"], last["train/grad_norm"], last["train/accuracy"]) == (1, 3, 0)
@@ -221,7 +221,8 @@ def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
 
 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
-    run = types.SimpleNamespace(workdir=tmp_path, is_first=False, watchdog=types.SimpleNamespace(alive=lambda doing: None))
+    watchdog = types.SimpleNamespace(alive=lambda doing: None)
+    run = types.SimpleNamespace(workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None)
     with FinetuningLog(job_in(tmp_path, run=run), 0) as log:
         log.training(1, window())
         log.evaluation(1, {"dev": {"f1": 0.5}})

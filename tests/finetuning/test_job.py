@@ -180,8 +180,8 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
     shown: list[Any] = []
 
     @contextlib.contextmanager
-    def progress(what: str, is_shown: bool) -> Iterator[Any]:
-        shown.append((what, is_shown))
+    def progress(what: str, unit: str, is_shown: bool) -> Iterator[Any]:
+        shown.append((what, unit, is_shown))
         yield lambda done, total: shown.append((done, total))
 
     monkeypatch.setattr(jobs, "evaluation_progress", progress)
@@ -193,15 +193,15 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
     monkeypatch.setattr(job.ledger, "during", lambda activity: (timed.append(activity), during(activity))[1])
     wanted = [0.5 * float(feature.ids[0][1]) for feature in FEATURES["dev"]]
     for _ in range(2):
-        scores = job.scores(jnp.float32(0.5))
-        assert scores.keys() == {"dev"}
+        scores, logits = job.evaluate(jnp.float32(0.5))
+        assert scores.keys() == logits.keys() == {"dev"}
+        np.testing.assert_allclose(logits["dev"], np.array(wanted)[:, None])
         assert scores["dev"]["split"] == "dev"
         np.testing.assert_allclose(scores["dev"]["logits"], wanted)  # type: ignore[arg-type]
     assert asked == [(SHAPE, "cpu", 1)]
     assert timed == [Activity.COMPILING]
-    assert shown[0] == ("seed-3  dev", True)
-    done, total = shown[len(shown) // 2 - 1]
-    assert done == total
+    assert shown[0] == ("seed-3  dev", "examples", True)
+    assert shown[len(shown) // 2 - 1] == (len(FEATURES["dev"]), len(FEATURES["dev"]))
     batches = len(shown) // 2 - 1
     assert job.program.logits.calls == [(2, SHAPE.length), *["runs"] * 2 * batches]  # type: ignore[attr-defined]
     assert job.run.watchdog.seen == 2 * batches * ["evaluation"]  # type: ignore[attr-defined]

@@ -1,18 +1,25 @@
-"""Loads an exported model directory with transformers and compares what it computes; prints one JSON object.
+"""Loads an exported model directory with transformers and compares what it computes.
 
-    PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/check_export_with_transformers.py MODEL EXPECTED.npz RESAVED [ARGUMENTS]
+    PYTHON_WITH_TORCH_AND_TRANSFORMERS tests/golden/check_export_with_transformers.py < REQUESTS
 
-EXPECTED.npz holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `outputs/NAME` by transformers' names, and
-`texts` to tokenise. RESAVED is where `save_pretrained` writes the model again, for us to read back. ARGUMENTS is a JSON object of
-arguments to `from_pretrained` that a config.json cannot say. The class is the one that config.json names.
-Run by `tests/interop/test_transformers_loads_exports.py` when BERT_JAX_PEER_PYTHON names such an interpreter.
+A request is a line of JSON: {"model": DIR, "expected": FILE, "resaved": DIR, "arguments": {...}}; or {"model": DIR, "texts":
+[...]} for the vectors of sentence-transformers; or {"packages": true} for what is installed. The answer is a line of JSON as
+well, {"error": TRACEBACK} if it fails. One process answers all requests: importing torch and transformers takes longer than a
+check.
+
+`expected` holds our inputs (`input_ids`, `token_type_ids`, `attention_mask`), our `outputs/NAME` by transformers' names, and
+`texts` to tokenise. `resaved` is where `save_pretrained` writes the model again, for us to read back. `arguments` are those of
+`from_pretrained` that a config.json cannot hold. The class is the one that config.json names.
+Run by `tests/interop/test_transformers_loads_exports.py` for every interpreter in BERT_JAX_PEER_PYTHON.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import pathlib
 import sys
+import traceback
 
 import numpy as np
 import torch
@@ -24,12 +31,13 @@ CONFIG_FIELDS = (
 )  # fmt: skip
 
 
-def main(model_directory: str, expected_file: str, resaved: str, arguments: str = "{}") -> None:
+def check(model_directory: str, expected_file: str, resaved: str, arguments: dict) -> dict:
+    """What transformers finds in the exported model, and how far its outputs are from ours."""
     with np.load(expected_file) as file:
         expected = dict(file)
     (architecture,) = json.loads((pathlib.Path(model_directory) / "config.json").read_text())["architectures"]
     load = getattr(transformers, architecture).from_pretrained
-    model, loading = load(model_directory, output_loading_info=True, **json.loads(arguments))
+    model, loading = load(model_directory, output_loading_info=True, **arguments)
     model.eval()
     inputs = {name: torch.from_numpy(expected[name]).long() for name in ("input_ids", "token_type_ids", "attention_mask")}
     if architecture == "BertForMultipleChoice":  # the rows are the candidates of one question
@@ -53,7 +61,14 @@ def main(model_directory: str, expected_file: str, resaved: str, arguments: str 
     }
     model.save_pretrained(resaved)
     tokenizer.save_pretrained(resaved)
-    print(json.dumps(report))
+    return report
+
+
+def sentence_vectors(model_directory: str, texts: list[str]) -> list[list[float]]:
+    """The vectors of sentence-transformers: the mean over the tokens, if the directory names no other pooling."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(model_directory, device="cpu").encode(texts).tolist()
 
 
 def difference(theirs: np.ndarray, ours: np.ndarray, mask: np.ndarray) -> float:
@@ -64,5 +79,21 @@ def difference(theirs: np.ndarray, ours: np.ndarray, mask: np.ndarray) -> float:
     return float(np.abs(theirs - ours).max() / np.abs(theirs).max())
 
 
+def main() -> None:
+    answers, sys.stdout = sys.stdout, sys.stderr  # what the libraries print is no answer
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            if "packages" in request:
+                answer = {"packages": [package.name for package in importlib.metadata.distributions()]}
+            elif "texts" in request:
+                answer = {"vectors": sentence_vectors(request["model"], request["texts"])}
+            else:
+                answer = check(request["model"], request["expected"], request["resaved"], request["arguments"])
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

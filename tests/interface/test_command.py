@@ -7,8 +7,11 @@ import errno
 import io
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -180,3 +183,114 @@ def test_an_error_of_the_system_is_a_sentence_with_a_remedy(fails: Callable[[], 
     said = capsys.readouterr().err
     assert said.startswith(says)
     assert (ended.value.code, said.count("\n")) == (2, 1)
+
+
+def started(tmp_path: pathlib.Path, module: str, **environment: str) -> subprocess.Popen[str]:
+    """A command whose module has this text, as `python -m` starts it; its standard output tells how far it is."""
+    (tmp_path / "made.py").write_text(textwrap.dedent(module))
+    program = "from bert_jax.interface.command import run_command; run_command('made')"
+    variables = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "PYTHONUNBUFFERED": "1", **environment}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", program], env=variables, stdout=pipe, stderr=pipe, text=True)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """(exit status, standard output, standard error) of a process."""
+    said, complained = process.communicate(timeout=60)
+    return process.returncode, said, complained
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """The end of a process that gets Ctrl-C when it has said its first line."""
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    return end(process)
+
+
+WAITS = "while True: time.sleep(0.01)"
+
+
+@pytest.mark.parametrize(
+    ("module", "leaves"),
+    [
+        (f"import time\nprint('importing')\n{WAITS}", ""),
+        (f"import time\ndef main():\n  try:\n    print('at work')\n    {WAITS}\n  finally:\n    print('cleared')", "cleared\n"),
+        # JAX has such a callback, in which a KeyboardInterrupt is lost
+        (
+            "import gc, time\ndef collected(phase, info):\n  end = time.monotonic() + 1\n  print('collecting')\n"
+            f"  while time.monotonic() < end: pass\ndef main():\n  gc.callbacks.append(collected)\n  gc.collect()\n  {WAITS}",
+            None,
+        ),
+        ("import time\ndef main():\n  try:\n    print('at work')\n    time.sleep(60)\n  except BaseException:\n    pass", ""),
+        (
+            "import time\ndef main():\n  try:\n    print('at work')\n    time.sleep(60)\n  except BaseException as error:\n"
+            "    raise RuntimeError('a program on the devices failed') from error",
+            "",
+        ),
+        (f"import atexit, time\ndef late():\n  print('at its end')\n  {WAITS}\ndef main():\n  atexit.register(late)", ""),
+    ],
+    ids=["importing", "at work", "collecting garbage", "swallowed", "made another error of", "exiting"],
+)
+def test_ctrl_c_always_ends_a_command_as_interrupted(tmp_path: pathlib.Path, module: str, leaves: str | None):
+    status, said, complained = interrupted(started(tmp_path, module))
+    assert (status, complained) == (130, "interrupted\n")
+    assert leaves is None or said == leaves
+
+
+def test_a_command_that_was_started_to_ignore_ctrl_c_goes_on(tmp_path: pathlib.Path):
+    module = "import time\ndef main():\n  print('at work')\n  time.sleep(0.3)\n  print('done')"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as `nohup` and `&` in a script do
+    try:
+        process = started(tmp_path, module)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert interrupted(process) == (0, "done\n", "")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("JAX_PLATFORMS", "tpu", "error: JAX cannot start: .*; unset JAX_PLATFORMS=tpu, or correct it; .*BERT_JAX_DEVICE=.*"),
+        ("JAX_PLATFORMS", "gpu", "error: JAX cannot start: .*not in the list of known backends.*; unset JAX_PLATFORMS=gpu, .*"),
+        (
+            "JAX_ENABLE_X64",
+            "maybe",
+            "error: JAX cannot start: invalid truth value 'maybe'.*; correct JAX_ENABLE_X64=maybe, or .*",
+        ),
+        (
+            "JAX_DEFAULT_MATMUL_PRECISION",
+            "x",
+            'error: JAX cannot start: Invalid value "x" for JAX flag .*; correct JAX_DEFAULT_MATMUL_PRECISION=x, or unset it',
+        ),
+        (
+            "XLA_FLAGS",
+            "--xla_made_up=1",
+            "error: JAX cannot start: Unknown flag in XLA_FLAGS: --xla_made_up=1; correct XLA_FLAGS=--xla_made_up=1, or unset it",
+        ),
+        ("XLA_FLAGS", "--xla_force_host_platform_device_count=x", "error: JAX cannot start: Couldn't interpret value x for .*"),
+        (
+            "XLA_FLAGS",
+            "--xla_force_host_platform_device_count=0",
+            "error: JAX cannot start: .*; unset XLA_FLAGS=--xla_.*=0, or .*",
+        ),
+    ],
+)
+def test_what_jax_refuses_as_it_starts_is_one_sentence(tmp_path: pathlib.Path, variable: str, value: str, says: str):
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", variable: value}
+    status, _, complained = end(started(tmp_path, "import jax\ndef main():\n  jax.devices()", **environment))
+    assert re.fullmatch(says + "\n", complained)
+    assert status == 2
+
+
+def test_the_backend_of_matplotlib_does_not_matter(tmp_path: pathlib.Path):
+    module = "import matplotlib.figure\ndef main():\n  print('drawn')"
+    assert end(started(tmp_path, module, MPLBACKEND="none.such")) == (0, "drawn\n", "")
+
+
+def test_a_library_for_which_there_is_no_memory_is_one_sentence(tmp_path: pathlib.Path):
+    module = "raise ImportError('libx.so: failed to map segment from shared object')"
+    status, _, complained = end(started(tmp_path, module))
+    assert complained.startswith("error: this machine's memory ran out (libx.so: failed to map segment from shared object);")
+    assert status == 2
+    assert "Traceback" in end(started(tmp_path, "raise ImportError('no such name')"))[2]

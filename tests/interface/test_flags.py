@@ -66,6 +66,28 @@ def test_a_path_in_a_bucket_is_for_the_flags_that_may_have_one_and_for_texts():
     assert (flags.source, flags.texts) == (["gs://b"], ["gs://is no path"])
 
 
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HOME", "/at/ada")
+    return "/at/ada"
+
+
+def test_a_tilde_is_the_home_directory_in_every_flag_and_in_no_text(home: str):
+    made = parser()
+    made.add_argument("--save", type=nonempty_path)
+    made.add_argument("texts", nargs="*")
+    flags = made.parse_args(["--top-k=~/a", "--source", "~", "--source=b/~", "--save=~/*.txt", "~/x"])
+    assert (flags.top_k, flags.source, flags.save) == (f"{home}/a", [home, "b/~"], pathlib.Path(f"{home}/*.txt"))
+    assert flags.texts == ["~/x"]
+
+
+def test_a_tilde_that_stands_for_no_directory_is_refused(monkeypatch: pytest.MonkeyPatch):
+    remedy = "so ~ stands for no directory; write the path in full, or ./~no.body/m for that name"
+    assert refusal("--top-k=~no.body/m") == f"--top-k=~no.body/m: there is no user 'no.body', {remedy}"
+    monkeypatch.setenv("HOME", "")
+    assert refusal("--top-k=~/m").startswith("--top-k=~/m: HOME is not set, so ~ stands for no directory;")
+
+
 def test_arguments_are_those_of_the_process_unless_they_are_given(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "argv", ["verb", "--top-k=3"])
     assert parser().parse_args().top_k == "3"

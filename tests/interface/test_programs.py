@@ -10,17 +10,17 @@ import pytest
 import bert_jax
 
 PACKAGE = pathlib.Path(bert_jax.__file__).parent
-PROGRAMS = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "    run_verb(main)\n" in path.read_text())
+PROGRAMS = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if "\n    run_command(" in path.read_text())
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_as_a_program_it_is_a_verb_and_where_it_is_imported_it_runs_nothing(program: str, monkeypatch: pytest.MonkeyPatch):
+def test_as_a_program_it_is_a_command_and_where_it_is_imported_it_runs_nothing(program: str, monkeypatch: pytest.MonkeyPatch):
     run: list[str] = []
-    monkeypatch.setattr("bert_jax.interface.command.run_verb", lambda main: run.append(main.__name__))
+    monkeypatch.setattr("bert_jax.interface.command.run_command", lambda module, check="": run.append(module))
     runpy.run_path(str(PACKAGE / program))
     assert run == []
     runpy.run_path(str(PACKAGE / program), run_name="__main__")
-    assert run == ["main"]
+    assert run == ["bert_jax." + program.removesuffix(".py").replace("/", ".")]
 
 
 def test_the_verbs_are_among_the_programs():

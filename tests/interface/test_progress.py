@@ -115,21 +115,22 @@ def test_what_takes_longer_shows_how_far_it_is_and_that_it_is_done(clock: Clock)
 
 def test_one_process_alone_shows_how_far_an_evaluation_is(clock: Clock, capsys: pytest.CaptureFixture[str]):
     for is_shown in (True, False):
-        with evaluation_progress("dev", is_shown) as progress:
+        with evaluation_progress("dev", "examples", is_shown) as progress:
             for done in (1, 2):
                 clock.now += 30.0
                 progress(done, 2)
-    assert capsys.readouterr().err.splitlines() == ["evaluating dev: 1/2 rows", "evaluating dev: 2/2 rows"]  # no line twice
+    shown = capsys.readouterr().err.splitlines()
+    assert shown == ["evaluating dev: 1/2 examples", "evaluating dev: 2/2 examples"]  # no line twice
 
 
 def test_an_evaluation_of_two_seconds_shows_its_progress_and_its_end(clock: Clock, capsys: pytest.CaptureFixture[str]):
-    with evaluation_progress("dev", True) as progress:
+    with evaluation_progress("dev", "examples", True) as progress:
         for done in (1, 2, 8):
             progress(done, 8)
             clock.now += 0.9
     assert capsys.readouterr().err == ""
-    with evaluation_progress("dev", True) as progress:
+    with evaluation_progress("dev", "examples", True) as progress:
         for done in (1, 2, 8):
             progress(done, 8)
             clock.now += 2.0
-    assert capsys.readouterr().err.splitlines() == ["evaluating dev: 2/8 rows, ETA 12s", "evaluating dev: 8/8 rows"]
+    assert capsys.readouterr().err.splitlines() == ["evaluating dev: 2/8 examples, ETA 12s", "evaluating dev: 8/8 examples"]

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pathlib
+import shutil
 
 import pytest
 
-from bert_jax.interop.directory import Unwritable, recover, replaced_when_complete
+from bert_jax.interop.directory import FORMATS, OURS, Unwritable, exported_formats, recover, replaced_when_complete
 from tests.open_files import open_below
 
 
-def write(directory: pathlib.Path, content: str) -> None:
-    """Replaces an older directory of ours, one with a `mark`, by one whose mark is `content`."""
-    ours = {"is_ours": lambda path: (path / "mark").is_file(), "format_files": ("mark",)}
-    with replaced_when_complete(directory, **ours) as incomplete:
-        (incomplete / "mark").write_text(content)
+def write(directory: pathlib.Path, content: str, form: str = "stablehlo") -> None:
+    """Replaces an older export by one in format `form`, whose first file holds `content`."""
+    with replaced_when_complete(directory, form) as incomplete:
+        fill(incomplete, content, form)
+
+
+def fill(directory: pathlib.Path, content: str, form: str = "stablehlo") -> None:
+    """Writes the files that show an export of this package."""
+    (directory / FORMATS[form][0]).write_text(json.dumps({OURS: {}}))
+    (directory / first_file(form)).write_text(content)
+
+
+def first_file(form: str) -> str:
+    mark, files = FORMATS[form]
+    return next(file for file in files if file != mark)
+
+
+def texts(directory: pathlib.Path) -> dict[str, str]:
+    """Each file below `directory` with its text, but for the marks of exports."""
+    return {name: text for name, text in everything(directory).items() if not name.endswith("signature.json")}
 
 
 def everything(directory: pathlib.Path) -> dict[str, str]:
@@ -28,7 +45,7 @@ def test_directories_above_are_made_and_an_empty_one_is_taken(tmp_path):
     write(tmp_path / "a" / "b" / "m", "1")
     (tmp_path / "empty").mkdir()
     write(tmp_path / "empty", "2")
-    assert everything(tmp_path) == {"a/b/m/mark": "1", "empty/mark": "2"}
+    assert texts(tmp_path) == {"a/b/m/forward.stablehlo": "1", "empty/forward.stablehlo": "2"}
     assert open_below(tmp_path) == 0
 
 
@@ -47,7 +64,8 @@ def test_the_files_are_on_the_disk_before_the_directory_has_its_name(tmp_path, m
 
     monkeypatch.setattr(os, "fsync", noted)
     write(tmp_path / "m", "1")
-    assert seen == [("mark", False), (".m.incomplete", False)]
+    assert set(seen[:-1]) == {("forward.stablehlo", False), ("signature.json", False)}
+    assert seen[-1] == (".m.incomplete", False)
 
 
 def test_a_failed_rename_brings_the_older_directory_back(tmp_path, monkeypatch):
@@ -62,20 +80,162 @@ def test_a_failed_rename_brings_the_older_directory_back(tmp_path, monkeypatch):
     monkeypatch.setattr(pathlib.Path, "rename", fails)
     with pytest.raises(Unwritable, match=r"cannot write a model to .*/m: Input/output error; choose a writable directory"):
         write(tmp_path / "m", "new")
-    assert everything(tmp_path) == {"m/mark": "old"}
+    assert texts(tmp_path) == {"m/forward.stablehlo": "old"}
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+def kill_while_writing(directory: pathlib.Path, link: pathlib.Path | None = None) -> None:
+    """Leaves what a process that was killed while it wrote to `directory` leaves: its hidden directory."""
+
+    def write_half() -> None:
+        with replaced_when_complete(directory, "stablehlo") as incomplete:
+            (incomplete / "folder").mkdir()
+            (incomplete / "folder" / "part").write_text("half")
+            (incomplete / "part").write_text("half")
+            if link:
+                (incomplete / "link").symlink_to(link)
+            shutil.copytree(incomplete, directory.with_name("left"), symlinks=True)
+            raise OSError
+
+    with pytest.raises(Unwritable):
+        write_half()
+    directory.with_name("left").rename(directory.with_name(f".{directory.name}.incomplete"))
+
+
 def test_what_a_killed_process_left_is_removed_without_following_its_links(tmp_path):
-    left = tmp_path / ".m.incomplete"
-    (left / "folder").mkdir(parents=True)
-    (left / "folder" / "part").write_text("half")
-    (left / "part").write_text("half")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").write_text("mine")
-    (left / "link").symlink_to(tmp_path / "elsewhere")
+    kill_while_writing(tmp_path / "m", link=tmp_path / "elsewhere")
     write(tmp_path / "m", "1")
-    assert everything(tmp_path) == {"m/mark": "1", "elsewhere/file": "mine"}
+    assert texts(tmp_path) == {"m/forward.stablehlo": "1", "elsewhere/file": "mine"}
+
+
+@pytest.mark.parametrize("name", [".m.incomplete", ".m.replaced"])
+@pytest.mark.parametrize("there", [False, True])
+def test_what_is_not_ours_beside_the_directory_is_refused_before_anything_is_removed(tmp_path, name, there):
+    if there:
+        write(tmp_path / "m", "old")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("mine")
+    before = everything(tmp_path)
+    with pytest.raises(
+        Unwritable, match=rf"/{name} is in the way, and holds files that bert_jax did not write; move it, or name"
+    ):
+        write(tmp_path / "m", "new")
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("target", ["precious", "nothing", "file"])
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_link_in_the_place_of_the_hidden_directory_is_refused_and_not_followed(tmp_path, target, foreign):
+    (tmp_path / "precious" / "deep").mkdir(parents=True)
+    (tmp_path / "precious" / "deep" / "data").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    if foreign:
+        (tmp_path / "m").mkdir()
+        (tmp_path / "m" / "notes").write_text("mine")
+    (tmp_path / ".m.incomplete").symlink_to(tmp_path / target)
+    before = everything(tmp_path)
+    with pytest.raises(Unwritable, match=r"\.m\.incomplete is a symbolic link that bert_jax did not make; remove it, or name"):
+        write(tmp_path / "m", "new")
+    assert everything(tmp_path) == before
+    (tmp_path / ".m.incomplete").unlink()
+    (tmp_path / ".m.incomplete").write_text("mine")
+    with pytest.raises(Unwritable, match=r"\.m\.incomplete is a file that bert_jax did not make; remove it, or name"):
+        write(tmp_path / "m", "new")
+
+
+def test_a_link_in_the_place_of_the_older_directory_is_removed_and_not_followed(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "data").write_text("mine")
+    for content in ("1", "2"):  # without and with an older export
+        (tmp_path / ".m.replaced").symlink_to(tmp_path / "precious")
+        write(tmp_path / "m", content)
+        assert texts(tmp_path) == {"precious/data": "mine", "m/forward.stablehlo": content}
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "precious"]
+
+
+def test_a_link_put_in_place_while_the_directory_is_cleared_is_not_followed(tmp_path, monkeypatch):
+    kill_while_writing(tmp_path / "m")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "data").write_text("mine")
+    scandir = os.scandir
+
+    def swapped(place: object) -> object:
+        if isinstance(place, int) and not (tmp_path / ".m.incomplete").is_symlink():
+            (tmp_path / ".m.incomplete").rename(tmp_path / "away")
+            (tmp_path / ".m.incomplete").symlink_to(tmp_path / "precious")
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", swapped)
+    with pytest.raises(Unwritable, match=r"something else has taken the place of .*/\.m\.incomplete; name another directory"):
+        write(tmp_path / "m", "new")
+    assert everything(tmp_path / "precious") == {"data": "mine"}
+
+
+def test_where_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
+    big, small = tmp_path / "big", tmp_path / "small"
+    big.mkdir()
+    small.mkdir()
+    (small / "m").symlink_to(big / "model")  # at first it leads nowhere
+    for content in ("1", "2"):
+        write(small / "m", content)
+        assert (small / "m").is_symlink()
+        assert texts(big) == {"model/forward.stablehlo": content}
+        assert [path.name for path in small.iterdir()] == ["m"]
+    (small / "loop").symlink_to(small / "loop")
+    with pytest.raises(Unwritable, match=r"loop is a symbolic link that leads back to itself; name another directory"):
+        write(small / "loop", "1")
+
+
+def test_what_the_former_replacement_of_a_link_left_is_recovered(tmp_path):
+    (tmp_path / "big").mkdir()
+    fill(tmp_path / "big", "older")
+    write(tmp_path / "m", "old")
+    (tmp_path / ".m.replaced").symlink_to(tmp_path / "big")
+    for content in ("1", "2"):
+        write(tmp_path / "m", content)
+        assert texts(tmp_path) == {"big/forward.stablehlo": "older", "m/forward.stablehlo": content}
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["big", "m"]
+
+
+def test_a_removal_that_was_interrupted_is_finished(tmp_path, monkeypatch):
+    write(tmp_path / "m", "old")
+    (tmp_path / "m" / "notes").write_text("mine")
+    unlink, seen = os.unlink, []
+
+    def stops(name: object, **options: object) -> None:
+        if name in ("forward.stablehlo", "signature.json", "notes"):
+            seen.append(name)
+            if len(seen) > 2:
+                raise PermissionError(1, "killed")
+        unlink(name, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", stops)
+        write(tmp_path / "m", "new")
+    assert len(everything(tmp_path / ".m.replaced")) == 2  # a file and the mark
+    write(tmp_path / "m", "newest")
+    assert texts(tmp_path) == {"m/forward.stablehlo": "newest", "m/notes": "mine"}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_export_is_replaced_in_its_own_format_only_and_other_files_stay(tmp_path, form):
+    write(tmp_path / "m", "old", form)
+    (tmp_path / "m" / "more").mkdir()
+    (tmp_path / "m" / "more" / "notes").write_text("mine")
+    (tmp_path / "m" / "link").symlink_to("nowhere")
+    write(tmp_path / "m", "new", form)
+    mark, _ = FORMATS[form]
+    assert everything(tmp_path / "m") == {mark: json.dumps({OURS: {}}), first_file(form): "new", "more/notes": "mine"}
+    assert (tmp_path / "m" / "link").readlink() == pathlib.Path("nowhere")
+    assert exported_formats(tmp_path / "m") == [form]
+    before = everything(tmp_path)
+    for other in FORMATS.keys() - {form}:
+        says = f"holds a model that bert_jax exported in the format {form}, so it is not overwritten in {other}; name another"
+        with pytest.raises(Unwritable, match=says):
+            write(tmp_path / "m", "other", other)
+        assert everything(tmp_path) == before
 
 
 def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
@@ -89,33 +249,32 @@ def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_ag
 
     monkeypatch.setattr(fcntl, "flock", late)
     write(tmp_path / "m", "1")
-    assert everything(tmp_path) == {"m/mark": "1"}
+    assert texts(tmp_path) == {"m/forward.stablehlo": "1"}
     assert (len(taken), open_below(tmp_path)) == (2, 0)
 
 
 def test_a_second_writer_is_refused_and_leaves_the_first_ones_files(tmp_path):
-    ours = {"is_ours": lambda path: True, "format_files": ()}
-    with replaced_when_complete(tmp_path / "m", **ours) as incomplete:
-        (incomplete / "mark").write_text("first")
+    with replaced_when_complete(tmp_path / "m", "stablehlo") as incomplete:
+        fill(incomplete, "first")
         inside = open_below(tmp_path)
         with pytest.raises(Unwritable, match=r"another process is writing a model to .*/m; wait for its end, or name another"):
             write(tmp_path / "m", "second")
         assert open_below(tmp_path) == inside
-    assert everything(tmp_path) == {"m/mark": "first"}
+    assert texts(tmp_path) == {"m/forward.stablehlo": "first"}
     assert open_below(tmp_path) == 0
 
 
 def test_an_interrupted_swap_is_undone_or_finished(tmp_path):
     for new_in_place in (False, True):
         (tmp_path / ".m.replaced").mkdir()
-        (tmp_path / ".m.replaced" / "mark").write_text("old")
+        fill(tmp_path / ".m.replaced", "old")
         recover(tmp_path / "m")
-        assert everything(tmp_path) == {"m/mark": "new" if new_in_place else "old"}
+        assert texts(tmp_path) == {"m/forward.stablehlo": "new" if new_in_place else "old"}
         write(tmp_path / "m", "new")
 
 
 def fail_while_writing(directory: pathlib.Path) -> None:
-    with replaced_when_complete(directory, is_ours=lambda path: True, format_files=()) as incomplete:
+    with replaced_when_complete(directory, "stablehlo") as incomplete:
         (incomplete / "part").touch()
         raise OSError(28, "No space left on device")
 
@@ -126,9 +285,9 @@ def test_what_cannot_be_removed_hides_no_error_and_is_none(tmp_path, monkeypatch
 
     write(tmp_path / "m", "new")
     (tmp_path / ".m.replaced").mkdir()
-    (tmp_path / ".m.replaced" / "mark").write_text("old")
+    fill(tmp_path / ".m.replaced", "old")
     monkeypatch.setattr(os, "unlink", refused)
     recover(tmp_path / "m")
-    assert everything(tmp_path / "m") == {"mark": "new"}
+    assert texts(tmp_path / "m") == {"forward.stablehlo": "new"}
     with pytest.raises(Unwritable, match="No space left on device"):
         fail_while_writing(tmp_path / "other")

@@ -16,10 +16,12 @@ import safetensors
 import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.heads.registry import make_head
 from bert_jax.interop.huggingface import FILES, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.locate import find_model_directory
+from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 
@@ -171,19 +173,40 @@ def test_a_place_where_nothing_can_be_written_is_named(tiny, vocabulary, tmp_pat
         export_model(tmp_path / "file" / "model", as_model(*tiny, vocabulary))
 
 
-def test_a_vocabulary_of_another_size_is_refused_on_export_and_import(exported, tiny, vocabulary, tmp_path):
-    params, config = tiny
+def test_a_vocabulary_with_more_pieces_than_rows_is_refused_on_export_and_import(vocabulary, tmp_path):
     uncased = make_vocabulary(tmp_path / "uncased", cased=False)
+    params, config = make_model(uncased)
     says = rf"the vocabulary has \d+ entries but the model's vocab_size is {config.vocab_size}"
     with pytest.raises(UserError, match=rf"^{tmp_path / 'm'}: {says}"):
-        export_model(tmp_path / "m", as_model(params, config, uncased))
+        export_model(tmp_path / "m", as_model(params, config, vocabulary))
     with pytest.raises(UserError, match=f"^the hub's: {says}"):
-        export_model(tmp_path / "m", dataclasses.replace(as_model(params, config, uncased), source="the hub's"))
+        export_model(tmp_path / "m", dataclasses.replace(as_model(params, config, vocabulary), source="the hub's"))
     assert not (tmp_path / "m").exists()
+    export_model(tmp_path / "m", as_model(params, config, uncased))
     for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(uncased / name, exported)
-    with pytest.raises(UserError, match="use the vocabulary that the model was trained with"):
-        import_model(exported)
+        shutil.copy(vocabulary / name, tmp_path / "m")
+    with pytest.raises(UserError, match=r"use the vocabulary that the model was trained with .*--add-tokens and --replace-vocab"):
+        import_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("form", ["huggingface", "tf1"])
+def test_rows_without_a_piece_are_read_and_written_to_the_bit(form, vocabulary, tmp_path):
+    rows = load_tokenizer(vocabulary).size + 5
+    params, config = make_model(vocabulary, vocab_size=rows, vocab_multiple=1, layer_norm_epsilon=1e-12)
+    model = as_model(params, config, vocabulary)
+    if form == "tf1":
+        export_tf1(tmp_path / "m", params, config, model.tokenizer)
+        back, back_config, tokenizer, notes = import_tf1(tmp_path / "m")
+        said = notes.messages
+    else:
+        export_model(tmp_path / "m", model)
+        found = import_model(tmp_path / "m")
+        back, back_config, tokenizer, said = found.params, found.config, found.tokenizer, found.notes
+    assert (back_config, tokenizer.size) == (config, rows - 5)
+    assert {path: x.tobytes() for path, x in flatten_dict(back).items()} == {
+        path: x.tobytes() for path, x in flatten_dict(params).items()
+    }
+    assert f"word embeddings: {rows} rows for {rows - 5} pieces; the rows without a piece are kept, and never predicted" in said
 
 
 def test_another_vocabulary_of_the_same_size_is_told_by_its_hash(exported):
@@ -221,6 +244,17 @@ def test_whether_a_head_was_trained_on_pairs_is_kept_with_it_alone(vocabulary, t
     fields = json.loads((tmp_path / "m" / "config.json").read_text())
     edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | {"of_pairs": "yes"})
     assert import_model(tmp_path / "m").of_pairs is None
+
+
+def test_the_columns_of_a_heads_texts_are_kept_with_it_alone(vocabulary, tmp_path):
+    model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b")), num_layers=1)
+    columns = {"text": "review", "choices": ["x", "y"]}
+    export_model(tmp_path / "m", dataclasses.replace(model, columns=columns))
+    assert import_model(tmp_path / "m").columns == columns
+    assert import_model(tmp_path / "m", drop=["sequence_head"]).columns == {}
+    fields = json.loads((tmp_path / "m" / "config.json").read_text())
+    edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | {"columns": {"text": 3, "text_b": [], "words": "w"}})
+    assert import_model(tmp_path / "m").columns == {"words": "w"}
 
 
 def test_files_that_nobody_reads_are_told(exported):

@@ -66,7 +66,7 @@ def test_positions_that_are_not_learned_are_named_among_our_own_fields(positions
     config = dataclasses.replace(CONFIG, positions=positions)
     assert own_fields(CONFIG, None) == {}
     assert config_from_json(as_json(config) | {"bert_jax": own_fields(config, None)}, "") == config
-    with pytest.raises(UserError, match="c: \"positions\" under \"bert_jax\" is 'rotary'; known: learned, sinusoidal, none"):
+    with pytest.raises(UserError, match='c: "positions" under "bert_jax" is \'rotary\'; known: learned, sinusoidal, none'):
         config_from_json(as_json() | {"bert_jax": {"positions": "rotary"}}, "c")
 
 

@@ -74,7 +74,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.server.asked.append(f"{self.command} {path}")
         api = re.fullmatch(r"/api/models/([\w-]+/[\w.-]+)(/revision/\w+|/tree/\w+)?", path)
-        file = re.fullmatch(r"/([\w-]+/[\w.-]+)/resolve/\w+/([\w.-]+)", path)
+        file = re.fullmatch(r"/([\w-]+/[\w.-]+)/resolve/\w+/([\w./-]+)", path)
         directory = self.server.models.get((api or file)[1]) if api or file else None  # type: ignore[index]
         if directory is None:
             self.send(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
@@ -84,10 +84,12 @@ class Answer(http.server.BaseHTTPRequestHandler):
             content = (directory / file[2]).read_bytes()
             self.send(200, content, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT})
         elif api and api[2] and api[2].startswith("/tree"):
-            listed = [{"type": "file", "path": x.name, "size": x.stat().st_size, "oid": "0" * 40} for x in directory.iterdir()]
+            listed = [
+                {"type": "file", "path": x, "size": (directory / x).stat().st_size, "oid": "0" * 40} for x in files_of(directory)
+            ]
             self.send(200, json.dumps(listed).encode(), {"Content-Type": "application/json"})
         else:
-            siblings = [{"rfilename": x.name} for x in directory.iterdir()]
+            siblings = [{"rfilename": name} for name in files_of(directory)]
             about = {"id": api[1] if api else "", "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
             self.send(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
 
@@ -98,6 +100,10 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
+
+
+def files_of(directory: pathlib.Path) -> list[str]:
+    return [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if path.is_file()]
 
 
 @pytest.fixture
@@ -170,19 +176,21 @@ def test_a_directory_goes_before_a_hub_model_of_the_same_name(tmp_path, monkeypa
     [
         ({"gs://bucket/run/model": ["config.json", "model.safetensors", "other.bin"]}, ("gs://bucket/run/model", True)),
         ({"gs://bucket/run": ["config.json", "model.safetensors", "other.bin"]}, ("gs://bucket/run", True)),
+        ({"gs://bucket/run": ["config.json", "modules.json"]}, ("gs://bucket/run", True)),
         ({"gs://bucket/run": ["bert_config.json", "bert_model.ckpt.index"]}, ("gs://bucket/run", False)),
         ({"gs://bucket/run": ["config.json"], "gs://bucket/run/checkpoints": ["1/state"]}, ("gs://bucket/run", False)),
         ({"gs://bucket/run": ["config.json", "metrics.jsonl"], "gs://bucket/run/checkpoints": ["1/state"]}, None),
     ],
-    ids=["workdir", "model", "original", "configuration alone", "workdir without a model"],
+    ids=["workdir", "model", "sentence-transformers", "original", "configuration alone", "workdir without a model"],
 )
 def test_of_a_workdir_in_a_bucket_the_model_is_copied_and_of_a_model_the_files_that_are_read(objects, fetched, monkeypatch):
     asked = []
 
-    def fetch(place: str, name: str, *, deep: bool, wanted=None) -> pathlib.Path:
+    def fetch(place: str, name: str, *, deep: bool = True, wanted=None) -> pathlib.Path:
         reads = wanted is not None and wanted("config.json") and wanted("model.safetensors") and not wanted("other.bin")
         asked.append((place, reads))
-        assert not deep
+        assert deep is ("modules.json" in objects.get(place, ()))
+        assert not deep or wanted("0_BERT/model.safetensors")
         return pathlib.Path("copy")
 
     def listed(place: str, *, deep: bool = True) -> dict[str, int]:
@@ -236,6 +244,19 @@ def test_weights_in_pytorchs_form_are_fetched_where_there_are_no_others(hub, tmp
     (served / "pytorch_model.bin.index.json").write_text("{}")
     directory = found(ask("lab/pytorch", hub.address, tmp_path / "other")[1])
     assert {"pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"} < {path.name for path in directory.iterdir()}
+
+
+def test_an_old_model_of_sentence_transformers_is_fetched_with_the_folder_of_its_transformer(hub, tmp_path):
+    old = tmp_path / "served" / "old"
+    (old / "1_Pooling").mkdir(parents=True)
+    shutil.copytree(hub.models["lab/whole"], old / "0_BERT")
+    (old / "1_Pooling" / "config.json").write_text("{}")
+    (old / "modules.json").write_text('[{"path": "0_BERT"}, {"path": "1_Pooling"}]')
+    hub.models["lab/old"] = old
+    directory = found(ask("lab/old", hub.address, tmp_path / "home")[1])
+    assert (directory.name, (directory / "vocab.txt").is_file()) == ("0_BERT", True)
+    assert (directory.parent / "1_Pooling" / "config.json").is_file()
+    assert "tf_model.h5" not in hub.fetched
 
 
 def said(name: str, endpoint: str, home: pathlib.Path, **arguments: Any) -> str:

@@ -179,11 +179,15 @@ def test_what_was_read_otherwise_than_it_stands_is_told(tiny, tensors):
     old["cls.seq_relationship.bias"] = old["cls.seq_relationship.bias"].astype(np.float16)
     assert reading_notes(old, config, None, ["nsp_head", "span_head"]) == (
         "nsp_head was left out",
-        "renamed 6 tensors from LayerNorm.gamma and LayerNorm.beta to weight and bias",
+        "renamed 6 tensors that end in LayerNorm.gamma",
         "cls.predictions.decoder.weight, a copy of bert.embeddings.word_embeddings.weight, was left out",
         "bert.embeddings.position_ids, which is no parameter, was left out",
         "weights in float16 were converted to float32",
     )
+    nvidia = {name.replace("intermediate.dense.", "intermediate.dense_act."): x for name, x in tensors.items()}
+    assert reading_notes(nvidia, config, None, ()) == ("renamed 4 tensors that end in dense_act.weight and dense_act.bias",)
+    same = params_from_tensors(nvidia, config, "file"), params_from_tensors(tensors, config, "file")
+    jax.tree.map(np.testing.assert_array_equal, *same)
     untied = dataclasses.replace(config, tied_decoder=False)
     own = {"cls.predictions.decoder.weight": table, "cls.predictions.decoder.bias": bias}
     assert reading_notes(tensors | own, untied, None, ()) == ()

@@ -272,6 +272,8 @@ def test_a_file_of_tokens_is_read_once_each_and_in_order(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("river\r\n\n lake \nriver\n")
     assert read_tokens(path) == ["river", "lake"]
+    path.write_bytes(b"\xef\xbb\xbfriver\rlake\r\n")
+    assert read_tokens(path) == ["river", "lake"]
     path.write_text("\n")
     with pytest.raises(UserError, match="holds no tokens"):
         read_tokens(path)
@@ -379,3 +381,13 @@ def test_between_wordpiece_and_sentencepiece_pieces_are_the_same_where_they_writ
     assert back.of[old.index("##e")] == (new.pieces.index("e"),)
     with pytest.raises(UserError, match="cannot be added to a sentencepiece model"):
         extended(new, ["lake"])
+
+
+def test_a_changed_vocabulary_leaves_out_the_rows_without_a_piece(vocabulary, tmp_path):
+    tokenizer = load_tokenizer(vocabulary)
+    padded = as_model(*make_model(vocabulary, vocab_size=tokenizer.size + 5), vocabulary)
+    longer = extended(tokenizer, ["lockdown"])
+    words = sources_of(tokenizer, longer)
+    changed = reloaded(with_vocabulary(padded, longer, words), tmp_path / "m")
+    assert changed.config.vocab_size == tokenizer.size + 1
+    np.testing.assert_array_equal(words_of(changed)[: tokenizer.size], words_of(padded)[: tokenizer.size])

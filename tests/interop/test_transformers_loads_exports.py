@@ -1,4 +1,8 @@
-"""What transformers makes of an exported directory, in an interpreter of its own: set BERT_JAX_PEER_PYTHON to one that has it."""
+"""transformers and sentence-transformers load exported directories and compute the same.
+
+They run in interpreters of their own: BERT_JAX_PEER_PYTHON names one, or several with ":" between them. `.ci/run` makes one with
+transformers 5 and sentence-transformers, and one with transformers 4.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ import os
 import pathlib
 import shutil
 import subprocess
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,8 +28,10 @@ from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.predictor import Predictor
 from tests.interop.answers import our_outputs
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
+from tests.prediction.reference import engine_on
 
 SCRIPT = pathlib.Path(__file__).parents[1] / "golden" / "check_export_with_transformers.py"
 TEXTS = (
@@ -35,15 +43,47 @@ TEXTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def peer() -> str:
-    interpreter = os.environ.get("BERT_JAX_PEER_PYTHON")
-    if not interpreter:
+class Peer:
+    """A process of another interpreter that answers requests to `check_export_with_transformers.py`."""
+
+    def __init__(self, interpreter: str, log: pathlib.Path):
+        self._log = log
+        environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                [interpreter, str(SCRIPT)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
+            )  # fmt: skip
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """The answer to a request. Fails the test with the traceback if there is none."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        answer = json.loads(self._process.stdout.readline() or json.dumps({"error": self._log.read_text()}))
+        assert "error" not in answer, answer["error"]
+        return answer
+
+    def close(self) -> None:
+        """Ends the process."""
+        with self._process as process:
+            assert process.stdin
+            process.stdin.close()
+
+
+INTERPRETERS = [path for path in os.environ.get("BERT_JAX_PEER_PYTHON", "").split(":") if path]
+
+
+@pytest.fixture(scope="module", params=INTERPRETERS or [None])
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    if request.param is None:
         pytest.skip("set BERT_JAX_PEER_PYTHON to a Python with torch and transformers")
-    return interpreter
+    running = Peer(request.param, tmp_path_factory.mktemp("peer") / "stderr.txt")
+    yield running
+    running.close()
 
 
-def check(peer: str, model: Model, tmp_path: pathlib.Path, dtype: str = "float32", **arguments) -> dict:
+def check(peer: Peer, model: Model, tmp_path: pathlib.Path, stored: str = "float32", **arguments) -> dict:
     """Exports `model`, and returns what transformers says of it; what transformers saves of it is in `tmp_path / "resaved"`."""
     rng = np.random.default_rng(3)
     rows, length = 2, 20
@@ -54,12 +94,9 @@ def check(peer: str, model: Model, tmp_path: pathlib.Path, dtype: str = "float32
     known = without_parts(model, [model.head.part]) if model.head and not model.head.is_plain else model
     outputs = {f"outputs/{name}": np.asarray(value) for name, value in our_outputs(known, batch).items()}
     np.savez(tmp_path / "expected.npz", **batch, **outputs, texts=np.array(TEXTS))
-    export_model(tmp_path / "model", model, {"step": 7}, dtype=dtype)
-    places = [str(tmp_path / name) for name in ("model", "expected.npz", "resaved")]
-    command = [peer, str(SCRIPT), *places, json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    export_model(tmp_path / "model", model, {"step": 7}, dtype=stored)
+    model_directory, expected, resaved = (str(tmp_path / name) for name in ("model", "expected.npz", "resaved"))
+    report = peer.ask(model=model_directory, expected=expected, resaved=resaved, arguments=arguments)
     print(report["class"], report["differences"])  # for `pytest -s`
     return report
 
@@ -178,10 +215,22 @@ def test_beside_a_head_that_no_class_has_transformers_loads_the_encoder(peer, vo
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-2), ("bfloat16", 1e-1)])
 def test_an_export_in_half_precision_is_loaded_as_such(peer, vocabulary, tmp_path, dtype, tolerance):
-    """transformers computes in it, so the difference is its rounding."""
-    report = check(peer, as_model(*make_model(vocabulary), vocabulary), tmp_path, dtype)
+    """transformers computes in it, so the difference is its rounding. Version 4 does so where it is asked to, 5 by default."""
+    report = check(peer, as_model(*make_model(vocabulary), vocabulary), tmp_path, dtype, dtype="auto")
     assert (report["loading"], report["dtype"]) == ({}, f"torch.{dtype}")
     assert all(1e-5 < difference < tolerance for difference in report["differences"].values())
+
+
+def test_sentence_transformers_gives_the_vectors_that_embed_gives(peer, vocabulary, tmp_path):
+    """Of a plain export, which names no pooling: the mean over the tokens, in both."""
+    if "sentence-transformers" not in peer.ask(packages=True)["packages"]:
+        pytest.skip("this interpreter has no sentence-transformers")
+    params, config = make_model(vocabulary)
+    model = as_model({name: params[name] for name in ("embeddings", "encoder", "pooler")}, config, vocabulary)
+    export_model(tmp_path / "model", model, {"step": 7})
+    texts = ["the river of Paris", "Éclair is the capital of France.", "a " * 60]
+    ours = Predictor(engine_on(tmp_path / "model", tokens=160)).embed(texts, pooling="mean", truncate=True)
+    np.testing.assert_allclose(np.stack(list(ours)), peer.ask(model=str(tmp_path / "model"), texts=texts)["vectors"], atol=1e-5)
 
 
 def zero_padding_rows(params, config: ModelConfig):

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import steps_to_profile
 from bert_jax.metrics.ledger import Activity, Ledger
-from bert_jax.metrics.profile import Profile, steps_to_profile
+from bert_jax.metrics.profile import Profile
 from tests.profiles import host_events, profiled_steps
 
 STEP = jax.jit(lambda x: jnp.tanh(x @ x))

@@ -51,6 +51,17 @@ def test_a_resumed_run_has_every_step_once(tmp_path: pathlib.Path):
     assert [(step, value) for step, _, value in events(tmp_path)] == wanted
 
 
+def test_event_files_of_other_runs_where_a_link_leads_to_stay(tmp_path: pathlib.Path):
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "events.out.tfevents.1.other").write_bytes(b"another run's")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "board")
+    with MetricsWriter(tmp_path / "run", resume_step=0) as metrics:
+        metrics.write(10, {"train/loss": 9.5})
+    assert (tmp_path / "board" / "events.out.tfevents.1.other").read_bytes() == b"another run's"
+    assert len(list((tmp_path / "board").iterdir())) == 2
+
+
 def test_a_run_that_goes_back_has_every_step_once_too(tmp_path: pathlib.Path):
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
         for step in (10, 20, 30):

@@ -186,7 +186,9 @@ def _test(root: pathlib.Path, tests: Sequence[str], output: pathlib.Path) -> Non
     import pytest
 
     # a package above imports jaxtyping, which pytest counts among its plugins and says that it comes too late to be rewritten
-    arguments = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    # and pytest-randomly would undo the order, the nearest test first
+    arguments = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header"]
+    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     status = int(pytest.main([*arguments, *tests]))
     sys.stdout.flush()
     os._exit(status)  # threads that a mistake leaves behind are not waited for

@@ -116,7 +116,7 @@ def test_the_golden_texts_end_early_and_late(golden):
 
 
 @pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"beams": 2, "length_penalty": -1.0}])
-def test_the_log_probability_is_that_of_the_new_tokens_over_their_number_to_the_penalty(golden, config, params, settings):
+def test_the_log_probability_is_that_of_the_new_tokens_and_beams_have_a_score_too(golden, config, params, settings):
     found = run(params, config, prompts_of(golden), **settings)
     whole, ends = np.zeros((6, 12 + ROOM), np.int32), []
     for row, (length, new) in enumerate(zip(golden["lengths"], found.ids, strict=True)):
@@ -127,8 +127,26 @@ def test_the_log_probability_is_that_of_the_new_tokens_over_their_number_to_the_
     each = jax.nn.log_softmax(logits_of(config, params, whole))
     for row, (length, end) in enumerate(ends):
         total = float(each[row, np.arange(length, end) - 1, whole[row, length:end]].sum())
-        power = settings.get("length_penalty", 1.0) if settings else 0.0
-        assert found.log_probability[row] == pytest.approx(total / (end - length) ** power, abs=1e-3)
+        assert found.log_probability[row] == pytest.approx(total, abs=1e-3)
+        if settings:
+            power = settings.get("length_penalty", 1.0)
+            assert found.score[row] == pytest.approx(total / (end - length) ** power, abs=1e-3)
+        else:
+            assert found.score is None
+
+
+@pytest.mark.parametrize("settings", [{}, {"beams": 3}, {"sample": True}])
+def test_ids_without_a_piece_are_never_chosen_and_the_others_keep_their_probability(golden, config, params, settings):
+    bias = np.array(params["mlm_head"]["bias"])
+    bias[90:] += 9.0  # the most probable ids by far
+    spoilt = params | {"mlm_head": params["mlm_head"] | {"bias": bias}}
+    assert (run(spoilt, config, prompts_of(golden), limit=1, **settings).ids[:, 0] >= 90).any()
+    found = run(spoilt, config, prompts_of(golden), limit=1, pieces=90, **settings)
+    assert found.ids[:, 0].max() < 90
+    ids = np.asarray(golden["input_ids"])
+    each = jax.nn.log_softmax(logits_of(config, spoilt, ids))
+    last = np.asarray(golden["lengths"]) - 1
+    np.testing.assert_allclose(found.log_probability, each[np.arange(6), last, found.ids[:, 0]], atol=1e-3)
 
 
 def test_draws_follow_the_seed_of_their_text_and_not_the_texts_beside_it(golden, config, params):

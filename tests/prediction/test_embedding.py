@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.huggingface import export_model, without_parts
+from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.prediction import forwards
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
+from tests.interop.tiny import make_model
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 
 pytestmark = pytest.mark.usefixtures("one_shape")
@@ -78,6 +80,21 @@ def test_the_mean_of_one_token_is_that_token(predictor, pretrained):
     run = predictor.engine.run
     (found,) = run(forwards.text_vectors, [Item([cls_id])], "text", source=source, pooling="mean", normalise=False)
     np.testing.assert_allclose(found, pretrained_outputs(pretrained, [cls_id])["hidden"][-1, 0], atol=WITHIN)
+
+
+def test_a_static_models_text_is_the_mean_of_its_tokens_without_cls_and_sep(vocabulary, tmp_path):
+    params, config = make_model(vocabulary, encoder="static", num_layers=0)
+    model = Model(params={"embeddings": params["embeddings"]}, config=config, tokenizer=load_tokenizer(vocabulary))
+    export_model(tmp_path / "m", model)
+    predictor = Predictor(engine_on(tmp_path / "m"))
+    table = params["embeddings"]["word_embeddings"]["embedding"]
+    for text in ("the river of Paris", "is"):
+        ids = model.tokenizer.encode(text)
+        np.testing.assert_allclose(predictor.embed([text])[0], table[ids].mean(0), atol=WITHIN)
+    (words,) = predictor.embed_words(["the river"])
+    np.testing.assert_allclose(words[0]["embedding"], table[model.tokenizer.encode("the")[0]], atol=WITHIN)
+    with pytest.raises(UserError, match=r"so its \[CLS\] sees no text; give --pooling=mean"):
+        predictor.embed(["the"], pooling="cls")
 
 
 def test_without_a_word_of_the_directory_it_is_the_mean_of_the_last_layer(predictor, pretrained):
@@ -184,6 +201,32 @@ def test_a_directory_of_sentence_transformers_says_how_its_model_pools(made_for,
     found = made_for("Pooling", "Normalize", pooling=pooling, release=release).embed(["the river of Paris"])[0]
     wanted = vector_by_hand(pretrained, "the river of Paris", means)
     np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted), atol=WITHIN)
+
+
+def test_a_transformer_in_a_folder_of_an_old_directory_pools_as_the_directory_says_wherever_it_is_named(
+    directory, pretrained, tmp_path, monkeypatch
+):
+    folder = tmp_path / "old" / "0_BERT"
+    shutil.copytree(directory, folder)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
+    (tmp_path / "old" / "config.json").write_text('{"__version__": "0.2.0"}')
+    modules = [{"path": "0_BERT", "type": "sentence_transformers.models.BERT"}]
+    modules += [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (tmp_path / "old" / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "old" / "1_Pooling").mkdir()
+    (tmp_path / "old" / "1_Pooling" / "config.json").write_text(json.dumps(older(cls_token=True)))
+    wanted = vector_by_hand(pretrained, "the river of the capital", "cls")
+    monkeypatch.chdir(folder)
+    for place in (tmp_path / "old", folder, pathlib.Path("../0_BERT/."), pathlib.Path()):
+        found = Predictor(engine_on(place)).embed(["the river of the capital Paris"])[0]
+        np.testing.assert_allclose(found, wanted, atol=WITHIN)
+    assert (
+        "files that are neither read nor copied: ../1_Pooling, ../modules.json, sentence_bert_config.json"
+        in import_model(tmp_path / "old").notes
+    )
+    (tmp_path / "old" / "modules.json").write_text("[]")
+    means = vector_by_hand(pretrained, "the river", "mean")
+    np.testing.assert_allclose(Predictor(engine_on(folder)).embed(["the river"])[0], means, atol=WITHIN)
 
 
 def test_what_is_asked_wins_over_what_the_directory_says(made_for, pretrained):

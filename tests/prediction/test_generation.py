@@ -83,6 +83,18 @@ def test_texts_are_continued_as_the_whole_model_says_alone_and_together(model: M
     assert together[0]["continued"] == tokenizer.decode(ids[1:])
 
 
+def test_the_log_probability_is_the_sum_over_the_tokens_with_beams_too(model: Model, predictor: Predictor):
+    for beams in (1, 3):
+        (answer,) = predictor.generate(TEXTS[:1], tokens=6, beams=beams)
+        tokenizer = model.tokenizer
+        ids = [tokenizer.cls_id, *tokenizer.encode(TEXTS[0])]
+        new = [tokenizer.pieces.index(token) for token in answer["tokens"]] + [tokenizer.sep_id] * answer["ended"]
+        p = np.log(probabilities(model, [*ids, *new]))
+        total = sum(p[len(ids) + i - 1, token] for i, token in enumerate(new))
+        assert answer["log_probability"] == pytest.approx(total, abs=1e-3)
+        assert answer.get("score") == (None if beams == 1 else pytest.approx(total / len(new), abs=1e-3))
+
+
 def test_a_draw_is_repeated_by_its_seed_alone(predictor: Predictor):
     drawn = [predictor.generate(TEXTS, tokens=6, temperature=2.0, seed=seed) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -196,7 +208,7 @@ def test_the_options_arrive_where_tokens_are_chosen(two_devices, monkeypatch, op
     answers = Generate(tokens=6, seed=3, **options).answer(two_devices, [("t", Item(ids)) for ids in texts])
     ((prompts, knobs_given, settings),) = asked
     assert knobs_given == Knobs(*knobs)
-    ends = {"end_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id}
+    ends = {"end_id": tokenizer.sep_id, "pad_id": tokenizer.pad_id, "pieces": tokenizer.size}
     assert settings == {"config": two_devices.config, "decoding": Decoding(**ends, **decoding), "room": 16}
     assert prompts.ids.shape == prompts.real.shape == (4, 16)  # two rows on each device
     rows = [*sorted(texts, key=len), []]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
 from bert_jax.prediction.language import Candidate, FillMask, NextSentence, Score, fill
@@ -46,6 +47,24 @@ def test_candidates_are_the_softmax_of_the_unpacked_models_logits_best_first(pre
             assert [c.ids for c in candidates] == [(i,) for i in best]
             assert [c.token for c in candidates] == pretrained.tokenizer.tokens(best)
             np.testing.assert_allclose([c.probability for c in candidates], p[place, best], atol=WITHIN)
+
+
+def test_rows_without_a_piece_are_never_predicted_and_share_the_softmax_as_in_transformers(vocabulary, tmp_path):
+    pieces = load_tokenizer(vocabulary).size
+    params, config = make_model(vocabulary, vocab_size=pieces + 5)
+    params["mlm_head"]["bias"][pieces : pieces + 5] += 3.0
+    model = as_model(params, config, vocabulary)
+    export_model(tmp_path / "model", model)
+    predictor = Predictor(engine_on(tmp_path / "model"))
+    ((found,),) = (answer.masks for answer in predictor.fill_mask(["the [MASK] of"], top_k=pieces))
+    ids, _ = with_specials(model, "the [MASK] of")
+    p = pretrained_outputs(model, ids)["mlm"][2]
+    assert p.argmax() >= pieces
+    assert sorted(i for c in found for i in c.ids) == list(range(pieces))
+    np.testing.assert_allclose([c.probability for c in found], p[[c.ids[0] for c in found]], atol=WITHIN)
+    with pytest.raises(UserError, match=rf"--top-k={pieces + 1} must be between 1 and the vocabulary's {pieces}"):
+        predictor.fill_mask(["the [MASK] of"], top_k=pieces + 1)
+    assert "[PAD]" not in predictor.fill_mask(["the [MASK]"], top_k=2, pieces=3)[0].filled
 
 
 def test_a_mask_is_filled_the_same_alone_and_among_two_hundred_texts(predictor, blanks):

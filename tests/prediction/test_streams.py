@@ -7,13 +7,14 @@ import lzma
 import os
 import pathlib
 import re
+import threading
 from typing import Any
 
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.prediction import streams
-from bert_jax.prediction.streams import Field, Record, in_groups, read_records
+from bert_jax.prediction.streams import Field, Record, check_not_files, in_groups, read_records, read_texts
 
 TEXT = (Field("text"),)
 PAIR = (Field("text"), Field("text_b", optional=True))
@@ -252,25 +253,15 @@ def test_a_broken_gzip_file_is_an_error_after_its_whole_lines(tmp_path):
 @pytest.mark.parametrize(
     ("pack", "message"),
     [
-        (gzip.compress, "in.txt is compressed with gzip; give it a name that ends in .gz, or decompress it first"),
-        (bz2.compress, "in.txt is compressed with bzip2; decompress it first"),
-        (lzma.compress, "in.txt is compressed with xz; decompress it first"),
+        (gzip.compress, "in.txt is compressed with gzip, not text; give it a name that ends in .gz, or decompress it first"),
+        (bz2.compress, "in.txt is compressed with bzip2, not text; give it a name that ends in .bz2, or decompress it first"),
+        (lzma.compress, "in.txt is compressed with xz, not text; give it a name that ends in .xz, or decompress it first"),
     ],
 )
 def test_a_packed_file_that_its_name_does_not_show_is_refused(tmp_path, pack, message):
     (tmp_path / "in.txt").write_bytes(pack(b"text\n"))
     with pytest.raises(UserError, match=re.escape(message)):
         list(read_records([], str(tmp_path / "in.txt"), TEXT))
-
-
-def test_json_that_is_read_as_text_is_said_once(tmp_path, capsys):
-    first, second = read(tmp_path / "in.txt", b'{"text": "a"}\n{"text": "b"}\n')
-    assert (first.values["text"], second.values["text"]) == ('{"text": "a"}', '{"text": "b"}')
-    name = tmp_path / "in.txt"
-    assert capsys.readouterr().err == f"{name} is read as text, but its first line is JSON with 'text'; --jsonl reads JSON\n"
-    read(tmp_path / "in.txt", b'{"other": "a"}\n{"text": "b"}\n')
-    read(tmp_path / "in.txt", b"{not JSON}\n")
-    assert capsys.readouterr().err == ""
 
 
 def test_texts_and_a_file_together_are_refused():
@@ -309,3 +300,146 @@ def test_records_are_counted_where_that_is_cheap(tmp_path, monkeypatch):
 
 
 # Windows
+
+
+# Tables, lists of JSON, names of files
+
+
+def read_any(path: pathlib.Path, content: bytes | str, fields=TEXT, **flags: Any) -> list[Record]:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return list(read_texts([], str(path), fields, **flags))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", 'id,text,label\n7,"a, ""b""",pos\n8,c,neg\n'),
+        ("t.csv", '\ufeffid;Text;label\r\n7;"a, ""b""";pos\r\n\r\n8;c;neg\r\n'),
+        ("t.csv", 'sep=;\nid;text;label\n7;"a, ""b""";pos\n8;c;neg\n'),
+        ("t.tsv", 'id\ttext\tlabel\n7\ta, "b"\tpos\n8\tc\tneg\n'),
+        ("t.txt", 'id,text,label\n7,"a, ""b""",pos\n8,c,neg\n'),
+        ("t.json", '[{"id": "7", "text": "a, \\"b\\"", "label": "pos"},\n {"id": "8", "text": "c", "label": "neg"}]'),
+        ("t.json", '{"id": "7", "text": "a, \\"b\\"", "label": "pos"}\n{"id": "8", "text": "c", "label": "neg"}\n'),
+        ("t.txt", '{"id": "7", "text": "a, \\"b\\"", "label": "pos"}\n{"id": "8", "text": "c", "label": "neg"}\n'),
+        ("t.ndjson", '{"id": "7", "text": "a, \\"b\\"", "label": "pos"}\n{"id": "8", "text": "c", "label": "neg"}\n'),
+    ],
+)
+@pytest.mark.parametrize("fields", [TEXT, PAIR])
+def test_a_table_is_read_by_the_names_of_its_columns_and_its_label_is_no_text(tmp_path, name, content, fields):
+    records = read_any(tmp_path / name, content, fields)
+    assert [r.problem for r in records] == [None, None]
+    assert [r.values.get("text") for r in records] == ['a, "b"', "c"]
+    assert not any(r.values.get("text_b") for r in records)
+    assert [r.rest for r in records] == [{"id": "7", "label": "pos"}, {"id": "8", "label": "neg"}]
+
+
+def test_a_table_that_comes_through_a_pipe_is_recognised_too(pipe):
+    reader, writer = pipe
+    writer.write(b"text,label\na,pos\n")
+    writer.close()
+    (record,) = read_texts([], None, PAIR, stdin=reader)
+    assert (record.values, record.rest) == ({"text": "a", "text_b": None}, {"label": "pos"})
+
+
+def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
+    columns = {"text": "review", "text_b": "reply"}
+    json_line = '{"review": "a", "reply": "b", "label": "pos"}'
+    for name, content in (("t.csv", "review,reply,label\na,b,pos\n"), ("t.jsonl", json_line)):
+        (record,) = read_any(tmp_path / name, content, PAIR, columns=columns)
+        assert (record.values, record.rest) == ({"text": "a", "text_b": "b"}, {"label": "pos"})
+    (record,) = read_any(tmp_path / "c.csv", "ctx,e0,e1,y\np,a,b,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
+    assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
+
+
+@pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']"])
+def test_a_list_in_a_cell_is_a_list(tmp_path, cell):
+    (record,) = read_any(tmp_path / "t.tsv", f"prompt\tchoices\nx\t{cell}\n", CHOICE)
+    assert record.values["choices"] == ["a b", "c"]
+
+
+def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"id": [7, 8], "text": ["a", None], "label": ["x", "y"]}), tmp_path / "t.txt")
+    first, second = read_texts([], str(tmp_path / "t.txt"), PAIR)
+    assert (first.values, first.rest) == ({"text": "a", "text_b": None}, {"id": 7, "label": "x"})
+    assert second.problem == "its text is null, not text"
+    whole = (tmp_path / "t.txt").read_bytes()
+    for content, message in ((whole[:-9], "cannot be read as Parquet"), (b"PAR1\n", "cannot be read as Parquet")):
+        with pytest.raises(UserError, match=message):
+            read_any(tmp_path / "cut.parquet", content)
+    with pytest.raises(UserError, match="has no column 'prompt'; known: id, text, label"):
+        list(read_texts([], str(tmp_path / "t.txt"), CHOICE))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", "review,label\na,pos\n", "its first line names no column 'text' (it is 'review,label'); name the column text"),
+        ("t.csv", "it was fine\nit was bad\n", "its first line names no column 'text' (it is 'it was fine')"),
+        ("t.tsv", "sentence\tlabel\na\t1\n", "names no column 'text'"),
+        ("t.csv", 'text,label\n"a,pos\n', "line 2: the quotes of this row do not match"),
+        ("t.json", "it was fine\n", "is not read as JSON (Expecting value"),
+        ("t.json", '{"texts": ["a"]}', "holds one object, with texts; give a list of objects with 'text'"),
+        ("t.conllu", "1\ta\n", "holds annotated words, one per line"),
+    ],
+)
+def test_what_cannot_be_read_as_texts_is_refused(tmp_path, name, content, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_any(tmp_path / name, content)
+
+
+def test_a_bad_row_of_a_table_is_a_problem_and_the_next_is_read(tmp_path):
+    records = read_any(tmp_path / "t.csv", b"text,label\na\n\xff,pos\n,x\nb,pos\n")
+    assert [(r.number, (r.problem or "").partition(";")[0]) for r in records] == [
+        (2, "1 column, not the 2 of text, label"), (3, "byte 1 is not UTF-8"), (4, "its text is empty"), (5, "")
+    ]  # fmt: skip
+
+
+def test_two_fields_of_a_tsv_are_not_one_text(tmp_path):
+    bad, good = read_any(tmp_path / "t.tsv", "it was fine\tpos\nit was bad\n")
+    assert (bad.problem or "").startswith("2 texts between TABs, more than the 1 of text")
+    assert good.values == {"text": "it was bad"}
+
+
+@pytest.mark.parametrize("line", ["[MASK] is here.", "[1] Above.", "{not JSON}", "this text, its label", "a, b", '["a"] is it'])
+def test_text_that_only_resembles_other_formats_is_text(tmp_path, line):
+    first, second = read_any(tmp_path / "t.txt", f"{line}\nmore\n")
+    assert (first.values["text"], second.values["text"]) == (line, "more")
+
+
+def test_names_of_files_are_not_read_as_texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "reviews.txt", "b"):
+        (tmp_path / name).write_text("x\n")
+    (tmp_path / "folder").mkdir()
+    for texts in (["a"], ["a", "b"], ["reviews.txt"], ["what is it?", "reviews.txt"], ["./folder"]):
+        with pytest.raises(UserError, match=r"is the name of a file, and not read as a text; read it with --input="):
+            check_not_files(texts)
+        with pytest.raises(UserError, match="--input="):
+            read_texts(texts, None, PAIR)
+    for texts in (["a", "text"], ["folder"], ["nofile.txt"], ["x" * 5000], ["\0"], []):
+        check_not_files(texts)
+
+
+def test_a_named_pipe_is_read_and_one_without_a_writer_refused(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(streams, "WRITER_SECONDS", 0.1)
+    with pytest.raises(UserError, match=r"is a pipe that no program has written to for 0\.1 seconds; start the"):
+        read_texts([], str(tmp_path / "pipe"), TEXT)
+    monkeypatch.setattr(streams, "WRITER_SECONDS", 60.0)
+    text = "".join(f"text {i}\n" for i in range(50_000))
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(text,))
+    writer.start()
+    assert [r.values["text"] for r in read_texts([], str(tmp_path / "pipe"), TEXT)] == text.splitlines()
+    writer.join()
+
+
+def test_the_pipe_of_a_shell_is_read_even_if_it_is_empty():
+    for content in (b"one\ntwo\n", b""):
+        reader, writer = os.pipe()
+        os.write(writer, content)
+        os.close(writer)
+        assert [r.values["text"] for r in read_texts([], f"/dev/fd/{reader}", TEXT)] == content.decode().split()
+        os.close(reader)

@@ -45,9 +45,12 @@ def test_a_corpus_of_another_vocabulary_is_refused_with_the_remedy_that_fits_the
     size = CORPUS.vocabulary.size
     with pytest.raises(UserError, match=rf"config\.model\.vocab_size=9, but .* leave model.vocab_size out: it is {size} then"):
         check_corpus(of_size(9), CORPUS, OTHER)
+    with pytest.raises(UserError, match=rf"config\.model\.vocab_size={size + 8:,}, but"):
+        check_corpus(of_size(size + 8), CORPUS, OTHER)
     with pytest.raises(UserError, match=r"config\.init_from=models/a has a vocabulary of 9 entries.* --vocab=models/a"):
         check_corpus(of_size(9, init_from="models/a"), CORPUS, OTHER)
     check_corpus(of_size(size), CORPUS, CORPUS)
+    check_corpus(of_size(size + 8, init_from="models/a"), CORPUS, CORPUS)  # a table padded to a round size
 
 
 def test_a_held_out_split_from_which_no_pairs_can_be_built_is_refused():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -14,16 +15,25 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.batches.heldout import heldout_batches
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.corpus.store import Corpus
 from bert_jax.metrics.ledger import Activity
 from bert_jax.metrics.scores import unigram_baseline
 from bert_jax.pretraining import evaluation
+from bert_jax.pretraining.phases import batch_source
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from tests.examples.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
 
 ROWS, BATCH_SIZE, VOCABULARY = 6, 4, 9
+SPECIALS = types.SimpleNamespace(unk_id=0, sep_id=5)
 TARGETS = np.array([[1, 2], [3, -1], [1, 8], [8, 8], [0, -1], [1, 1], [-1, -1], [-1, -1]], np.int32)
 LABELS = np.array([[0], [1], [1], [1], [0], [1], [-1], [-1]], np.int32)
 """Of two batches of four rows: the last two rows are empty."""
+
+
+def plan_of(experiment: PretrainingExperiment) -> Any:
+    return types.SimpleNamespace(config=experiment.example_config(0))
 
 
 class Watched:
@@ -70,8 +80,8 @@ def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_com
         return heldout_rows(settings[5] if len(settings) > 5 else (0, 1))
 
     @contextlib.contextmanager
-    def progress(what: str, is_shown: bool) -> Iterator[Any]:
-        assert (what, is_shown) == ("held-out rows", True)
+    def progress(what: str, unit: str, is_shown: bool) -> Iterator[Any]:
+        assert (what, unit, is_shown) == ("held-out rows", "rows", True)
         yield lambda done, total: shown.append((done, total))
 
     monkeypatch.setattr(evaluation, "heldout_batches", heldout)
@@ -92,14 +102,14 @@ def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_com
     phases = [{"steps": 1, "length": 8, "max_predictions": 2}, {"steps": 1, "length": 16, "max_predictions": 4}]
     values = {"phases": phases, "evaluation": {"batch_size": BATCH_SIZE, "rows": 100}, "seed": 3}
     experiment = PretrainingExperiment.from_dict(values)
-    counts = np.arange(VOCABULARY)
-    train = types.SimpleNamespace(token_counts=counts)
+    counts = np.arange(VOCABULARY)  # 0 of them [UNK]
+    train = types.SimpleNamespace(token_counts=counts, vocabulary=SPECIALS)
     program: Any = types.SimpleNamespace(experiment=experiment, mesh=mesh)
     corpora: Any = types.SimpleNamespace(train=train, heldout="held out")
     watched = Watched()
     run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
     run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
-    evaluate = evaluation.HeldoutEvaluation(program, 1, corpora, run)
+    evaluate = evaluation.HeldoutEvaluation(program, 1, corpora, run, plan_of(experiment))
     found = evaluate(jnp.float32(0.5))
 
     used = TARGETS[TARGETS >= 0]
@@ -143,7 +153,7 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: 0)
     monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: NamedSharding(mesh, PartitionSpec()))
     monkeypatch.setattr(evaluation, "tables_of", lambda corpus: types.SimpleNamespace(continuation=continuation))
-    train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64))
+    train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
     corpora: Any = types.SimpleNamespace(train=train, heldout="held out")
     watched = Watched()
     run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
@@ -153,28 +163,104 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
         program: Any = types.SimpleNamespace(
             experiment=PretrainingExperiment.from_dict(values), mesh=make_mesh(MeshConfig(), jax.devices()[:1])
         )
-        found = evaluation.HeldoutEvaluation(program, 0, corpora, run)(jnp.float32(0.5))
+        found = evaluation.HeldoutEvaluation(program, 0, corpora, run, plan_of(program.experiment))(jnp.float32(0.5))
         of_words = [sum(0.5 * piece for piece in word) for word in words]
         assert found["perplexity"] == pytest.approx(math.exp(sum(of_words) / 6))
         wanted = None if masking == "tokens" else pytest.approx(math.exp(sum(of_words) / len(words)))
         assert found.get("word_perplexity") == wanted
 
 
-def test_the_baseline_of_word_frequencies_is_for_what_predicts_words(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(evaluation, "heldout_batches", lambda *settings: heldout_rows((0, 1)))
+def training_and_heldout() -> tuple[Corpus, Corpus]:
+    """Two splits of Zipf-distributed tokens in texts of skewed lengths, some of one token; 1 in 25 is [UNK]."""
+    splits = []
+    for seed, documents in ((1, random_documents(120, seed=1)), (2, random_documents(30, seed=2))):
+        corpus = corpus_of(documents)
+        rng = np.random.default_rng(seed)
+        ids = FIRST + np.minimum(rng.zipf(1.2, corpus.num_tokens) - 1, 59).astype(np.uint32)
+        ids[rng.random(len(ids)) < 0.04] = corpus.vocabulary.unk_id
+        info = vocabulary(FIRST + 60)
+        offsets = np.asarray(corpus.sentence_offsets), np.asarray(corpus.document_offsets)
+        splits.append(corpus_from_arrays(ids, *offsets, info))
+    train, heldout = splits
+    return train, dataclasses.replace(heldout, split="heldout", token_counts=train.token_counts)
+
+
+def predictions(batches: Iterable[dict[str, np.ndarray]], objective: str) -> list[int]:
+    """Every id that a model of this objective is asked for, in a loop over rows and positions."""
+    asked = []
+    for batch in batches:
+        for row in range(len(batch["input_ids"])):
+            ids = [*batch["sequence_ids"][row].tolist(), 0, 0]
+            positions, targets = batch["masked_positions"][row].tolist(), batch["masked_targets"][row].tolist()
+            for position, target in zip(positions, targets, strict=True):
+                if target >= 0:
+                    asked += [target] * (2 if objective == "bilm" and ids[position + 2] == ids[position] else 1)
+    return asked
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "next_token": {"direction": "left_to_right"},
+    "bilm": {"encoder": "bilm", "num_layers": 2},
+    "skip_gram": {"encoder": "static", "num_layers": 0},
+}
+
+
+@pytest.mark.parametrize(
+    ("objective", "phase", "examples"),
+    [
+        ("bert", {"length": 48, "max_predictions": 8}, {"pairs": "original"}),
+        ("bert", {"length": 48, "max_predictions": 8}, {"pairs": "none"}),
+        ("next_token", {"length": 32, "max_predictions": 31}, {"pairs": "none"}),
+        ("next_token", {"length": 64, "max_predictions": 20}, {"pairs": "none"}),
+        ("next_token", {"length": 64, "max_predictions": 63, "packed_examples": 3}, {"pairs": "none"}),
+        ("bilm", {"length": 32, "max_predictions": 31}, {"pairs": "none"}),
+        ("bilm", {"length": 64, "max_predictions": 20, "packed_examples": 2}, {"pairs": "none"}),
+        ("skip_gram", {"length": 32, "max_predictions": 31}, {"pairs": "none"}),
+    ],
+)
+def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
+    objective: str, phase: dict[str, int], examples: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    """Brute force: all predictions of 20 epochs of training are counted, and these frequencies predict all held-out targets."""
     monkeypatch.setattr(evaluation, "jitted_eval_step", lambda experiment, mesh: None)
-    monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: 0)
-    monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: None)
-    corpora: Any = types.SimpleNamespace(train=types.SimpleNamespace(token_counts=np.ones(VOCABULARY)), heldout="held out")
+    train, heldout = training_and_heldout()
+    model = {"vocab_size": train.vocabulary.size, **MODELS[objective]}
+    values = {"model": model, "examples": examples, "phases": [{"steps": 1, "batch_size": 16, **phase}]}
+    experiment = PretrainingExperiment.from_dict(values)
+    program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+    corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
+    source = batch_source(experiment, 0, train)
+    evaluate = evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), source.plan(0))  # type: ignore[arg-type]
+    found = evaluate._baseline
+    if objective == "skip_gram":
+        assert not found
+        return
+    epochs = [source.at(step) for step in range(20 * source.rows_per_epoch // 16)]
+    counts = np.bincount(predictions(epochs, objective), minlength=train.vocabulary.size)
+    counts = counts * (train.token_counts[FIRST:].sum() / counts[FIRST:].sum())  # as many as add-one smoothing is used on
+    rows = heldout_batches(heldout, experiment.example_config(0), 16, None, evaluation.HELDOUT_SEED)
+    asked = np.array(predictions(rows, objective))
+    frequency = (counts + 1) / (counts + 1).sum()
+    assert found["unigram_loss"] == pytest.approx(-np.log(frequency[asked]).mean(), abs=0.01)
+    assert found["unigram_accuracy"] == (asked == counts.argmax()).mean()
+    corpus_alone = (train.token_counts + 1) / (train.token_counts + 1).sum()
+    if objective != "bert":  # the corpus has no [SEP]
+        assert -np.log(corpus_alone[asked]).mean() > found["unigram_loss"] + 0.1
+
+
+def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(evaluation, "jitted_eval_step", lambda experiment, mesh: None)
+    train, heldout = training_and_heldout()
     found = {}
-    for encoder in ("bilm", "static"):
-        model = {"encoder": encoder, "num_layers": 2 * (encoder == "bilm")}
-        values = {"model": model, "examples": {"pairs": "none"}, "phases": [{"steps": 1, "length": 8, "max_predictions": 2}]}
-        program: Any = types.SimpleNamespace(
-            experiment=PretrainingExperiment.from_dict(values), mesh=make_mesh(MeshConfig(), jax.devices()[:1])
-        )
-        found[encoder] = evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace())._baseline.keys()  # type: ignore[arg-type]
-    assert found == {
-        "bilm": {"nsp_majority_accuracy", "unigram_accuracy", "unigram_loss"},
-        "static": {"nsp_majority_accuracy"},
-    }
+    for objective, model in MODELS.items():
+        pairs = "original" if objective == "bert" else "none"
+        phase = {"steps": 1, "length": 32, "max_predictions": 5}
+        values = {"model": {"vocab_size": train.vocabulary.size, **model}, "examples": {"pairs": pairs}, "phases": [phase]}
+        experiment = PretrainingExperiment.from_dict(values)
+        program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+        corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
+        plan = batch_source(experiment, 0, train).plan(0)
+        found[objective] = set(evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), plan)._baseline)  # type: ignore[arg-type]
+    words = {"unigram_accuracy", "unigram_loss"}
+    assert found == {"bert": words | {"nsp_majority_accuracy"}, "next_token": words, "bilm": words, "skip_gram": set()}

@@ -23,6 +23,9 @@ class Source:
     def __init__(self, *settings: Any):
         self.settings = settings
 
+    def plan(self, block: int) -> str:
+        return f"plan {block} of {self.settings[0]}"
+
     def at(self, step: int, shard: Any) -> dict[str, Any]:
         zeros = np.zeros((1, 2), np.int32)
         return {"input_ids": zeros + step, "token_type_ids": zeros, "position_ids": zeros, "shard": shard}
@@ -49,7 +52,7 @@ def test_the_rows_of_a_phase_begin_with_its_first_step_and_are_of_its_own_seed(m
     assert [int(second.rows(step)["input_ids"][0, 0]) for step in (3, 6)] == [0, 3]
     assert second.rows(3)["shard"] == (2, phases.BATCH)
     assert int(phases.Phase(program, 1, corpora, run, passed_over=9).rows(5)["input_ids"][0, 0]) == 2 + 9
-    assert second.evaluate == (program, 1, corpora, run)
+    assert second.evaluate == (program, 1, corpora, run, "plan 0 of tokens")
     with pytest.raises(UserError, match=r"input_ids holds 30522, outside \[0, 30522\)"):
         first.rows(30_522)
     found: Any = second.compile(5, must_be_saved=True)

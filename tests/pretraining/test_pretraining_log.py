@@ -73,7 +73,7 @@ def log_of(
     program: Any = types.SimpleNamespace(
         experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher
     )
-    run: Any = types.SimpleNamespace(workdir=workdir, is_first=is_first, ledger=Ledger())
+    run: Any = types.SimpleNamespace(workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None)
     corpora: Any = types.SimpleNamespace(train=SPLIT, heldout=types.SimpleNamespace(num_documents=7))
     return PretrainingLog(program, run, corpora, step, config)
 
@@ -213,7 +213,8 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
         "train/learning_rate": 0.25,
         "train/skipped": 0,
     }
-    assert lines.messages[-1].startswith("step 5/7  loss 3.500  MLM 25.0 %  NSP 75.0 %  8 rows/s  200 tokens/s")
+    scores = "MLM loss 3.000  MLM accuracy 25.0 %  NSP accuracy 75.0 %"
+    assert lines.messages[-1].startswith(f"step 5/7  {scores}  8 rows/s  200 tokens/s")
     assert (tmp_path / LEDGER).read_text().count("\n") >= 1
 
 
@@ -256,7 +257,7 @@ def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_ste
 ):
     with log_of(tmp_path) as log:
         log.evaluation(0, SCORES)
-        says = "MLM accuracy 50.0 % (word frequency alone 25.0 %), loss 2.000 (3.500), perplexity 7.4"
+        says = "MLM accuracy 50.0 % (word frequency alone 25.0 %), MLM loss 2.000 (3.500), perplexity 7.4"
         assert lines.messages[-1] == f"held out after step 0: {says}"
         assert not pictures
         log.evaluation(1_000, SCORES | PAIRS)
@@ -276,7 +277,7 @@ def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baselin
         log.evaluation(1, SCORES | {"word_perplexity": 21.25})
         assert lines.messages[-1].endswith(", perplexity 7.4 (21.2 by word)")
         log.evaluation(2, {"skip_gram_accuracy": 0.75, "skip_gram_loss": 3.25})
-        assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, loss 3.250 a pair"
+        assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 a pair"
 
 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, pictures: list[Any]):

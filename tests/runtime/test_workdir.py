@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -49,6 +50,37 @@ def test_a_new_directory_is_made_and_holds_the_configuration(tmp_path: pathlib.P
         stored = stored_config(directory)
     assert stored.pop("written_by").startswith("bert_jax ")
     assert stored == json.loads(json.dumps(CONFIG))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_directory_that_is_moved_or_is_that_of_another_run_is_noticed(tmp_path: pathlib.Path, replaced: bool):
+    directory, moved = tmp_path / "a", tmp_path / "b"
+
+    def move() -> None:
+        directory.rename(moved)
+        if replaced:
+            directory.mkdir()
+            (directory / ".lock").write_text("process 1 on another machine")
+        else:
+            (directory / "checkpoints").mkdir(parents=True)  # by a save in the background
+
+    with pytest.raises(UserError) as error, open_workdir(directory, "pretrain", CONFIG) as require_in_place:  # noqa: PT012
+        require_in_place()
+        move()
+        require_in_place()
+    assert str(error.value).startswith(f"--workdir={directory} was moved or removed while the run was using it; put it back")
+    assert (moved / "config.json").exists()
+    assert [path.name for path in directory.rglob("*")] == ([".lock"] if replaced else [])
+    assert directory.exists() == replaced  # what is another's stays
+
+
+def test_a_file_system_that_does_not_answer_is_no_reason_to_end_a_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    def stale(self: pathlib.Path, *arguments: Any, **named: Any) -> str:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with open_workdir(tmp_path, "pretrain", CONFIG) as require_in_place:
+        monkeypatch.setattr(pathlib.Path, "read_text", stale)
+        require_in_place()
 
 
 def test_the_same_configuration_continues(tmp_path: pathlib.Path):

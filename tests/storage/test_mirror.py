@@ -37,6 +37,16 @@ def test_files_that_change_are_uploaded_and_those_that_vanish_removed(bucket: st
     assert content(bucket) == {"runs/lines": b"12"}
 
 
+def test_a_link_in_the_place_of_the_mirror_is_refused_and_not_cleared(bucket: str, tmp_path: pathlib.Path):
+    (tmp_path / "precious").write_text("mine")
+    made = Mirror(bucket)
+    made.directory.parent.mkdir(parents=True)
+    made.directory.symlink_to(tmp_path)
+    with pytest.raises(UserError, match="is a symbolic link that bert_jax did not make; remove it"), made:
+        made.fetch()
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
 def test_changes_are_uploaded_in_the_background_and_at_once_when_asked(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(mirror, "EVERY", 0.2)
     pushes: list[int] = []

@@ -6,7 +6,8 @@ import pathlib
 
 import pytest
 
-from bert_jax.storage.paths import cache_directory, is_url
+from bert_jax.errors import UserError
+from bert_jax.storage.paths import cache_directory, checked, is_url
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/a", "s3://bucket/a", "https://x/y", "gs:/bucket/a", "gs//bucket", "/gs:/bucket"])
@@ -23,3 +24,23 @@ def test_the_cache_lies_where_it_is_said_or_in_the_users_cache(monkeypatch: pyte
     assert cache_directory() == pathlib.Path("/xdg/bert_jax")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_directory() == tmp_path / ".cache" / "bert_jax"
+    monkeypatch.setenv("HOME", "/at/ada")
+    monkeypatch.setenv("BERT_JAX_CACHE", "~/disk")
+    assert cache_directory() == pathlib.Path("/at/ada/disk")
+
+
+def test_without_a_home_directory_the_place_of_the_cache_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    def no_home() -> pathlib.Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(pathlib.Path, "home", no_home)
+    for name in ("BERT_JAX_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match="set BERT_JAX_CACHE to a directory"):
+        cache_directory()
+
+
+def test_a_local_path_begins_in_the_home_directory_where_it_begins_with_a_tilde(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/at/ada")
+    assert checked("~/runs/a", "--output") == "/at/ada/runs/a"
+    assert checked("gs://bucket/~/a", "--output") == "gs://bucket/~/a"

@@ -22,7 +22,8 @@ def test_copies_are_read_back_whatever_their_names_and_other_lines_are_passed_ov
         assert record.read() == copies
     (file,) = (tmp_path / "new").iterdir()
     assert file.name == ".copies.copies"
-    file.write_text("\n".join(["", "one", "g\tx\t5\tname", "g\t5\tx\tname", "g\t5\t6", "g\t5\t6\tname"]))
+    other = ["", "one", "g\tx\t5\tname", "g\t5\tx\tname", "g\t5\t6", "g\t5\t6\t../a", "g\t5\t6\t/a", "g\t5\t6\tname"]
+    file.write_text("\n".join(other))
     assert record.read() == {"name": Copy("g", 5, 6)}
 
 

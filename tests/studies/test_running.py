@@ -47,7 +47,10 @@ def around(alive: Callable[[str], object], asked: bool = False) -> Any:
     """As much of a run as a runner uses. A stop counts at once, whatever the step."""
     preemption = types.SimpleNamespace(requested=lambda step: asked and step == 0, exit_status=99)
     return types.SimpleNamespace(
-        preemption=preemption, watchdog=types.SimpleNamespace(alive=alive), workdir=pathlib.Path("local")
+        preemption=preemption,
+        watchdog=types.SimpleNamespace(alive=alive),
+        workdir=pathlib.Path("local"),
+        require_in_place=lambda: None,
     )
 
 

@@ -51,7 +51,12 @@ class Fixture:
         preemption = types.SimpleNamespace(requested=lambda step: self.asked and step == 0, exit_status=99)
         watchdog = types.SimpleNamespace(alive=self.told.append)
         self.run: Any = types.SimpleNamespace(
-            share=share, workdir=root, preemption=preemption, watchdog=watchdog, durable=lambda path: f"lasting {path.name}"
+            require_in_place=lambda: None,
+            share=share,
+            workdir=root,
+            preemption=preemption,
+            watchdog=watchdog,
+            durable=lambda path: f"lasting {path.name}",
         )
         self.flags: Any = types.SimpleNamespace(hang_seconds=7.0, workdir=root / "lasting")
         both = dict.fromkeys("ab", "an experiment")

@@ -351,7 +351,7 @@ def test_without_a_directory_the_questions_are_those_of_the_catalogue(monkeypatc
 
 
 def test_faults_are_named(tokenizer, tmp_path):
-    with pytest.raises(UserError, match=r"question q1 is impossible, .* set config.task.name=squad/v2.0"):
+    with pytest.raises(UserError, match=r"question q1 has no answer, .* set config.task.name=squad/v2.0"):
         squad_task(tmp_path, [("who", "a", [("a", 0)])] * 2, [("who", "a", [("a", 0)]), ("who", "a", None)])
     row = {"question": "who", "context": "paris", "answers": ["paris"], "id": "one"}
     with pytest.raises(UserError, match=r"dev.jsonl: the id 'one' is that of 2 questions"):

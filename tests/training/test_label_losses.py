@@ -105,6 +105,29 @@ def test_label_smoothing_is_pytorchs(kind):
     assert mean_loss(kind, LabelLoss(label_smoothing=0.2)) == pytest.approx(np.mean(wanted), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", CLASSES)
+def test_class_weights_multiply_the_terms_of_label_smoothing_too_as_pytorchs(kind):
+    weights = np.array([0.5, 3.0, 1.25])
+    wanted = [-0.8 * weights[y] * log_softmax(x)[y] - 0.2 / 3 * (weights * log_softmax(x)).sum() for x, y in answers(kind)]
+    found = mean_loss(kind, LabelLoss(class_weights=tuple(weights), label_smoothing=0.2))
+    assert found == pytest.approx(sum(wanted) / sum(weights[label] for _, label in answers(kind)), rel=1e-5)
+
+
+PYTORCH = {0.0: 0.449868918282507, 0.1: 0.5340265450202634, 0.3: 0.702341798495776}
+"""torch 2.13.0: label_smoothing -> CrossEntropyLoss(weight=[0.5, 3.0, 1.25], label_smoothing=...)(SIX, LABELS) in float64."""
+SIX = [[2.0, -1.0, 0.5], [0.0, 1.5, -0.5], [-1.0, 0.25, 3.0], [1.0, 1.0, -2.0], [0.5, -0.5, 0.0], [-2.0, 2.5, 1.0]]
+LABELS = [0, 1, 2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("smoothing", PYTORCH)
+def test_the_loss_with_class_weights_and_label_smoothing_is_the_number_that_pytorch_computes(smoothing: float):
+    settings = LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=smoothing)
+    batch = {"labels": jnp.array([LABELS]), "label_weights": jnp.ones((1, 6)), "sequence_ids": jnp.ones((1, 6), jnp.int32)}
+    sums = label_loss_sums(jnp.array([SIX]), batch, HEADS["sequence"], settings)
+    found = float(sums["loss"] / label_counts(batch, HEADS["sequence"], settings)["weight"])
+    assert found == pytest.approx(PYTORCH[smoothing], rel=1e-6)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_several_labels_are_so_many_yes_or_no_questions(smoothing):
     """torch.nn.BCEWithLogitsLoss."""
@@ -129,7 +152,7 @@ def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
         counts = {name: float(x) for name, x in label_counts(arrays, HEADS[kind], PLAIN).items()}
         labels = sum((feature.target >= 0).sum() for feature in features) if LAYOUTS[kind].per_token else COUNT
         tokens = sum(feature.size for feature in features)
-        assert counts == {"weight": labels, "labels": labels, "rows": COUNT, "tokens": tokens, "packed_rows": COUNT}
+        assert counts == {"weight": labels, "labels": labels, "examples": COUNT, "tokens": tokens, "rows": COUNT}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,6 +185,18 @@ def test_a_batch_without_a_label_has_a_loss_of_zero():
     objective = label_objective(CONFIG, HEADS["sequence"], PLAIN)
     sums = label_loss_sums(jnp.asarray(random_logits("sequence")), batch, HEADS["sequence"], PLAIN)
     assert float(objective.loss(sums, objective.counts(batch))) == 0.0
+
+
+def test_a_teachers_part_of_the_loss_has_the_class_weight_of_the_label():
+    settings = LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=0.2, soft_weight=0.25)
+    both = mean_loss("sequence", settings, teacher_logits=random_logits("sequence", seed=1))
+    alone = mean_loss("sequence", dataclasses.replace(settings, soft_weight=0.0))
+    losses = []
+    for (x, label), (teacher, _) in zip(answers("sequence"), answers("sequence", seed=1), strict=True):
+        p = log_softmax(teacher)
+        losses.append((settings.class_weights[label], (np.exp(p) * (p - log_softmax(x))).sum()))
+    soft = sum(weight * loss for weight, loss in losses) / sum(weight for weight, _ in losses)
+    assert both == pytest.approx(0.75 * alone + 0.25 * soft, rel=1e-5)
 
 
 def test_the_loss_of_a_task_is_divided_by_its_weights_however_small_and_hidden_states_by_the_tokens():

@@ -59,13 +59,8 @@ def _labels(found: Attention, in_words: bool) -> tuple[list[str], list[str]]:
         for kind, segment in zip(found.kinds, found.segments, strict=True)
     ]
     if in_words:
-        return [_plain(text) for text in found.word_texts], of_word
-    return [_plain(token) for token in found.tokens], [of_word[word] for word in found.word_of_token]
-
-
-def _plain(text: str) -> str:
-    """`text` for matplotlib, which would take what stands between two dollars for a formula."""
-    return text.replace("$", r"\$")
+        return [*found.word_texts], of_word
+    return [*found.tokens], [of_word[word] for word in found.word_of_token]
 
 
 def _draw_lines(axes: Axes, weights: Float32[np.ndarray, "_ _"], labels: list[str], colours: list[str]) -> None:

@@ -53,13 +53,14 @@ class Predictions:
     """The words with the largest KL(first | second), the largest first; none for two vocabularies."""
 
 
-@functools.partial(jax.jit, static_argnames=("config", "same"))
+@functools.partial(jax.jit, static_argnames=("config", "sizes", "same"))
 def predictions(
-    params: Params, batch: Batch, *, config: ModelConfig, other: Other, same: bool
+    params: Params, batch: Batch, *, config: ModelConfig, other: Other, sizes: tuple[int, int], same: bool
 ) -> dict[str, Array]:
     """The most probable piece `own` [X] at the query positions, that of the `other` model, the words' pieces target and
     other_target, kl and other_kl (0 where the vocabularies are not the `same`), the window and the number of the word, and
-    whether it is masked: a query that only fills the batch is not.
+    whether it is masked: a query that only fills the batch is not. `sizes` are those of the two vocabularies; logits behind them
+    are not of a piece.
     """
     at = batch["query_positions"]
 
@@ -67,9 +68,9 @@ def predictions(
         return batch[name].reshape(-1)[at]
 
     there = at - column("position_ids") + column("other_position")
-    own = masked_logits(params, own_batch(batch), config)[:, : config.vocab_size]
+    own = masked_logits(params, own_batch(batch), config)[:, : sizes[0]]
     second = {**other_batch(batch), "query_positions": there}
-    others = masked_logits(other.params, second, other.config)[:, : other.config.vocab_size]
+    others = masked_logits(other.params, second, other.config)[:, : sizes[1]]
     p, q = jax.nn.log_softmax(own), jax.nn.log_softmax(others)
     none = jnp.zeros(at.shape)
     return {
@@ -134,7 +135,8 @@ class MaskedWords:
             for place, (pair, masked) in enumerate(zip(pairs, chosen, strict=True), start)
             if masked
         ]
-        for found in self._engine.batches(predictions, items, other=self._other, same=self._same):
+        sizes = (self._tokenizers[0].size, self._tokenizers[1].size)
+        for found in self._engine.batches(predictions, items, other=self._other, sizes=sizes, same=self._same):
             self._add({name: values[found["masked"]] for name, values in found.items()}, pairs, start)
 
     def _add(self, found: Mapping[str, np.ndarray], pairs: Sequence[WindowPair], start: int) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from bert_jax.analysis.coreference.documents import Document
 from bert_jax.analysis.coreference.mentions import Mention
+from bert_jax.interface.words import cut
 from bert_jax.tasks.readers.tables import Say
 
+_PARTS = re.compile(r"[()|]|[^()|]+")
+_SIGNS = ("(", ")", "|", "")
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
@@ -20,6 +26,36 @@ class Opened:
     first: int
     fields: Mapping[str, str]
     """The further fields of the bracket, by name."""
+    number: int = 0
+    """Of the brackets of the document, in the order in which they were opened."""
+
+
+class Bracket(NamedTuple):
+    """What a bracket of a word does with the mention of this key: "(key", "key)", or both."""
+
+    key: str
+    opens: bool
+    closes: bool
+
+
+def read_brackets(text: str) -> tuple[list[Bracket], str]:
+    """The brackets in the field of a word, in order, and what else the field holds. Takes time in proportion to the length."""
+    found: list[Bracket] = []
+    rest = []
+    parts = [*_PARTS.findall(text), "", ""]
+    i = 0
+    while i < len(parts) - 2:
+        if parts[i] == "(" and parts[i + 1] not in _SIGNS:
+            closes = parts[i + 2] == ")"
+            found.append(Bracket(parts[i + 1], True, closes))
+            i += 2 + closes
+        elif parts[i] not in _SIGNS and parts[i + 1] == ")":
+            found.append(Bracket(parts[i], False, True))
+            i += 2
+        else:
+            rest.append(parts[i])
+            i += 1
+    return found, "".join(rest)
 
 
 class Brackets:
@@ -27,29 +63,30 @@ class Brackets:
 
     def __init__(self, report: Say):
         self._report = report
-        self._open: list[Opened] = []
+        self._open: dict[str, list[Opened]] = {}
+        self._count = 0
 
     def open(self, opened: Opened) -> None:
         """Opens a mention."""
-        self._open.append(opened)
+        self._open.setdefault(opened.key, []).append(dataclasses.replace(opened, number=self._count))
+        self._count += 1
 
     def close(self, key: str, place: str, sentence: int) -> Opened | None:
         """The mention that was opened last under this key. None, and a report, where there is none in the same sentence."""
-        opened = next((opened for opened in reversed(self._open) if opened.key == key), None)
-        if opened is None:
-            self._report(f"{place}{key}) closes a mention that is not open; it is left out")
+        if not self._open.get(key):
+            self._report(f"{place}{cut(key)}) closes a mention that is not open; it is left out")
             return None
-        self._open.remove(opened)
+        opened = self._open[key].pop()
         if opened.sentence != sentence:
-            self._report(f"{opened.place}the mention ({key} ends in another sentence ({place.rstrip(': ')}); it is left out")
+            self._report(f"{opened.place}the mention ({cut(key)} ends in another sentence ({place.rstrip(': ')}); it is left out")
             return None
         return opened
 
     def end(self) -> None:
         """The end of the document: reports the mentions that are open."""
-        for opened in self._open:
-            self._report(f"{opened.place}the mention ({opened.key} is never closed; it is left out")
-        self._open = []
+        for opened in sorted(itertools.chain(*self._open.values()), key=lambda opened: opened.number):
+            self._report(f"{opened.place}the mention ({cut(opened.key)} is never closed; it is left out")
+        self._open = {}
 
 
 class DocumentReader:

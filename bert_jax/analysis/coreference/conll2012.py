@@ -11,22 +11,23 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from bert_jax.analysis.coreference.brackets import DocumentReader, Opened
+from bert_jax.analysis.coreference.brackets import DocumentReader, Opened, read_brackets
 from bert_jax.analysis.coreference.documents import GROUPS, Document
 from bert_jax.analysis.coreference.grammar import kind_of, traits_of
 from bert_jax.analysis.coreference.mentions import Mention, TextFile
 from bert_jax.analysis.coreference.phrases import Phrase, find, is_coordinated, last_noun, phrase_head, read_parse
 from bert_jax.analysis.coreference.rules import RULES
 from bert_jax.errors import UserError
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import counted, cut
 from bert_jax.prediction.streams import Field, Record, Records, read_records
+from bert_jax.tasks.readers.conll import is_blank
+from bert_jax.tasks.readers.conllu import MOST_WORDS
 from bert_jax.tasks.readers.tables import Say, note
 
 BEGIN = "#begin document"
 _NAME = re.compile(r"#begin document\s*\(?([^);]*)\)?\s*(?:;\s*part\s*(\d+))?")
 _LEAST = 12
 _WORD, _TAG, _PARSE, _NAMED = 3, 4, 5, 10
-_BRACKET = re.compile(r"\(([^()|]+)\)|\(([^()|]+)|([^()|]+)\)")
 
 
 class Conll2012File(TextFile):
@@ -45,7 +46,7 @@ class Conll2012File(TextFile):
         self.file, self.count = first.file, first.count
 
     def _open(self) -> Records:
-        return read_records((), self.path, (Field("columns", many=True, words=True),), blank_lines=True)
+        return read_records((), self.path, (Field("line", whole=True),), blank_lines=True)
 
     def __iter__(self) -> Iterator[Document]:
         found = 0
@@ -53,9 +54,11 @@ class Conll2012File(TextFile):
         rows: list[Record] = []
         for record in self._open():
             self.line = record.number
-            columns = record.values.get("columns", ())
+            columns = _split(record)
             mark = " ".join(columns) if columns and columns[0] in ("#begin", "#end") else ""
-            if not (record.blank or mark):
+            if columns and columns[0].startswith("#") and not mark:
+                continue  # a comment: the first column is the name of the document
+            if record.problem or not (is_blank(record.values.get("line", "")) or mark):
                 rows.append(record)
                 continue
             self._read(reader, rows)
@@ -88,49 +91,68 @@ class _Reader(DocumentReader):
     def read(self, rows: Sequence[Record]) -> None:
         """Adds a sentence; reports one that cannot be read."""
         try:
+            if len(rows) > MOST_WORDS:
+                raise UserError(
+                    f"{rows[0].place}a sentence of {counted(len(rows), 'word')}, more than {MOST_WORDS:,}; end each "
+                    "sentence with an empty line"
+                )
             columns = [_columns(record, rows[0]) for record in rows]
             tree = _parse(rows[0], [row[_PARSE] for row in columns])
         except UserError as error:
             self._report(f"{error}; the sentence is left out")
             return
+        tags, types = [row[_TAG] for row in columns], _named([row[_NAMED] for row in columns])
         number, start = len(self._starts), len(self._words)
         self._starts.append(start)
         self._words += (row[_WORD] for row in columns)
         for i, (record, row) in enumerate(zip(rows, columns, strict=True)):
-            for alone, opened, closed in _BRACKET.findall(row[-1]):
-                if alone or opened:
-                    self._brackets.open(Opened(alone or opened, record.place, number, i, {}))
-                mention = self._brackets.close(alone or closed, record.place, number) if alone or closed else None
+            brackets, rest = read_brackets(row[-1])
+            for key, opens, closes in brackets:
+                if opens:
+                    self._brackets.open(Opened(key, record.place, number, i, {}))
+                mention = self._brackets.close(key, record.place, number) if closes else None
                 if mention is not None:
-                    found = _mention(mention.key, range(mention.first, i + 1), columns, tree)
+                    found = _mention(mention.key, range(mention.first, i + 1), columns, tags, types, tree)
                     words = tuple(start + word for word in found.words)
                     self._mentions.append(dataclasses.replace(found, words=words, head=start + found.head))
-            if _BRACKET.sub("", row[-1]).strip("|-_"):
-                self._report(f"{record.place}the last column {row[-1]!r} is not brackets of mentions or -; correct it")
+            if rest.strip("|-_"):
+                self._report(f"{record.place}the last column {cut(row[-1])!r} is not brackets of mentions or -; correct it")
 
 
-def _mention(entity: str, words: Sequence[int], columns: Sequence[Sequence[str]], tree: Phrase | None) -> Mention:
-    """The mention of these words of a sentence."""
-    tags = [row[_TAG] for row in columns]
+def _mention(
+    entity: str,
+    words: Sequence[int],
+    columns: Sequence[Sequence[str]],
+    tags: Sequence[str],
+    types: Sequence[str],
+    tree: Phrase | None,
+) -> Mention:
+    """The mention of these words of a sentence. tags, types: the part of speech and the type of named entity of each word."""
     phrase = None if tree is None else find(tree, words[0], words[-1])
     head = last_noun(words[0], words[-1], tags) if phrase is None else phrase_head(phrase, tags)
     kind = kind_of("_", tags[head])
-    named = _named([row[_NAMED] for row in columns])[head]
-    traits = traits_of([columns[word][_WORD] for word in words], columns[head][_WORD], kind, (tags[head], "_"), named)
+    traits = traits_of([columns[word][_WORD] for word in words], columns[head][_WORD], kind, (tags[head], "_"), types[head])
     if phrase is not None and is_coordinated(phrase, tags):
         traits = dataclasses.replace(traits, number="plural")
     return Mention(entity, tuple(words), head, kind, traits)
 
 
+def _split(record: Record) -> list[str]:
+    line: str = record.values.get("line", "")
+    if "\t" in line:
+        return [column.strip() for column in line.split("\t")]
+    return [column for column in line.split(" ") if column]
+
+
 def _columns(record: Record, first: Record) -> list[str]:
     if record.problem:
         raise UserError(f"{record.place}{record.problem}")
-    row = [str(column) for column in record.values["columns"]]
+    row = _split(record)
     if len(row) < _LEAST:
         raise UserError(
             f"{record.place}{counted(len(row), 'column')}, fewer than the {_LEAST} of CoNLL-2012 without predicates; correct it"
         )
-    if len(row) != len(first.values["columns"]):
+    if len(row) != len(_split(first)):
         raise UserError(f"{record.place}{counted(len(row), 'column')}, other than the first word of the sentence; correct it")
     return row
 

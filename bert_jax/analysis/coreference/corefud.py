@@ -9,23 +9,26 @@ they are no antecedents, and its first mention has none. Mentions on empty nodes
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
 
-from bert_jax.analysis.coreference.brackets import DocumentReader, Opened
+from bert_jax.analysis.coreference.brackets import DocumentReader, Opened, read_brackets
 from bert_jax.analysis.coreference.documents import GROUPS, Document
 from bert_jax.analysis.coreference.grammar import kind_of, traits_of, tree_head
 from bert_jax.analysis.coreference.mentions import Mention, TextFile
 from bert_jax.analysis.coreference.rules import RULES
-from bert_jax.analysis.treebank import Sentence, Treebank
-from bert_jax.interface.words import counted
+from bert_jax.analysis.treebank import Treebank
+from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.words import counted, cut
+from bert_jax.tasks.readers.conllu import Sentence
 from bert_jax.tasks.readers.tables import Say, note
 
 _NEWDOC = re.compile(r"#\s*newdoc\b(?:\s+id)?\s*=?\s*(.*)")
 _GLOBAL = re.compile(r"#\s*global\.Entity\s*=\s*(\S+)")
-_BRACKET = re.compile(r"\((?P<opened>[^()]+)(?P<alone>\))?|(?P<closed>[^()]+)\)")
-_PART = re.compile(r"(.+)\[(\d+)/(\d+)\]")
+_PART = re.compile(r"(.+)\[([0-9]+)/([0-9]+)\]")
+_MOST_PARTS = 1_000
 
 
 class CorefudFile(TextFile):
@@ -82,7 +85,7 @@ class _Parts:
     count: int
     first: Opened
     words: list[int]
-    found: int = 1
+    found: int
 
 
 class _Reader(DocumentReader):
@@ -90,7 +93,8 @@ class _Reader(DocumentReader):
 
     def __init__(self, name: str, report: Say):
         super().__init__(name, report)
-        self._parts: list[_Parts] = []
+        self._parts: dict[tuple[str, int, int], list[_Parts]] = {}
+        """Those that are incomplete, by entity, number of parts, and number of parts that were found."""
 
     def read(self, sentence: Sentence, fields: Sequence[str]) -> None:
         """Adds a sentence."""
@@ -99,24 +103,22 @@ class _Reader(DocumentReader):
         self._words += sentence.words
         for i, misc in enumerate(sentence.misc):
             value = next((part[7:] for part in misc.split("|") if part.startswith("Entity=")), "")
-            for bracket in _BRACKET.finditer(value):
+            brackets, rest = read_brackets(value)
+            for key, opens, closes in brackets:
                 place = sentence.places[i]
-                if bracket["opened"]:
-                    given = bracket["opened"].split("-", max(0, len(fields) - 1))
-                    opened = Opened(given[0], place, number, i, dict(zip(fields[1:], given[1:], strict=False)))
-                    self._brackets.open(opened)
-                key = given[0] if bracket["opened"] else bracket["closed"]
-                if bracket["alone"] or bracket["closed"]:
-                    closed = self._brackets.close(key, place, number)
-                    if closed is not None:
-                        self._close(closed, range(closed.first, i + 1), sentence)
-            if _BRACKET.sub("", value):
-                self._report(f"{sentence.places[i]}Entity={value} is not brackets of mentions; correct it")
+                if opens:
+                    key, *given = key.split("-", max(0, len(fields) - 1))
+                    self._brackets.open(Opened(key, place, number, i, dict(zip(fields[1:], given, strict=False))))
+                closed = self._brackets.close(key, place, number) if closes else None
+                if closed is not None:
+                    self._close(closed, range(closed.first, i + 1), sentence)
+            if rest:
+                self._report(f"{sentence.places[i]}Entity={cut(value)} is not brackets of mentions; correct it")
 
     def document(self) -> Document:
         """The document, at its end."""
         document = super().document()
-        for parts in self._parts:
+        for parts in sorted(itertools.chain(*self._parts.values()), key=lambda parts: parts.first.number):
             self._incomplete(parts)
         return document
 
@@ -125,22 +127,29 @@ class _Reader(DocumentReader):
         if part is None:
             self._add(opened.key, opened, words, sentence)
             return
-        entity, i, count = part[1], int(part[2]), int(part[3])
-        if i == 1:
-            self._parts.append(_Parts(entity, count, opened, [*words]))
-        earlier = [parts for parts in self._parts if (parts.entity, parts.count, parts.found) == (entity, count, i - 1)]
-        if i > 1 and not (earlier and earlier[-1].first.sentence == opened.sentence):
-            self._report(f"{opened.place}({opened.key} has no part {i - 1} in its sentence; it is left out")
-        elif i > 1:
-            earlier[-1].words += words
-            earlier[-1].found = i
-        for parts in [parts for parts in self._parts if parts.found == parts.count]:
-            self._parts.remove(parts)
+        count = whole_number(part[3], 1, _MOST_PARTS)
+        i = whole_number(part[2], 1, count or 1)
+        if count is None or i is None:
+            self._report(f"{opened.place}({cut(opened.key)} is not a part from 1 to at most {_MOST_PARTS:,}; it is left out")
+            return
+        entity = part[1]
+        parts = _Parts(entity, count, opened, [], 0)
+        if i > 1:
+            earlier = self._parts.get((entity, count, i - 1), [])
+            if not earlier or earlier[-1].first.sentence != opened.sentence:
+                self._report(f"{opened.place}({cut(opened.key)} has no part {i - 1} in its sentence; it is left out")
+                return
+            parts = earlier.pop()
+        parts.words += words
+        parts.found = i
+        if i == count:
             self._add(entity, parts.first, sorted(set(parts.words)), sentence)
+        else:
+            self._parts.setdefault((entity, count, i), []).append(parts)
 
     def _incomplete(self, parts: _Parts) -> None:
         self._report(
-            f"{parts.first.place}the mention ({parts.first.key} has {parts.found} of its {parts.count} parts; it is left out"
+            f"{parts.first.place}the mention ({cut(parts.first.key)} has {parts.found} of its {parts.count} parts; it is left out"
         )
 
     def _add(self, entity: str, opened: Opened, words: Sequence[int], sentence: Sentence) -> None:
@@ -148,8 +157,8 @@ class _Reader(DocumentReader):
         if sentence.heads:
             head = tree_head(words, sentence.heads)
         else:
-            minimal = [int(word) for word in opened.fields.get("minspan", "").split(",") if word.isdecimal()]
-            inside = [words[word - 1] for word in minimal if 1 <= word <= len(words)]
+            minimal = [whole_number(word, 1, len(words)) for word in opened.fields.get("minspan", "").split(",")]
+            inside = [words[word - 1] for word in minimal if word is not None]
             head = (inside or words)[-1]
         upos, xpos, features = sentence.upos[head], sentence.xpos[head], sentence.features[head]
         kind = kind_of(upos, xpos)

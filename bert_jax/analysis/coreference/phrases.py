@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from bert_jax.errors import UserError
+from bert_jax.interface.words import cut
 
 _BITS = re.compile(r"(\()([^()*\s]*)|(\*)|\)")
 _NOUNS = ("NN", "NNP", "NNS", "NNPS", "NX", "NML", "PRP", "JJR")
@@ -44,9 +45,9 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
             elif len(path) > 1:
                 path.pop().last = i
             else:
-                raise UserError(f"the parse column closes more brackets than it opens, at {text!r}; correct it")
+                raise UserError(f"the parse column closes more brackets than it opens, at {cut(text)!r}; correct it")
     if len(path) > 1:
-        raise UserError(f"the parse column does not close ({path[-1].label}; correct it")
+        raise UserError(f"the parse column does not close ({cut(path[-1].label)}; correct it")
     return top
 
 
@@ -67,19 +68,26 @@ def find(tree: Phrase, first: int, last: int) -> Phrase:
 def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
     """The head word of a constituent: Collins' (1999, appendix A) rules for noun phrases, but the noun before a possessive 's;
     of others the first verb or verb phrase, else the last word."""
+    part: Phrase | int = phrase
+    while isinstance(part, Phrase):  # no recursion: a file may nest deeper than Python does
+        part = _head_part(part, tags)
+    return part
+
+
+def _head_part(phrase: Phrase, tags: Sequence[str]) -> Phrase | int:
     parts = [part for part in phrase.parts if _label(part, tags) not in ("POS", "''", ".", ",")] or phrase.parts
     if not parts:
         return phrase.last
     labels = [_label(part, tags) for part in parts]
     if phrase.label.startswith(("S", "V")):
-        return _head(next((p for p, name in zip(parts, labels, strict=True) if name.startswith("V")), parts[-1]), tags)
+        return next((p for p, name in zip(parts, labels, strict=True) if name.startswith("V")), parts[-1])
     turns = [(labels[::-1], parts[::-1], _NOUNS), (labels, parts, ("NP",))]
     turns += [(labels[::-1], parts[::-1], turn) for turn in _TURNS]
     for names, ordered, wanted in turns:
         for name, part in zip(names, ordered, strict=True):
             if name in wanted:
-                return _head(part, tags)
-    return _head(parts[-1], tags)
+                return part
+    return parts[-1]
 
 
 def last_noun(first: int, last: int, tags: Sequence[str]) -> int:
@@ -104,7 +112,3 @@ def _label(part: Phrase | int, tags: Sequence[str]) -> str:
 
 def _ends(part: Phrase | int) -> tuple[int, int]:
     return (part, part) if isinstance(part, int) else (part.first, part.last)
-
-
-def _head(part: Phrase | int, tags: Sequence[str]) -> int:
-    return part if isinstance(part, int) else phrase_head(part, tags)

@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int64
 
 from bert_jax.analysis.maps import Batch, Params, layer_maps, word_slots
-from bert_jax.analysis.treebank import Sentence
 from bert_jax.analysis.words import word_windows
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import NOT_FINITE
+from bert_jax.tasks.readers.conllu import Sentence
 
 DIRECTIONS = ("dependent -> head", "head -> dependent")
 MOST_RELATIONS = 255

@@ -15,11 +15,12 @@ from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights, per
 from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, PICKS, Dependents, HitCounts, Relations, count_hits
 from bert_jax.analysis.named import Axes, NamedArray
 from bert_jax.analysis.progress import Show, in_silence
-from bert_jax.analysis.treebank import Sentence, Treebank
+from bert_jax.analysis.treebank import Treebank
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
+from bert_jax.tasks.readers.conllu import Sentence
 
 WHOLE = "all"
 """The group of all relations but punctuation; the root has no head, and is never counted."""

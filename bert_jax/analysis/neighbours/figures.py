@@ -17,6 +17,7 @@ from bert_jax.analysis.neighbours.contexts import Neighbours, Occurrences
 from bert_jax.analysis.neighbours.pieces import WordPieces
 from bert_jax.analysis.neighbours.senses import clusters, cohesion, middles, principal_plane, unit
 from bert_jax.interface.words import counted
+from bert_jax.metrics.figures import label
 
 PIECES = "pieces.tsv"
 FILES = (PIECES, "neighbours.tsv", "layers.tsv", "layers.png", "senses.tsv", "senses.png")
@@ -137,7 +138,7 @@ def layers_figure(measures: Sequence[Measure]) -> Figure:
         base = name == "any two words"
         style = {"color": "black", "linewidth": 2.0} if base else {"linewidth": 1.2}
         line = [each.layer for each in own], [each.cosine for each in own]
-        axes.plot(*line, marker="o", markersize=3, label=_short(f"{name} (n = {own[0].n:,})"), **style)
+        axes.plot(*line, marker="o", markersize=3, label=label(_short(f"{name} (n = {own[0].n:,})")), **style)
     axes.set_xticks(sorted({each.layer for each in measures}))
     axes.set_xlabel("layer (0: the embeddings)", fontsize=8)
     axes.set_ylabel("cosine", fontsize=8)
@@ -172,11 +173,11 @@ def _draw_points(axes: Axes, found: Neighbours, own: Drawn, s: int) -> None:
     middle = middles(own.occurrences.vectors.values[-1], own.senses)
     for sense, i in middle.items():
         chosen = own.points[s][own.senses == sense]
-        label = _short(f"{sense} ({len(chosen)}): {own.occurrences.contexts[i]}")
-        axes.plot(*chosen.T, "o", markersize=3.5, alpha=0.7, color=colours[(sense - 1) % len(colours)], label=label)
+        title = _short(f"{sense} ({len(chosen)}): {own.occurrences.contexts[i]}")
+        axes.plot(*chosen.T, "o", markersize=3.5, alpha=0.7, color=colours[(sense - 1) % len(colours)], label=title)
     for number, ((x, y), q) in enumerate(zip(own.marked[s].tolist(), own.occurrences.marked, strict=True), 1):
-        label = _short(f"{number}: {found.marked[q]}")
-        axes.plot(x, y, "*", markersize=11, color="black", markeredgecolor="white", label=label)
+        title = _short(f"{number}: {found.marked[q]}")
+        axes.plot(x, y, "*", markersize=11, color="black", markeredgecolor="white", label=title)
         axes.annotate(str(number), (x, y), xytext=(5, 3), textcoords="offset points", fontsize=8)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_xticks([])

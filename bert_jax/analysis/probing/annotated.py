@@ -7,9 +7,11 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from bert_jax.analysis.treebank import Sentence, Treebank
+from bert_jax.analysis.treebank import Treebank
 from bert_jax.errors import UserError, missing_path
+from bert_jax.storage.formats import bare_name
 from bert_jax.tasks.readers.conll import read_conll
+from bert_jax.tasks.readers.conllu import Sentence
 
 NO_LABEL = "_"
 TAG = "tag"
@@ -30,7 +32,7 @@ class Annotated:
 
 
 class AnnotatedFile:
-    """The sentences of a CoNLL-U file (its name ends in .conllu or .conllu.gz), else of a CoNLL file with a tag in one column.
+    """The sentences of a CoNLL-U file (named .conllu, compressed or not), else of a CoNLL file with a tag in one column.
 
     Each iteration reads a CoNLL-U file anew; a CoNLL file is in memory. A sentence of CoNLL-U that cannot be read is told to
     `report` (default: standard error), counted in `failed` and left out. Raises UserError for a file that cannot be read.
@@ -61,7 +63,7 @@ class AnnotatedFile:
 
 def is_conllu(path: str) -> bool:
     """Whether the name is that of a CoNLL-U file."""
-    return pathlib.Path(path).name.removesuffix(".gz").endswith(".conllu")
+    return bare_name(pathlib.Path(path).name).endswith(".conllu")
 
 
 def annotated(sentence: Sentence) -> Annotated:

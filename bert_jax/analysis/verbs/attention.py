@@ -13,7 +13,7 @@ from bert_jax.analysis.verbs.verb import Verb, load, print_written, text_flags
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.words import counted
-from bert_jax.prediction.streams import Field, Record, Records, read_records
+from bert_jax.prediction.streams import Field, Record, Records, read_texts
 
 FORMATS = ("html", "png")
 
@@ -30,7 +30,7 @@ def attention_flags(parser: argparse.ArgumentParser) -> None:
 def attention(flags: argparse.Namespace) -> int:
     """The attention of every layer and head for one text or pair, as a page or as pictures."""
     texts = ["\t".join(flags.texts)] if len(flags.texts) == 2 else flags.texts
-    records = read_records(texts, flags.input, (Field("text"), Field("text_b", optional=True)), jsonl=flags.jsonl)
+    records = read_texts(texts, flags.input, (Field("text"), Field("text_b", optional=True)), jsonl=flags.jsonl)
     names = ["attention.npz", "attention.html", "overview.png", *(f"head_{name}.png" for name in flags.head)]
     folder = Folder(flags.output, names, records.file)
     record = the_only(records)

@@ -18,7 +18,7 @@ from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.streams import Field, read_records
+from bert_jax.prediction.streams import Field, read_texts
 
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def compare_flags(parser: argparse.ArgumentParser) -> None:
 
 def compare(flags: argparse.Namespace) -> int:
     """Writes where the heads, layers and predictions of two models differ. Returns the exit status."""
-    records = read_records(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
+    records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = Folder(flags.output, FILES, records.file)
     options = Comparing(masked=flags.masked, seed=flags.seed, divergence_words=flags.divergence_words)
     analyser = load(flags)

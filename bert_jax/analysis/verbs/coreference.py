@@ -11,7 +11,7 @@ from bert_jax.analysis.coreference.files import open_texts
 from bert_jax.analysis.coreference.mentions import TextFile
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import progress_of
-from bert_jax.analysis.verbs.verb import Verb, check_choose, load, print_written
+from bert_jax.analysis.verbs.verb import Verb, check_choose, check_files, load, print_written
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import SEED, InRange
 from bert_jax.interface.words import counted
@@ -19,7 +19,7 @@ from bert_jax.interface.words import counted
 
 def coreference_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `coreference`."""
-    formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz"
+    formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
     parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
     choose_help = "a file to choose heads on (every other document of --input, from the first on)"
     parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
@@ -38,6 +38,7 @@ def coreference_flags(parser: argparse.ArgumentParser) -> None:
 
 def coreference(flags: argparse.Namespace) -> int:
     """Writes how often every head finds an antecedent, beside rules. Returns the exit status."""
+    check_files(flags, ("input", "choose"))
     file = open_texts(flags.input)
     choosing = open_texts(flags.choose) if flags.choose else None
     check_choose(flags, "documents")

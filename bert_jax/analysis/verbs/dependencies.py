@@ -19,7 +19,7 @@ from bert_jax.analysis.dependencies.scores import (
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import progress_of
 from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.verbs.verb import Verb, check_choose, load, print_written
+from bert_jax.analysis.verbs.verb import Verb, check_choose, check_files, load, print_written
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
@@ -27,7 +27,7 @@ from bert_jax.interface.words import counted
 
 def dependencies_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `dependencies`."""
-    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz")
+    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
     choose_help = "a treebank to choose heads and offsets on (every other sentence of --input, from the first on)"
     parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
     control_help = "measure a control too; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
@@ -43,6 +43,7 @@ def dependencies_flags(parser: argparse.ArgumentParser) -> None:
 
 def dependencies(flags: argparse.Namespace) -> int:
     """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
+    check_files(flags, ("input", "choose"))
     treebank = Treebank(flags.input, needs_heads=True)
     choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else None
     check_choose(flags, "sentences")

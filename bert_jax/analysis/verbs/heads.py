@@ -12,7 +12,7 @@ from bert_jax.analysis.heads.statistics import REACH, Heads, HeadStatistics, mea
 from bert_jax.analysis.verbs.verb import Reading, Verb, load, print_written, text_flags
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
-from bert_jax.prediction.streams import Field, read_records
+from bert_jax.prediction.streams import Field, read_texts
 
 
 def heads_flags(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def heads_flags(parser: argparse.ArgumentParser) -> None:
 
 def heads(flags: argparse.Namespace) -> int:
     """Writes the statistics of every head over any number of texts. Returns the exit status."""
-    records = read_records(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
+    records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = Folder(flags.output, FILES, records.file)
     analyser = load(flags)
     reading = Reading(analyser, records)

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
-from bert_jax.prediction.streams import Field, read_records
+from bert_jax.prediction.streams import Field, check_not_files, read_texts
 
 SENSES = Interval(ge=1, le=10)
 
@@ -26,7 +26,7 @@ def neighbours_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `neighbours`."""
     whole, counts = InRange(int, Interval(ge=0, le=MAX_COUNT)), InRange(int, COUNT)
     parser.add_argument("words", nargs="+", metavar="WORD", help="a word, or a sentence with one in brackets: 'a [bank] of sand'")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="the text to look in: a line each, or .jsonl; also .gz")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="the text to look in: a line each, or .jsonl (.gz, .zst)")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
     parser.add_argument("--layer", type=whole, action="append", default=[], metavar="N", help="0: embeddings; repeatable (all)")
     parser.add_argument("--count", type=counts, default=Neighbouring.count, metavar="N", help="nearest ones that are kept (10)")
@@ -37,7 +37,8 @@ def neighbours_flags(parser: argparse.ArgumentParser) -> None:
 
 def neighbours(flags: argparse.Namespace) -> int:
     """Writes the nearest pieces of words and, in a text, what is near to words in context. Returns the exit status."""
-    records = read_records((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
+    check_not_files(flags.words)
+    records = read_texts((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
     folder = Folder(flags.output, FILES if records else (PIECES,), records.file if records else None)
     options = Neighbouring(tuple(flags.layer), flags.count, flags.occurrences)
     analyser = load(flags)

@@ -13,7 +13,7 @@ from bert_jax.analysis.probing.annotated import AnnotatedFile
 from bert_jax.analysis.probing.figures import FILES, over_seeds, selectivity, write_probes
 from bert_jax.analysis.probing.measurement import EPOCHS, PROBES, RANK, SEEDS, WORDS, Probes, Probing, measure_probes
 from bert_jax.analysis.progress import progress_of_stage
-from bert_jax.analysis.verbs.verb import Verb, load, print_written
+from bert_jax.analysis.verbs.verb import Verb, check_files, load, print_written
 from bert_jax.errors import nearest
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import SEED, InRange
@@ -25,7 +25,7 @@ CONTROL = "random-weights"
 def probe_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `probe`."""
     add = parser.add_argument
-    add("--input", type=nonempty, required=True, metavar="FILE", help="to train on: .conllu or a CoNLL file; also .gz")
+    add("--input", type=nonempty, required=True, metavar="FILE", help="to train on: .conllu or a CoNLL file; also .gz, .zst")
     add("--eval", type=nonempty, required=True, metavar="FILE", help="to score on, of the same format")
     column = InRange(int, Interval(ge=-100, le=100))
     add("--column", type=column, default=-1, help="of the tags of a CoNLL file, from 0, or from the last (-1)")
@@ -42,6 +42,7 @@ def probe_flags(parser: argparse.ArgumentParser) -> None:
 
 def probe(flags: argparse.Namespace) -> int:
     """Writes the scores of all probes. Returns the exit status."""
+    check_files(flags, ("input", "eval"))
     options = Probing(**{name: getattr(flags, name) for name in Probing.__dataclass_fields__})
     files = [AnnotatedFile(path, flags.column) for path in (flags.input, flags.eval)]
     folders = [Folder(flags.output, FILES, file.file) for file in files]

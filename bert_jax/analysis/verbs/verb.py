@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from bert_jax.analysis.analyser import Analyser
@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
-from bert_jax.prediction.streams import Records
+from bert_jax.prediction.streams import Records, check_whole_file
 from bert_jax.storage.fetching import local_place
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Verb:
 def text_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of verbs that read texts."""
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, or .jsonl; also .gz; - is stdin")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
 
 
@@ -84,6 +84,13 @@ class Reading:
             return ""
         longest = counted(self._engine.config.max_position, "token")
         return f"; texts longer than {longest} were cut: {counted(windows, 'window')}"
+
+
+def check_files(flags: argparse.Namespace, names: Iterable[str]) -> None:
+    """Raises UserError where the file of one of the flags `names` is a pipe, since annotated files are read several times."""
+    for name in names:
+        if path := getattr(flags, name):
+            check_whole_file(path, f"--{name}")
 
 
 def check_choose(flags: argparse.Namespace, units: str) -> None:

@@ -3,7 +3,8 @@
 In: the files of a data set. Out: lists of examples, or errors that name file, line and column.
 
     tables.py      text files in rows and columns
-    conll.py       words to tag: CoNLL and CoNLL-U
+    conll.py       words to tag in columns: CoNLL
+    conllu.py      treebanks: CoNLL-U, for tagging and for `analysis`
     squad.py       questions about contexts: SQuAD 1.1 and 2.0
     swag.py        multiple choice: SWAG and CODAH
     gap.py         ambiguous pronouns: GAP

@@ -124,7 +124,7 @@ def _question(features: Mapping[str, Any], n: int, record: Record, places: Answe
     impossible = bool(record.get("is_impossible", False))
     given = record["answers"]
     answers = [] if impossible else zip(map(string, given["text"]), map(int, given["answer_start"]), strict=True)
-    found = tuple((text, places.find(name, context, text, start)) for text, start in answers)
+    found = tuple(places.find(name, context, text, start) for text, start in answers)
     return QuestionExample(name, string(record["question"]), context, found, impossible)
 
 

@@ -1,41 +1,40 @@
-"""Words and their tags in the formats CoNLL and CoNLL-U."""
+"""Words and their tags in columns: the CoNLL format, a word on each line."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
+from bert_jax.tasks.entity_scores import is_tag
 from bert_jax.tasks.examples import WordsExample
-from bert_jax.tasks.readers.tables import Place, read_text, split_lines
+from bert_jax.tasks.readers.tables import Place, Say, note, read_text, split_lines
 
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
-_CONLLU_ID = re.compile(r"[0-9]+([-.][0-9]+)?")
-_CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
+_NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
+"""The line that begins every sentence of MultiCoNER: "# id UUID domain=train"."""
 
 
-def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1) -> list[WordsExample]:
-    """The sentences of a CoNLL file: a word on each line, columns separated by TABs or else spaces, a blank line after a
+def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1, say: Say = note) -> list[WordsExample]:
+    """The sentences of a CoNLL file: a word on each line, columns separated by TABs or else spaces, an empty line after each
     sentence.
 
     word, tag: the numbers of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are returned
-    unchanged. A line -DOCSTART- begins a document; in a file without such lines every sentence is a document. A line that begins
-    with "#" is a comment if it is before a sentence and its number of columns differs from that of words, since "#" is also a
-    word. Raises UserError for an invalid file.
+    unchanged. A line -DOCSTART- begins a document; in a file without such lines every sentence is a document. "#" begins a
+    comment, but is a word too: `_Columns` describes how they are told apart. The words alone decide whether columns are separated
+    by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a sentence. Raises UserError for an
+    invalid file.
     """
     path = pathlib.Path(path)
-    lines = [(Place(path, i), line) for i, line in enumerate(split_lines(read_text(path)), 1)]
-    width, columns = _conll_columns([line for _, line in lines])
-    for name, column in {"word": word, "tag": tag}.items():
-        if column is not None and not -width <= column < width:
-            raise UserError(
-                f"{path} has {counted(width, 'column')}, none of them {name}={column}; give one from {-width} to {width - 1}"
-            )
-    document, has_documents = 0, any(line.startswith("-DOCSTART-") for _, line in lines)
+    lines = split_lines(read_text(path))
+    columns = _Columns.of(path, lines, word, tag)
+    columns.report(path, say)
+    document, has_documents = 0, any(line.startswith("-DOCSTART-") for line in lines)
     sentences: list[WordsExample] = []
     held: list[tuple[str, str]] = []
 
@@ -46,14 +45,12 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
             sentences.append(WordsExample(str(len(sentences)), tuple(text for text, _ in held), labels, at))
             held.clear()
 
-    for place, line in lines:
-        if not line.strip():
+    for i, line in enumerate(lines):
+        if is_blank(line) or line.startswith("-DOCSTART-") or _NEW_SENTENCE.match(line):
             close()
-        elif line.startswith("-DOCSTART-"):
-            close()
-            document += 1
-        elif not (line.startswith("#") and not held and len(columns(line)) != width):
-            held.append(_tagged_word(place, columns(line), width, word, tag))
+            document += line.startswith("-DOCSTART-")
+        elif i not in columns.comments:
+            held.append(_tagged_word(Place(path, i + 1), line, columns, word, tag))
     close()
     if not sentences:
         raise UserError(f"{path} holds no words; give a file with a word and its tag on each line")
@@ -62,23 +59,142 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
 
 def conll_width(path: str | os.PathLike[str]) -> int:
     """The number of columns of a CoNLL file."""
-    return _conll_columns(split_lines(read_text(pathlib.Path(path))))[0]
+    path = pathlib.Path(path)
+    return _Columns.of(path, split_lines(read_text(path))).width
 
 
-def _conll_columns(lines: Sequence[str]) -> tuple[int, Callable[[str], list[str]]]:
-    """The number of columns of the first word, and a function that splits a line into columns."""
-    words = [line for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
-    has_tabs = any("\t" in line for line in words)
-
-    def columns(line: str) -> list[str]:
-        return line.split("\t") if has_tabs else re.split(" +", line.strip(" "))
-
-    return len(columns(next((line for line in words if not line.startswith("#")), (words or [""])[0]))), columns
+def first_with_tag(path: str | os.PathLike[str], tag: str) -> int | None:
+    """The number of the first line, from 1, of a word with this tag in the last column; None if there is none."""
+    path = pathlib.Path(path)
+    lines = split_lines(read_text(path))
+    columns = _Columns.of(path, lines)
+    return next((i + 1 for i, line in enumerate(lines) if i not in columns.comments and columns.split(line)[-1] == tag), None)
 
 
-def _tagged_word(place: Place, row: list[str], width: int, word: int, tag: int | None) -> tuple[str, str]:
-    if len(row) != width:
-        raise place.error(f"{counted(len(row), 'column')} where other lines have {width}; correct the line")
+def is_blank(line: str) -> bool:
+    """Whether a line ends a sentence: an empty line, or one of spaces and TABs (as in WNUT-17). Other white space, such as
+    U+00A0, may be a word."""
+    return not line.strip(" \t")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """How the lines of a file are divided into columns, and which lines are comments.
+
+    A line that begins with "#" is a comment only before the first word of a sentence. There it is one if it has more or fewer
+    columns than words have. If it has as many, and "#" alone would be the word, it is compared with the words of the file: it is
+    a word if each of its other columns holds "#", what this column holds for some word, or a tag of entities where all words have
+    such tags, and otherwise a comment, such as "# sentence 7". If only one line of the file is of this kind, it is enough that
+    its tag could be one. A line "# id ..." always is a comment, and begins a sentence.
+    """
+
+    width: int
+    has_tabs: bool
+    comments: frozenset[int]
+    """The indices of the lines that are comments."""
+    alike: tuple[int, ...]
+    """The comments with as many columns as words."""
+    spaced: tuple[int, ...]
+    """The lines of spaces or TABs."""
+
+    @classmethod
+    def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:
+        """The columns of a file with these lines. Raises UserError if the column `word` or `tag` does not exist, and for a line
+        of white space that is neither an empty line nor a word."""
+        words, openings, marks = _kinds(path, lines)
+        sure = words or openings
+        has_tabs = 2 * sum("\t" in lines[i] for i in sure) >= max(1, len(sure))
+        rows = {i: _split(lines[i], has_tabs) for i in (*words, *openings)}
+        width = Counter(len(rows[i]) for i in sure).most_common(1)[0][0] if sure else 1
+        for name, column in {"word": word, "tag": tag}.items():
+            if column is not None and not -width <= column < width:
+                raise UserError(
+                    f"{path} has {counted(width, 'column')}, none of them {name}={column}; give one from {-width} to {width - 1}"
+                )
+        whole = [rows[i] for i in words if len(rows[i]) == width]
+        begun = {i: rows[i] for i in openings if len(rows[i]) == width and rows[i][0].split(" ")[0] == "#"}
+        alike = _comments_alike(whole, begun, word % width, None if tag is None else tag % width)
+        comments = {*marks, *alike, *(i for i in openings if len(rows[i]) != width)}
+        spaced = tuple(i for i, line in enumerate(lines) if line and is_blank(line))
+        return cls(width, has_tabs, frozenset(comments), tuple(sorted(alike)), spaced)
+
+    def split(self, line: str) -> list[str]:
+        """The columns of a line."""
+        return _split(line, self.has_tabs)
+
+    def report(self, path: pathlib.Path, say: Say) -> None:
+        """Reports comments that look like words, and lines of spaces or TABs."""
+        if self.alike:
+            say(
+                f"{path}, line {self.alike[0] + 1}: read as a comment, though it has as many columns as words; "
+                f"{counted(len(self.alike), 'such line')} in the file"
+            )
+        if self.spaced:
+            say(
+                f"{path}, line {self.spaced[0] + 1}: holds only spaces or TABs and ends a sentence, as an empty line does; "
+                f"{counted(len(self.spaced), 'such line')} in the file"
+            )
+
+
+def _split(line: str, has_tabs: bool) -> list[str]:
+    return line.split("\t") if has_tabs else re.split(" +", line.strip(" "))
+
+
+def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
+    """The indices of the lines that are words; of those before the first word of a sentence that begin with "#"; and of those
+    that begin a sentence of MultiCoNER."""
+    words: list[int] = []
+    openings: list[int] = []
+    marks: list[int] = []
+    inside = False
+    for i, line in enumerate(lines):
+        if is_blank(line) or line.startswith("-DOCSTART-"):
+            inside = False
+        elif not line.strip():
+            raise Place(path, i + 1).error(
+                f"the line holds only white space ({_code_points(line)}), neither a word nor the empty line that ends a "
+                "sentence; correct the line"
+            )
+        elif _NEW_SENTENCE.match(line):
+            marks.append(i)
+            inside = False
+        elif line.startswith("#") and not inside:
+            openings.append(i)
+        else:
+            words.append(i)
+            inside = True
+    return words, openings, marks
+
+
+def _comments_alike(words: Sequence[list[str]], begun: Mapping[int, list[str]], word: int, tag: int | None) -> set[int]:
+    """The comments among the lines `begun`, which have as many columns as `words` and would begin with the word "#"."""
+    if word:  # the word "#" would not be in the first column
+        return set(begun)
+    others = range(1, len(words[0])) if words else ()
+    held = {column: {row[column] for row in words} for column in others}
+    of_tags = {column: all(map(is_tag, values)) for column, values in held.items()}
+    alone = {i: row for i, row in begun.items() if row[0] == "#"}
+
+    def fits(column: int, value: str) -> bool:
+        return value == "#" or value in held[column] or (of_tags[column] and is_tag(value))
+
+    found = {i for i, row in alone.items() if all(fits(column, row[column]) for column in others)}
+    if len(alone) == 1:
+        found |= {i for i, row in alone.items() if not tag or not of_tags.get(tag) or fits(tag, row[tag])}
+    return begun.keys() - found
+
+
+def _code_points(text: str) -> str:
+    return ", ".join(f"U+{ord(letter):04X}" for letter in sorted(set(text)))
+
+
+def _tagged_word(place: Place, line: str, columns: _Columns, word: int, tag: int | None) -> tuple[str, str]:
+    row = columns.split(line)
+    if len(row) != columns.width:
+        remedy = "correct the line"
+        if line.startswith("#"):
+            remedy += ", or put the comment before the first word of a sentence"
+        raise place.error(f"{counted(len(row), 'column')} where other lines have {columns.width}; {remedy}")
     label = row[tag] if tag is not None else ""
     if not row[word].strip() or (tag is not None and not label.strip()):
         raise place.error(f"the {'tag' if row[word].strip() else 'word'} is empty; correct the line")
@@ -87,53 +203,3 @@ def _tagged_word(place: Place, row: list[str], width: int, word: int, tag: int |
             f"{label} are several tags; give a file with one tag per word (for WNUT-17's test set, the .annotated one)"
         )
     return row[word], label
-
-
-def read_conllu(path: str | os.PathLike[str], *, column: str = "upos", may_lack_tags: bool = False) -> list[WordsExample]:
-    """The sentences of a CoNLL-U file with the tags in its column `upos` or `xpos`: the syntactic words, without multiword tokens
-    ("1-2") and empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
-
-    may_lack_tags: if every tag is "_", as in some test sets, labels are None instead of an error. Raises UserError for an invalid
-    file.
-    """
-    if column not in _CONLLU_COLUMNS:
-        raise UserError(f"column={column!r} holds no tags; {nearest(column, _CONLLU_COLUMNS)}")
-    path = pathlib.Path(path)
-    lines = split_lines(read_text(path))
-    has_documents = any(_is_newdoc(line) for line in lines)
-    document = 0
-    sentences: list[WordsExample] = []
-    held: list[tuple[str, str]] = []
-    untagged: list[UserError] = []
-    for i, line in enumerate([*lines, ""], 1):
-        if _is_newdoc(line):
-            document += 1
-        elif not line.strip() and held:
-            words, labels = zip(*held, strict=True)
-            at = document if has_documents else len(sentences)
-            sentences.append(WordsExample(str(len(sentences)), words, labels, at))
-            held = []
-        elif line.strip() and not line.startswith("#"):
-            row, place = line.split("\t"), Place(path, i)
-            if len(row) != 10:
-                raise place.error(f"{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; correct the line")
-            if not _CONLLU_ID.fullmatch(row[0]):
-                raise place.error(f"the ID {row[0]!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
-            if row[0].isdigit():
-                tag = row[_CONLLU_COLUMNS[column]]
-                if not row[1].strip() or not tag.strip():
-                    raise place.error(f"the {'tag' if row[1].strip() else 'word'} is empty; correct the line")
-                if tag == "_":
-                    untagged.append(place.error(f"{row[1]!r} has no {column}; give the other column, or tag the file first"))
-                held.append((row[1], tag))
-    if not sentences:
-        raise UserError(f"{path} holds no words; give a CoNLL-U file")
-    if untagged and may_lack_tags and len(untagged) == sum(len(sentence.words) for sentence in sentences):
-        return [dataclasses.replace(sentence, labels=None) for sentence in sentences]
-    if untagged:
-        raise untagged[0]
-    return sentences
-
-
-def _is_newdoc(line: str) -> bool:
-    return re.match(r"#\s*newdoc\b", line) is not None

@@ -25,20 +25,21 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from annotated_types import Interval
 
 from bert_jax.corpus.files import parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.outputs import OUTPUTS, PROBLEMS, Label
-from bert_jax.interface.ranges import Name, OneOf, check_ranges
+from bert_jax.interface.ranges import Name, OneOf, PathText, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, files_of
-from bert_jax.tasks.readers.conll import conll_width, read_conll, read_conllu
+from bert_jax.tasks.readers.conll import conll_width, read_conll
+from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.own_rows import DELIMITERS, JSON, Row, name_of, read_own_rows, short, suffix
-from bert_jax.tasks.readers.squad import AnswerPlaces, read_squad
+from bert_jax.tasks.readers.squad import AnswerPlaces, listed_answers, read_squad
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, note, parse_number, read_text, split_lines
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
@@ -55,9 +56,9 @@ class OwnDataConfig:
     """The settings of `config.task.own`: the files and the names of their columns. Columns that the kind of head does not need
     are ignored."""
 
-    train: str | None = None
-    dev: str | None = None
-    test: str | None = None  # the columns of labels and answers may be missing
+    train: PathText | None = None
+    dev: PathText | None = None
+    test: PathText | None = None  # the columns of labels and answers may be missing
     delimiter: str | None = None  # None: by the suffix: comma for .csv, TAB for .tsv and .txt
     quotes: bool | None = None  # whether fields may be in double quotes; None: in .csv files
     columns: tuple[Name, ...] = ()  # the names of the columns, if the first row of the files does not have them
@@ -91,6 +92,23 @@ class OwnDataConfig:
             )
         if len(set(self.label_names)) < len(self.label_names):
             raise UserError(f"task.own.label_names={self.label_names} names a label twice; name each once")
+
+
+TEXT_COLUMNS = {
+    "sequence": ("text", "text_b"),
+    "token": ("words",),
+    "span": ("question", "context"),
+    "choice": ("prompt", "choices"),
+}
+"""The settings of `OwnDataConfig` with the columns of texts, by kind of head."""
+
+
+def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]:
+    """Field of a text -> its column, or its columns, where they have another name than the field."""
+    stated = {name: getattr(config, name) for name in TEXT_COLUMNS.get(kind, ())}
+    listed = {name: list(value) if isinstance(value, tuple) and len(value) > 1 else value for name, value in stated.items()}
+    named = {name: value[0] if isinstance(value, tuple) else value for name, value in listed.items()}
+    return {name: value for name, value in named.items() if value and value != name}
 
 
 @dataclass(frozen=True)
@@ -514,28 +532,13 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
     given = row.value(config.answers) if given != "" else []
     if isinstance(given, str) and given.strip() not in context:
         given = row.written(config.answers)
-    if isinstance(given, dict) and isinstance(given.get("text"), list):  # {"text": [...], "answer_start": [...]}
-        starts = given.get("answer_start") or [None] * len(given["text"])
-        if not isinstance(starts, list) or len(starts) != len(given["text"]):
-            raise row.place.error(f"{config.answers} is {short(given)}, with not as many answer_start as text; {CORRECT_ROW}")
-        given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
-    listed = given if isinstance(given, list) else [given]
-    beside = row.value(config.answer_start) if config.answer_start and listed else None
-    answers = [_answer(config, row, answer, beside) for answer in listed]
-    found = tuple((text, places.find(name, context, text, start)) for text, start in answers)
+    beside = row.value(config.answer_start) if config.answer_start and given != [] else None
+    try:
+        answers = listed_answers(given, beside)
+    except ValueError as error:
+        raise row.place.error(f"{config.answers} {error}; {CORRECT_ROW}") from error
+    found = tuple(places.find(name, context, text, start) for text, start in answers)
     return QuestionExample(name, question, context, found, is_impossible=not found)
-
-
-def _answer(config: OwnDataConfig, row: Row, answer: Any, start: Any) -> tuple[str, int | None]:
-    """The text of an answer and its stated start, from the answer itself or from the column `answer_start`."""
-    if isinstance(answer, dict):
-        answer, start = answer.get("text"), answer.get("answer_start", start)
-    start = name_of(start) if isinstance(start, str | float) else start
-    if isinstance(start, str) and start.isascii() and start.isdigit() and len(start) < 19:
-        start = int(start)
-    if not isinstance(answer, str) or not answer.strip() or not isinstance(start, int | None):
-        raise row.place.error(f"{config.answers} has {short(answer)} at {short(start)}, not a text and its start; {CORRECT_ROW}")
-    return answer, start
 
 
 def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> ChoiceExample:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-import lzma
 import math
 import pathlib
 import re
-import zlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,19 +15,9 @@ from typing import Any
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
+from bert_jax.storage.formats import UNREADABLE, bare_name, open_packed
 from bert_jax.tasks.readers.columnar import COLUMNAR, read_columnar
-from bert_jax.tasks.readers.tables import (
-    COMPRESSIONS,
-    CORRECT_ROW,
-    Place,
-    Say,
-    is_utf8,
-    note,
-    opened,
-    read_table,
-    read_text,
-    split_lines,
-)
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, is_utf8, note, read_table, read_text, split_lines
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 """The delimiter of a table's columns by the suffix of its file."""
@@ -264,8 +252,8 @@ def short(value: Json) -> str:
 
 
 def suffix(path: pathlib.Path) -> str:
-    """The suffix of a file's name, ignoring that of a compression, such as `.gz`."""
-    return pathlib.Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
+    """The suffix of a file's name, without the one of a compression."""
+    return pathlib.Path(bare_name(path.name)).suffix
 
 
 def read_own_rows(
@@ -334,7 +322,7 @@ def _table_rows(
 
 def _beginning(path: pathlib.Path) -> str:
     """The first characters of a file; of one that cannot be read "", since its reader says why."""
-    with contextlib.suppress(OSError, EOFError, zlib.error, lzma.LZMAError), opened(path) as file:
+    with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(16).decode(errors="replace")
     return ""
 

@@ -2,77 +2,126 @@
 
 from __future__ import annotations
 
-import json
+import bisect
+import contextlib
+import itertools
+import math
 import os
 import pathlib
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 from bert_jax.corpus.files import parse_json
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.words import counted
+from bert_jax.interface.numbers import LARGEST, decimal_number
+from bert_jax.interface.words import counted, cut
 from bert_jax.tasks.examples import QuestionExample
-from bert_jax.tasks.readers.tables import Say, is_utf8, note, read_text
+from bert_jax.tasks.readers.own_rows import short
+from bert_jax.tasks.readers.tables import Say, is_utf8, note, read_text, split_lines
 
-_KINDS = {list: "a list", str: "a text", int: "an integer", bool: "true or false", dict: "an object"}
+_WORD = re.compile(r"\S+")
+_KINDS = {list: "a list", str: "a text", bool: "true or false", dict: "an object"}
+_UNITS = ("utf-16-le", 2), ("utf-8", 1)
+"""Encodings in which other programs count offsets, and the bytes of a unit."""
 
 
 def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[QuestionExample]:
-    """The questions of a file, in its order; `is_impossible` is False if the file does not have the key (1.1).
+    """The questions of a file, in its order.
 
-    An answer whose text is not at its `answer_start` is moved to the nearest place with this text; if the context does not
-    contain the text, it has no start. `say` reports the numbers of both. Raises UserError for a file in another format, and for
-    two questions with the same id, by which predictions are scored.
+    A question whose `answers` is an empty list has no answer, as one with `is_impossible`, unless `is_impossible` is false: then,
+    and without the key `answers`, its answers are unknown. The places of answers are those of `AnswerPlaces`. An id may be a
+    whole number; a question without one, or with an empty one, has its number in the file, from 0. `say` reports these, and the
+    numbers of answers in another place and in none. Raises UserError for a file in another format, and for two questions with the
+    same id, by which predictions are scored.
     """
     path = pathlib.Path(path)
     try:
         content = parse_json(read_text(path))
     except ValueError as error:
-        raise UserError(f"{path} is not JSON ({error}); fetch it again") from error
+        raise UserError(f"{path} is not JSON ({error}); {_not_json(path)}") from error
     answers = AnswerPlaces()
     examples: dict[str, QuestionExample] = {}
-    for example, where in _questions(path, content, answers):
+    unnamed = 0
+    for n, (example, where) in enumerate(_questions(path, content, answers)):
+        if not example.id:
+            example = replace(example, id=str(n))
+            unnamed += 1
         if example.id in examples:
-            raise UserError(f"{path}, {where}: another question has the id {example.id!r} too; each needs its own")
+            raise UserError(f"{path}, {where}: another question has the id {cut(example.id)!r} too; each needs its own")
         examples[example.id] = example
+    if unnamed:
+        say(f"{path}: {counted(unnamed, 'question')} without an id, named by the number in the file, from 0")
     answers.report(path, say)
     if not examples:
         raise UserError(f"{path} has no questions; give a file of SQuAD")
     return list(examples.values())
 
 
+def _not_json(path: pathlib.Path) -> str:
+    """The remedy for a file that is not JSON."""
+    first = next((line for line in split_lines(read_text(path)) if line.strip()), "")
+    with contextlib.suppress(ValueError):
+        if isinstance(parse_json(first), dict):
+            return "its first line is an object of its own: name it .jsonl if each line is one"
+    if not first.lstrip().startswith(("{", "[")):
+        return "if it is a table, name it .csv or .tsv"
+    return "fetch it again"
+
+
 @dataclass
 class AnswerPlaces:
-    """Finds answers in their contexts, and records those whose stated place is wrong."""
+    """Finds answers in their contexts, and records those that are elsewhere than stated, or nowhere."""
 
     moved: list[str] = field(default_factory=list)  # ids of the questions, once for each answer
     lost: list[str] = field(default_factory=list)
 
-    def find(self, name: str, context: str, text: str, start: int | None) -> int | None:
-        """The `nearest_place` to `start` of `text` in `context`, or the first place if `start` is None; None if there is none.
+    def find(self, name: str, context: str, text: str, start: int | None) -> tuple[str, int | None]:
+        """(the answer as the context writes it, its first character), or (`text`, None) if the context does not contain it.
 
-        name: the id of the question.
+        That is `text` at `start`, or, if the offset counts UTF-16 units or bytes, where that is; else the nearest place with
+        `text`, or the first if `start` is None. If there is none, the nearest place that differs in white space alone, as in
+        run_squad.py. name: the id of the question.
         """
-        found = nearest_place(context, text, start or 0)
+        found = None if start is None else _stated_place(context, text, start)
         if found is None:
+            found = nearest_place(context, text, start or 0)
+        if found is None:
+            span = _up_to_white_space(context, text, start or 0)
+            if span is not None:
+                return context[slice(*span)], span[0]
             self.lost.append(name)
         elif start is not None and found != start:
             self.moved.append(name)
-        return found
+        return text, found
 
     def report(self, path: pathlib.Path, say: Say) -> None:
         """Reports the numbers of moved and lost answers, if there are any."""
         if self.moved:
             say(
                 f"{path}: moved {counted(len(self.moved), 'answer')} to the nearest place with their text, "
-                f"first one of {self.moved[0]}"
+                f"first one of {cut(self.moved[0])}"
             )
         if self.lost:
             say(
-                f"{path}: {counted(len(self.lost), 'answer')} not contained in the context, not used in training, first one "
-                f"of {self.lost[0]}"
+                f"{path}: {counted(len(self.lost), 'answer')} not contained in the context, counted in scores only, first one "
+                f"of {cut(self.lost[0])}"
             )
+
+
+def _stated_place(context: str, text: str, start: int) -> int | None:
+    """The character of `context` that the offset `start` means, if `text` is there: counted in characters, UTF-16 units or
+    bytes."""
+    if start < 0 or start > 4 * len(context):
+        return None
+    if context.startswith(text, start):
+        return start
+    for encoding, size in _UNITS if not context.isascii() else ():
+        before = context.encode(encoding)[: start * size].decode(encoding, "ignore")
+        if context.startswith(text, len(before)):
+            return len(before)
+    return None
 
 
 def nearest_place(context: str, text: str, start: int) -> int | None:
@@ -83,20 +132,86 @@ def nearest_place(context: str, text: str, start: int) -> int | None:
     return min((place for place in places if place >= 0), key=lambda place: abs(place - inside), default=None)
 
 
+def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] | None:
+    """The characters [start, end) of the part of `context` nearest to `start` that has the words of `text`, however much white
+    space is between them; None if there is none."""
+    spans = [match.span() for match in _WORD.finditer(context)]
+    spaced = " ".join(context[slice(*span)] for span in spans)
+    ends = list(itertools.accumulate((end - begin + 1 for begin, end in spans), initial=0))  # of the words in `spaced`
+    word = max(0, bisect.bisect_right(spans, (start, len(context))) - 1)
+    wanted = " ".join(text.split())
+    near = ends[word] + min(max(0, start - spans[word][0]), spans[word][1] - spans[word][0]) if spans else 0
+    found = nearest_place(spaced, wanted, near)
+    if found is None or not wanted:
+        return None
+
+    def place(at: int) -> int:
+        word = bisect.bisect_right(ends, at) - 1
+        return spans[word][0] + at - ends[word]
+
+    return place(found), place(found + len(wanted) - 1) + 1
+
+
+def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None]]:
+    """The answers to a question, and the first character of each, None if it is not stated.
+
+    given: a text, an object {"text": ..., "answer_start": ...}, a list of these, or an object of lists as data sets of the
+    Hugging Face hub have it. beside: the stated start of answers without one of their own. A start may be null, a whole number,
+    or one written as 25.0 or "25". Raises ValueError, with the problem, for anything else.
+    """
+    if isinstance(given, dict) and isinstance(given.get("text"), list):
+        starts = given.get("answer_start") or [None] * len(given["text"])
+        if not isinstance(starts, list) or len(starts) != len(given["text"]):
+            raise ValueError(f"is {short(given)}, with not as many answer_start as text")
+        given = [{"text": text, "answer_start": start} for text, start in zip(given["text"], starts, strict=True)]
+    found = []
+    for answer in given if isinstance(given, list) else [given]:
+        text, start = (answer.get("text"), answer.get("answer_start", beside)) if isinstance(answer, dict) else (answer, beside)
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"has {short(text)} at {short(start)}, not a text and its start")
+        found.append((text, _offset(text, start)))
+    return found
+
+
+def _offset(text: str, start: Any) -> int | None:
+    if start is None or (isinstance(start, str) and not start.strip()) or (isinstance(start, float) and math.isnan(start)):
+        return None
+    if isinstance(start, str):  # of a cell
+        number = decimal_number(start.strip())
+        start = start if number is None else number
+    if isinstance(start, int | float) and not isinstance(start, bool) and start == start // 1 and abs(start) < LARGEST:
+        return int(start)
+    raise ValueError(f"has {short(text)} at {short(start)}, not a text and its start")
+
+
+def _id(value: Any) -> str | None:
+    """The id of a question as a text, "" if it has none; None for a value that is no id."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value.strip() and value if isinstance(value, str) else None
+
+
 def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterator[tuple[QuestionExample, str]]:
     """Each question and its place in the file."""
 
+    def fail(where: str, problem: str) -> NoReturn:
+        raise UserError(f"{path}, {where.removesuffix('.') or 'the file'}: {problem}")
+
     def get(value: Any, name: str, kind: type, where: str, default: Any = None) -> Any:
         if not isinstance(value, dict):
-            raise UserError(f"{path}, {where or 'the file'}: {json.dumps(value)[:40]} is not an object; give a file of SQuAD")
+            fail(where, f"{short(value)} is not an object; give a file of SQuAD")
         if name not in value and default is not None:
             return default
         if name not in value:
-            raise UserError(f"{path}, {where or 'the file'}: no {name!r}; {nearest(name, value) if value else 'it is empty'}")
+            fail(where, f"no {name!r}; {nearest(name, value) if value else 'it is empty'}")
         if type(value[name]) is not kind:
-            raise UserError(f"{path}, {where}{name}: {json.dumps(value[name])[:40]} is not {_KINDS[kind]}; give a file of SQuAD")
+            fail(f"{where}{name}", f"{short(value[name])} is not {_KINDS[kind]}; give a file of SQuAD")
         if kind is str and not is_utf8(value[name]):
-            raise UserError(f"{path}, {where}{name} holds half a surrogate pair, which is no character; correct the text")
+            fail(f"{where}{name}", "holds half a surrogate pair, which is no character; correct the text")
         return value[name]
 
     for a, article in enumerate(get(content, "data", list, "")):
@@ -105,12 +220,18 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
             context = get(paragraph, "context", str, inside)
             for q, entry in enumerate(get(paragraph, "qas", list, inside)):
                 where = f"{inside}qas[{q}]."
-                impossible = get(entry, "is_impossible", bool, where, default=False)
-                name, question = get(entry, "id", str, where), get(entry, "question", str, where)
-                answers = []
-                for answer in [] if impossible else get(entry, "answers", list, where, default=[]):
-                    text, start = get(answer, "text", str, where), get(answer, "answer_start", int, where)
-                    if not text.strip():
-                        raise UserError(f"{path}, {where}answers: an answer is empty; a question without one is is_impossible")
-                    answers.append((text, places.find(name, context, text, start)))
-                yield QuestionExample(name, question, context, tuple(answers), impossible), where.removesuffix(".")
+                question = get(entry, "question", str, where)
+                name = _id(entry.get("id"))
+                if name is None or not is_utf8(name):
+                    fail(f"{where}id", f"{short(entry['id'])} is not a text or a whole number; give a file of SQuAD")
+                given = entry.get("answers")
+                stated = None if entry.get("is_impossible") is None else get(entry, "is_impossible", bool, where)
+                try:
+                    answers = [] if given is None or stated else listed_answers(given)
+                except ValueError as error:
+                    fail(f"{where}answers", f"{error}; a question without an answer has an empty list")
+                if not all(is_utf8(text) for text, _ in answers):
+                    fail(f"{where}answers", "an answer holds half a surrogate pair, which is no character; correct the text")
+                found = tuple(places.find(name, context, text, start) for text, start in answers)
+                impossible = (given is not None and not found) if stated is None else stated
+                yield QuestionExample(name, question, context, found, impossible), where.removesuffix(".")

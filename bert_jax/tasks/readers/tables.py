@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
-import lzma
 import math
 import pathlib
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import TypeVar
 
 from bert_jax.errors import UserError, missing_path, nearest
-from bert_jax.interface.words import counted
+from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
+from bert_jax.interface.words import counted, cut
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, damage, open_packed, recognise
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
@@ -46,50 +44,21 @@ class Place:
         return UserError(f"{self.path}, {self.unit} {self.line}: {problem}")
 
 
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
-"""The end of a file's name -> the compression of the file."""
-_FOREIGN = {
-    b"\x1f\x8b": "is compressed with gzip; give it a name that ends in .gz, or decompress it first",
-    b"BZh91AY&SY": "is compressed with bzip2; give it a name that ends in .bz2, or decompress it first",
-    b"\xfd7zXZ\0": "is compressed with xz; give it a name that ends in .xz, or decompress it first",
-    b"\x28\xb5\x2f\xfd": "is compressed with zstd; give it a name that ends in .zst, or decompress it first",
-    b"PAR1": "is a Parquet file; give it a name that ends in .parquet",
-    b"ARROW1": "is an Arrow file; give it a name that ends in .arrow",
-    b"PK\x03\x04": "is a zip archive or an Excel workbook; unpack it, or save the sheet as CSV",
-    b"\xd0\xcf\x11\xe0": "is an Excel workbook; save the sheet as CSV",
-    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself; fetch the file (git lfs pull)",
-}
-"""The first bytes of files that are no text -> what they are, and the remedy."""
-
-
-def opened(path: pathlib.Path) -> IO[bytes]:
-    """Opens a file to read its bytes, decompressed if its name ends in one of COMPRESSIONS."""
-    packed = COMPRESSIONS.get(path.suffix)
-    if packed == "zstd":
-        import pyarrow  # takes 0.1 s
-
-        stream: Any = pyarrow.CompressedInputStream(path.open("rb"), "zstd")
-        return stream
-    openers: Mapping[str | None, Any] = {"gzip": gzip.open, "bzip2": bz2.open, "xz": lzma.open}
-    file: IO[bytes] = openers.get(packed, open)(path, "rb")
-    return file
-
-
 def read_text(path: pathlib.Path) -> str:
     """The text of a file without its byte order mark; a compressed file is decompressed.
 
     Raises UserError for a file that is missing, damaged, empty, of another format, or not UTF-8 (with the byte and the line).
     """
     try:
-        with opened(path) as file:
+        with open_packed(path) as file:
             data = file.read()
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        if isinstance(error, OSError) and (error.errno is not None or path.suffix not in COMPRESSIONS):
-            reason = error.strerror or error
-            raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
-        raise UserError(f"{path} is not a whole {COMPRESSIONS[path.suffix]} file ({error}); fetch it again") from error
-    if foreign := next((what for first, what in _FOREIGN.items() if data.startswith(first)), None):
-        raise UserError(f"{path} {foreign}")
+    except UNREADABLE as error:
+        if fault := damage(path.name, error):
+            raise UserError(f"{path} is {fault}; fetch it again") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
+    if found := recognise(data[:HEAD_BYTES], path.name):
+        raise UserError(f"{path} {found.what}, not text; {found.remedy}")
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -117,8 +86,9 @@ def is_utf8(text: str) -> bool:
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, which end in LF or CR LF only: U+0085 and U+2028, at which `str.splitlines` splits, are text."""
-    lines = text.split("\n")
+    """The lines of a text, which end in LF or CR LF, or all in CR: U+0085 and U+2028, at which `str.splitlines` splits, are
+    text."""
+    lines = text.split("\n" if "\n" in text else "\r")
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
@@ -209,22 +179,21 @@ def check_filled(place: Place, row: Mapping[str, str], *names: str) -> None:
 
 def parse_integer(place: Place, name: str, value: str, *, below: int | None = None) -> int:
     """`value` as an integer in [0, below). Raises UserError for another value."""
-    if value.isascii() and value.isdigit() and (below is None or int(value) < below):
-        return int(value)
+    number = whole_number(value, 0, LARGEST if below is None else below - 1)
+    if number is not None:
+        return number
     most = f" to {below - 1}" if below is not None else ""
-    raise place.error(f"{name} is {value!r}, not an integer from 0{most}; {CORRECT_ROW}")
+    raise place.error(f"{name} is {cut(value)!r}, not an integer from 0{most}; {CORRECT_ROW}")
 
 
 def parse_number(place: Place, name: str, value: str, low: float, high: float) -> float:
     """`value` as a number in [low, high]. Raises UserError for another value."""
-    try:
-        if low <= float(value) <= high:
-            return float(value)
-    except ValueError:
-        pass
+    number = decimal_number(value.strip(), low, high)
+    if number is not None:
+        return number
     within = f" from {low:g} to {high:g}" if math.isfinite(high - low) else ""
     comma = "write a point for the comma, " if re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value.strip()) else ""
-    raise place.error(f"{name} is {value!r}, not a number{within}; {comma}{CORRECT_ROW}")
+    raise place.error(f"{name} is {cut(value)!r}, not a number{within}; {comma}{CORRECT_ROW}")
 
 
 def not_empty(path: pathlib.Path, examples: list[Example], which: str = "") -> list[Example]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
+from bert_jax.analysis.coreference.brackets import read_brackets
 from bert_jax.analysis.coreference.conll2012 import Conll2012File
 from bert_jax.analysis.coreference.corefud import CorefudFile
 from bert_jax.analysis.coreference.documents import Document
@@ -322,3 +325,44 @@ def test_real_documents_are_read_without_a_problem(shared_data):
     first = next(iter(file))
     assert (first.name, problems) == ("GUM_academic_exposure", [])
     assert " ".join(first.words[i] for i in first.mentions[1].words).startswith("Research on adult - learned second language")
+
+
+def test_brackets_are_found_one_after_another_and_the_rest_is_what_is_left():
+    assert read_brackets("(a(b)c)d)") == ([("a", True, False), ("b", True, True), ("c", False, True), ("d", False, True)], "")
+    assert read_brackets("(1|(2)|3)|-") == ([("1", True, False), ("2", True, True), ("3", False, True)], "|||-")
+    assert read_brackets("x(y") == ([("y", True, False)], "x")
+    assert read_brackets("()((z)") == ([("z", True, True)], "()(")
+    assert read_brackets("") == ([], "")
+
+
+@pytest.mark.parametrize("part", ["9" * 5000, "0", "²", "1001"])
+def test_a_part_of_a_mention_has_a_number_within_its_count(tmp_path, part):
+    (document,), problems = read(tmp_path, conllu(f"a/NOUN/0/(2[1/{part}]) b/NOUN/1/(3)"))
+    assert [mention[0] for mention in mentions(document)] == (["2[1/²]", "3"] if part == "²" else ["3"])
+    assert all("is not a part from 1 to at most 1,000; it is left out" in problem for problem in problems)
+    assert len(problems) == (part != "²")
+
+
+def test_a_number_of_a_minimal_span_that_no_word_has_is_passed_over(tmp_path):
+    text = conllu(f"one/NUM/_/(1-person-{'9' * 5000},²,1 two/NUM/_/1)", heads=False)
+    (document,), problems = read(tmp_path, text)
+    assert ([mention[2] for mention in mentions(document)], problems) == (["one"], [])
+
+
+def test_a_parse_may_nest_deeper_than_python_does():
+    deep = read_parse(["(S" * 5000 + "*" + ")" * 5000])
+    assert deep is not None
+    assert phrase_head(deep, ["VB"]) == 0
+
+
+def test_comments_of_conll_2012_are_no_words_and_a_strange_space_ends_no_sentence(tmp_path):
+    whole = PARTS
+    documents, _ = read(tmp_path, whole)
+    assert read(tmp_path, whole.replace("\n", "\n# checked\tby hand\n", 1))[0] == documents
+    path = write(tmp_path, "")
+    pathlib.Path(path).write_bytes(whole.replace("\n", "\r").encode())  # line ends of old Macs
+    assert list(open_texts(path, lambda problem: None)) == documents
+    lines = whole.split("\n")
+    lines.insert(2, "\u00a0")
+    _, problems = read(tmp_path, "\n".join(lines))
+    assert problems[0].startswith("line 3: 1 column, fewer than the 12 of CoNLL-2012")

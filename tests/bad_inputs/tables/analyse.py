@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import not_finite
 
@@ -53,6 +55,38 @@ CASES = [
         "texts that are not there",
         "heads --input=nowhere.txt",
         "--input=nowhere.txt (looked for in $here) cannot be read: No such file or directory; name an existing file",
+    ),
+    *(
+        Case(
+            f"a pipe for a file that is read several times: {flags}",
+            flags,
+            "=pipe is a pipe, and this file is read several times; write it to a file, and name that",
+            files={"in.conllu": TREE},
+            spoil=lambda directory: os.mkfifo(directory / "pipe"),
+        )
+        for flags in (
+            "dependencies --input=pipe",
+            "dependencies --input=in.conllu --choose=pipe",
+            "coreference --input=pipe",
+            "probe --input=pipe --eval=in.conllu",
+            "probe --input=in.conllu --eval=pipe",
+        )
+    ),
+    *(
+        Case(
+            f"the name of a file for a text: {command}",
+            f"{command} in.txt",
+            "in.txt is the name of a file, and not read as a text; read it with --input=in.txt",
+            files={"in.txt": "the house\n"},
+        )
+        for command in ("attention", "heads", "compare --with=$model", "neighbours")
+    ),
+    Case(
+        "a table without the column of texts",
+        "heads --input=in.csv",
+        "in.csv is read as a table, and its first line names no column 'text' (it is 'review,label'); name the column text, or",
+        files={"in.csv": "review,label\nthe house,1\n"},
+        leaves=("out",),
     ),
     Case(
         "a text beside an input",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import cut, flip, keys, not_finite, remove, weight
+from tests.bad_inputs.damage import cut, flip, keys, link, not_finite, remove, replace, weight
 
 DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
 
@@ -185,9 +185,42 @@ CASES = [
         "$noise cannot be read as UTF-8 text ('utf-8' codec can't decode byte 0xcd in ... give a file with one token per line",
     ),
     Case(
+        "a model of the hub by its old name",
+        "--from=bert-base-cased",
+        "there is no bert-base-cased ... a workdir, or a model of the hub as google-bert/bert-base-cased",
+    ),
+    Case(
+        "a model with a tokenizer of another class",
+        "--from=model",
+        'model/tokenizer_config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules are not those of BERT',
+        copies={"model": "model"},
+        spoil=keys("model/tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer"),
+    ),
+    Case(
+        "a piece that the original's vocabulary cannot hold",
+        "--from=model --format=tf1",
+        "the original reads its vocabulary from vocab.txt, which cannot hold the piece 'a\\n', since it has a line end, or ... "
+        "choose another format",
+        copies={"model": "model"},
+        spoil=[
+            remove("model/vocab.txt"),
+            keys("model/config.json", bert_jax={}, layer_norm_eps=1e-12),
+            replace("model/tokenizer.json", '"a":', '"a\\n":'),
+        ],
+    ),
+    Case(
+        "an added word that is no special token",
+        "--from=model",
+        "the added token 'covid' (id 91) is not a special token; transformers also matches it inside words ... and add it as a "
+        "whole word by convert --add-tokens=FILE",
+        copies={"model": "model"},
+        files={"model/added_tokens.json": '{"covid": 91}'},
+    ),
+    Case(
         "a vocabulary that is not there",
         "--replace-vocab=nowhere.txt",
-        "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, or a directory with",
+        "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, a directory with one of "
+        "them, or a model of the hub as OWNER/NAME",
     ),
     Case("a vocabulary of noise", "--replace-vocab=$noise", "vocabulary $noise is not UTF-8 at byte 0; convert it with iconv"),
     Case(
@@ -277,6 +310,48 @@ CASES = [
         "--to=thesis --format=stablehlo --platforms=cpu",
         "thesis holds files that bert_jax did not export, so it is not overwritten; name another directory",
         files={"thesis/chapter.tex": "years"},
+    ),
+    *(
+        Case(
+            f"a link to other files in the place of its hidden directory, {name}",
+            f"--to=shared/m {flags}",
+            "shared/.m.incomplete is a symbolic link that bert_jax did not make; remove it, or name another directory than",
+            files={"precious/thesis.tex": "years", **files},
+            spoil=link("shared/.m.incomplete", "../precious"),
+        )
+        for name, flags, files in (
+            ("no export", "", {"shared/other": ""}),
+            ("a foreign directory", "", {"shared/m/notes": "mine"}),
+            ("for the original", "--from=$tf1 --format=tf1", {"shared/other": ""}),
+            ("for programs", "--format=stablehlo --platforms=cpu", {"shared/other": ""}),
+        )
+    ),
+    *(
+        Case(
+            f"a foreign directory in the place of {what}",
+            "--to=shared/m",
+            f"shared/{name} is in the way, and holds files that bert_jax did not write; move it, or name another directory than",
+            files={f"shared/{name}/thesis.tex": "years", "shared/m/notes": "mine"},
+        )
+        for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))
+    ),
+    Case(
+        "a link that leads to itself",
+        "--to=m",
+        "m is a symbolic link that leads back to itself; name another directory",
+        spoil=link("m", "m"),
+    ),
+    Case(
+        "an export in another format",
+        "--to=old",
+        "old holds a model that bert_jax exported in the format tf1, so it is not overwritten in huggingface; name another",
+        files={"old/bert_config.json": '{"bert_jax": {}}', "old/vocab.txt": "a"},
+    ),
+    Case(
+        "a place where it reads a checkpoint",
+        "--from=tf1/model.ckpt-1000 --to=tf1",
+        "--to=tf1 is the directory that tf1/model.ckpt-1000 is read from; name another directory",
+        copies={"tf1": "tf1"},
     ),
     Case(
         "a place under a file",

@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
 
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import cut
 
+
+def parquet(columns: dict[str, Any]) -> bytes:
+    """A Parquet file with these columns."""
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
+
+
+def arrow(columns: dict[str, Any]) -> bytes:
+    """An Arrow stream, as `save_to_disk` writes it."""
+    table, file = pyarrow.table(columns), io.BytesIO()
+    with pyarrow.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    return file.getvalue()
+
+
+def tar(name: str, data: bytes) -> bytes:
+    """A tar archive with one file."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def zipped(name: str, data: bytes) -> bytes:
+    """A zip archive with one file."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, data)
+    return file.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    """`data` compressed with zstd."""
+    file = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(file, "zstd") as packed:
+        packed.write(data)
+    return file.getvalue().to_pybytes()
+
+
+LINES = b"A sentence of some words.\n" * 200
+RECORDS = b'{"text": "A sentence of some words."}\n' * 200
+TABLE = parquet({"text": ["A sentence of some words."] * 20, "id": list(range(20))})
 GZIP = gzip.compress(b"A sentence of some words.\n" * 2_000)
 BAD = {"bad.txt": b"A sentence.\n\nA caf\xe9.\n"}
 TRAIN = "--train-vocab=wordpiece --vocab-size=80"
+WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n"
+"""A vocabulary that does not show its casing."""
 NO_VOCAB = ("--vocab", "--lowercase")
 
 CASES = [
@@ -26,13 +82,13 @@ CASES = [
     Case(
         "a source that is none",
         "--source=txt:a",
-        "--source=txt:a: no source 'txt'; did you mean 'text'? (embedded, text:GLOB, jsonl:GLOB, tfds:NAME)",
+        "--source=txt:a: no source 'txt'; did you mean 'text'? (embedded, text:GLOB, jsonl:GLOB, parquet:GLOB, arrow:DIR,",
     ),
     Case("a source without its files", "--source=text:", "--source=text:: write text:GLOB"),
     Case(
         "a source without a kind",
         "--source=$text",
-        "--source=$text: no source '$text'; known: embedded, jsonl, text, tfds (embedded, text:GLOB, jsonl:GLOB, tfds:NAME)",
+        "--source=$text: no source '$text'; known: arrow, embedded, jsonl, parquet, text, tfds (embedded, text:GLOB, jsonl:GLOB,",
     ),
     Case("an embedded source with a name", "--source=embedded:x", "--source=embedded:x: embedded takes no name"),
     Case(
@@ -191,6 +247,237 @@ CASES = [
         leaves=("corpus*",),
     ),
     Case(
+        "a Parquet file as text",
+        "--source='text:*.parquet'",
+        "--source=text:*.parquet: a.parquet is a Parquet file, not text; write --source=parquet:*.parquet",
+        files={"a.parquet": TABLE},
+    ),
+    Case(
+        "a Parquet file as JSON lines",
+        "--source=jsonl:a.parquet --on-bad-bytes=replace --on-bad-records=skip",
+        "--source=jsonl:a.parquet: a.parquet is a Parquet file, not text; write --source=parquet:a.parquet",
+        files={"a.parquet": TABLE},
+    ),
+    Case(
+        "an Arrow file as text",
+        "--source='text:saved/*.arrow'",
+        "saved/data-00000-of-00001.arrow is an Arrow file, not text; write --source=arrow:saved",
+        files={"saved/data-00000-of-00001.arrow": arrow({"text": ["a"]}), "saved/state.json": "{}"},
+    ),
+    Case(
+        "a Parquet file as Arrow",
+        "--source=arrow:a.parquet",
+        "a.parquet is a Parquet file, not an Arrow file; write --source=parquet:a.parquet",
+        files={"a.parquet": TABLE},
+    ),
+    Case(
+        "JSON lines as Parquet",
+        "--source='parquet:a.*'",
+        """a.jsonl is not a Parquet file: it begins with b'{"text": "A ... write --source=jsonl:a.*, or fetch it again""",
+        files={"a.jsonl": RECORDS},
+    ),
+    Case(
+        "two formats in one pattern",
+        "--source='parquet:*'",
+        "b.jsonl is not a Parquet file: it begins with ... write --source=jsonl:*, or fetch it again",
+        files={"a.parquet": TABLE, "b.jsonl": RECORDS},
+    ),
+    Case(
+        "a Parquet file that is cut short",
+        "--source=parquet:a.parquet",
+        "a.parquet is not a whole Parquet file (Parquet magic bytes not found in footer); fetch it again",
+        files={"a.parquet": TABLE[:-20]},
+    ),
+    Case(
+        "a Parquet file with damaged pages",
+        "--source=parquet:a.parquet",
+        "a.parquet is not a whole Parquet file ( ... ); fetch it again",
+        files={"a.parquet": TABLE[:4] + bytes(60) + TABLE[64:]},
+        leaves=("corpus*",),
+    ),
+    Case(
+        "an Arrow stream that is cut short",
+        "--source=arrow:a.arrow",
+        "a.arrow is not a whole Arrow file (the mark at its end is missing); fetch it again",
+        files={"a.arrow": arrow({"text": ["A sentence of some words."] * 20})[:-8].rstrip(b"\0")},
+    ),
+    Case(
+        "a pointer of Git LFS",
+        "--source=parquet:a.parquet",
+        "a.parquet is a pointer of Git LFS, not the file itself, not a Parquet file; fetch the file (git lfs pull)",
+        files={"a.parquet": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"},
+    ),
+    Case(
+        "a column that is not there",
+        "--source=parquet:a.parquet --text-field=texts",
+        "a.parquet has no column 'texts'; did you mean 'text'? (--text-field)",
+        files={"a.parquet": TABLE},
+    ),
+    Case(
+        "a column of numbers",
+        "--source=parquet:a.parquet --text-field=id",
+        "a.parquet: the column 'id' holds int64, not text; name one that does with --text-field (text)",
+        files={"a.parquet": TABLE},
+    ),
+    Case(
+        "a column of lists",
+        "--source=parquet:a.parquet",
+        "a.parquet has no column of texts (text: lists of texts); write the texts to one column, a document a row",
+        files={"a.parquet": parquet({"text": [["a", "b"], ["c"]]})},
+    ),
+    Case(
+        "a column of objects",
+        "--source=arrow:a.arrow --text-field=translation",
+        "a.arrow: the column 'translation' holds objects with de, en, not text; write the texts to another column",
+        files={"a.arrow": arrow({"translation": [{"de": "a", "en": "b"}]})},
+    ),
+    Case(
+        "several columns of texts",
+        "--source=parquet:a.parquet",
+        "a.parquet has several columns of texts: premise, hypothesis; choose the documents' with --text-field=NAME",
+        files={"a.parquet": parquet({"premise": ["a"], "hypothesis": ["b"]})},
+    ),
+    Case(
+        "a row without text",
+        "--source=parquet:a.parquet",
+        "a.parquet: row 2 has no text (the column 'text' is null there); fill it in, or pass --on-bad-records=skip",
+        files={"a.parquet": parquet({"text": ["A sentence of some words.", None]})},
+        leaves=("corpus*",),
+    ),
+    Case(
+        "bytes in a table that are no text",
+        "--source=parquet:a.parquet --text-field=b",
+        "a.parquet: row 1 of the column 'b' is not UTF-8 (byte 4 is 0xe9); write the table again in UTF-8, or pass",
+        files={"a.parquet": parquet({"b": [b"caf\xe9"]})},
+        leaves=("corpus*",),
+    ),
+    Case(
+        "a table without rows",
+        "--source=parquet:a.parquet",
+        "the corpus is empty: there is no text in parquet:a.parquet",
+        files={"a.parquet": parquet({"text": pyarrow.array([], pyarrow.string())})},
+    ),
+    Case(
+        "a directory without tables",
+        "--source=parquet:set",
+        "--source=parquet:set: there is no .parquet file in it; write --source=arrow:set",
+        files={"set/data-00000-of-00001.arrow": arrow({"text": ["a"]})},
+    ),
+    Case(
+        "a split that is not there",
+        "--source=parquet:set:dev",
+        "--source=parquet:set:dev: no split 'dev'; known: test, train",
+        files={"set/data/train-00000-of-00001.parquet": TABLE, "set/data/test-00000-of-00001.parquet": TABLE},
+    ),
+    Case(
+        "splits of which none is for training",
+        "--source=parquet:set",
+        "--source=parquet:set has the splits test, validation, and none is train; write --source=parquet:set:SPLIT, several as",
+        files={"set/data/validation-00000-of-00001.parquet": TABLE, "set/data/test-00000-of-00001.parquet": TABLE},
+    ),
+    Case(
+        "several data sets in a directory",
+        "--source=parquet:set",
+        "--source=parquet:set holds 2 data sets side by side (de, en); give the folder of one, or 'parquet:' with a pattern",
+        files={f"set/{name}/train-00000-of-00001.parquet": TABLE for name in ("de", "en")},
+    ),
+    Case(
+        "xz without its name",
+        "--source=jsonl:a.jsonl",
+        "a.jsonl is compressed with xz, not text; give it a name that ends in .xz, or decompress it first",
+        files={"a.jsonl": lzma.compress(RECORDS)},
+    ),
+    Case(
+        "bzip2 without its name, with bad bytes replaced",
+        "--source=text:a.txt --on-bad-bytes=replace",
+        "a.txt is compressed with bzip2, not text; give it a name that ends in .bz2, or decompress it first",
+        files={"a.txt": bz2.compress(LINES)},
+    ),
+    Case(
+        "a compression that is not read",
+        "--source=text:a.txt.br",
+        "a.txt.br is compressed with brotli, not text; decompress it first",
+        files={"a.txt.br": b"\x0b\x02\x80A sentence\xff\xfe of words\x03" * 40},
+    ),
+    Case(
+        "zstd that is cut short",
+        "--source=jsonl:a.jsonl.zst",
+        "a.jsonl.zst is not a whole zstd file (Truncated compressed stream); fetch it again",
+        files={"a.jsonl.zst": zstd(RECORDS)[:-9]},
+    ),
+    Case(
+        "xz that is cut short",
+        "--source=jsonl:a.jsonl.xz",
+        "a.jsonl.xz is not a whole xz file (Compressed file ended before the end-of-stream marker was reached); fetch it again",
+        files={"a.jsonl.xz": lzma.compress(RECORDS)[:-40]},
+    ),
+    Case(
+        "bzip2 that is none",
+        "--source=text:a.txt.bz2",
+        "a.txt.bz2 is not a whole bzip2 file (Invalid data stream); fetch it again",
+        files={"a.txt.bz2": LINES},
+    ),
+    Case(
+        "gzip with something after it",
+        "--source=text:a.txt.gz",
+        "a.txt.gz is not a whole gzip file (Not a gzipped file (b'so')); fetch it again",
+        files={"a.txt.gz": gzip.compress(LINES) + b"something else"},
+    ),
+    Case(
+        "a tar archive",
+        "--source=text:a.tar",
+        "a.tar is a tar archive, not text; unpack it first (tar -xf)",
+        files={"a.tar": tar("a.txt", LINES)},
+    ),
+    Case(
+        "a compressed tar archive",
+        "--source=text:a.tar.gz",
+        "a.tar.gz is a tar archive, not text; unpack it first (tar -xf)",
+        files={"a.tar.gz": gzip.compress(tar("a.txt", LINES))},
+    ),
+    Case(
+        "a zip archive",
+        "--source=jsonl:a.zip",
+        "a.zip is a zip archive, not text; unpack it first (unzip)",
+        files={"a.zip": zipped("a.jsonl", RECORDS)},
+    ),
+    Case(
+        "JSON lines as text",
+        "--source=text:a.jsonl",
+        "--source=text:a.jsonl: a.jsonl holds JSON, an object a line, not text; write jsonl: for text: --text-field=body",
+        files={"a.jsonl": '{"id": 1, "body": "A sentence."}\n{"id": 2, "body": "Another one."}\n'},
+    ),
+    Case(
+        "compressed JSON lines as text",
+        "--source=text:a.jsonl.zst",
+        "a.jsonl.zst holds JSON, an object a line, not text; write jsonl: for text:",
+        files={"a.jsonl.zst": zstd(RECORDS)},
+    ),
+    Case(
+        "a JSON list as JSON lines",
+        "--source=jsonl:a.json",
+        "a.json is a JSON list, not an object a line; write each record on a line of its own (jq -c '.[]' a.json",
+        files={"a.json": '[{"text": "A sentence."},\n {"text": "Another one."}]\n'},
+    ),
+    Case(
+        "a JSON list as text",
+        "--source=text:a.json",
+        "a.json is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:",
+        files={"a.json": '[\n  {"text": "A sentence."}\n]\n'},
+    ),
+    Case(
+        "text in UTF-16 without its mark",
+        "--source=text:a.txt",
+        "a.txt is not UTF-8: 50% of its bytes are zero, as in UTF-16; convert it (iconv -f UTF-16LE -t UTF-8)",
+        files={"a.txt": "A sentence of words.\n".encode("utf-16-le")},
+    ),
+    Case(
+        "lines that end in CR alone",
+        "--source=text:a.txt",
+        r"the lines of a.txt end in CR alone, which is no line end here; convert it (tr '\r' '\n')",
+        files={"a.txt": b"A sentence of words.\r\rAnother one.\r"},
+    ),
+    Case(
         "a line that is no JSON",
         "--source=jsonl:a.jsonl",
         "a.jsonl: the record at byte 24 is bad: not JSON (Expecting value: line 1 ... correct it, or pass --on-bad-records=skip",
@@ -227,7 +514,34 @@ CASES = [
     Case(
         "a vocabulary that is not there",
         "--vocab=nowhere.txt",
-        "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, or a directory with",
+        "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, a directory with one of "
+        "them, or a model of the hub as OWNER/NAME",
+    ),
+    Case(
+        "a vocabulary of the hub by its old name",
+        "--vocab=bert-base-uncased",
+        "vocabulary bert-base-uncased (looked ... or a model of the hub as google-bert/bert-base-uncased",
+    ),
+    Case(
+        "a vocabulary of Japanese rules",
+        "--vocab=words",
+        'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules are not those of BERT; read are',
+        files={"words/vocab.txt": WORDS, "words/config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'},
+    ),
+    Case(
+        "a vocabulary of XLM-R",
+        "--vocab=words",
+        'words/tokenizer_config.json: tokenizer_class="XLMRobertaTokenizer" is not supported: its ids are ... shifted by one',
+        files={
+            "words/sentencepiece.bpe.model": "",
+            "words/tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}',
+        },
+    ),
+    Case(
+        "a casing in quotation marks",
+        "--vocab=words",
+        'words/tokenizer_config.json: do_lower_case="true" must be true, false or null, without quotation marks',
+        files={"words/vocab.txt": WORDS, "words/tokenizer_config.json": '{"do_lower_case": "true"}'},
     ),
     Case(
         "a vocabulary of another directory",
@@ -250,7 +564,7 @@ CASES = [
         "a vocabulary that does not show its casing",
         "--vocab=vocab.txt",
         "vocab.txt: 0 of its 3 pieces have capitals, which does not show its casing; give --lowercase or --cased",
-        files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n"},
+        files={"vocab.txt": WORDS},
         without=("--lowercase",),
     ),
     Case("a vocabulary of noise", "--vocab=$noise", "vocabulary $noise is not UTF-8 at byte 0; convert it with iconv"),

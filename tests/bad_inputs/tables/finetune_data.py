@@ -6,6 +6,8 @@ from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import add_line, cut, remove, replace, without_last_column
 from tests.bad_inputs.places import FINETUNE, GOOD, LINES, OFFICIAL_DATA, TRAIN, train
 
+TREE = "1\tthe\t_\tDET\t_\t_\t0\troot\t_\t_\n"
+
 
 def in_lines(name: str, says: str, text: str, flags: str = "") -> Case:
     """A training file of JSON lines."""
@@ -383,6 +385,39 @@ CASES = [
         spoil=replace("data/train.txt", " B-NP O", ""),
     ),
     Case(
+        "a comment inside a sentence",
+        f"--config.task.name=conll2003 {OFFICIAL_DATA}",
+        "data/train.txt, line 2: 5 columns where other lines have 4; correct the line, or put the comment before the first word",
+        copies={"data": "conll"},
+        files={"data/train.txt": "ada NNP I-NP I-PER\n# by hand, not checked\nran VBD I-VP O\n"},
+    ),
+    Case(
+        "a tag that is none in a file with a comment of one TAB",
+        f"--config.task.name=conll2003 {OFFICIAL_DATA}",
+        "data/train.txt, line 3 has the label 'PLACE', no tag of an entity ... correct the file, or give the right one",
+        copies={"data": "conll"},
+        files={"data/train.txt": "# by\thand\nada NNP I-NP I-PER\nrome NNP I-NP PLACE\n"},
+    ),
+    Case(
+        "a line of white space that is no empty line",
+        f"--config.task.name=conll2003 {OFFICIAL_DATA}",
+        "data/train.txt, line 2: the line holds only white space (U+00A0), neither a word nor the empty line ... correct",
+        copies={"data": "conll"},
+        files={"data/train.txt": "ada NNP I-NP I-PER\n\u00a0\nran VBD I-VP O\n"},
+    ),
+    Case(
+        "a treebank whose sentences are not apart",
+        f"--config.task.name=pos {OFFICIAL_DATA}",
+        "data/a-train.conllu, line 2: the ID 1 follows 1; end the sentence before it with an empty line",
+        files={"data/a-train.conllu": TREE * 2, "data/a-dev.conllu": TREE},
+    ),
+    Case(
+        "an ID of more digits than Python reads",
+        f"--config.task.name=pos {OFFICIAL_DATA}",
+        "data/a-train.conllu, line 1: the ID 11111111111111111... follows 0; number the words of a sentence from 1",
+        files={"data/a-train.conllu": "1" * 5000 + TREE, "data/a-dev.conllu": TREE},
+    ),
+    Case(
         "no dev file",
         f"--config.task.name=conll2003 {OFFICIAL_DATA}",
         "config.task.data_dir=data has no valid.txt or eng.testa, the dev split of conll2003; give another",
@@ -408,6 +443,33 @@ CASES = [
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
         "data/train-v1.1.json, the file: [] is not an object; give a file of SQuAD",
         files={"data/train-v1.1.json": "[]", "data/dev-v1.1.json": "[]"},
+    ),
+    Case(
+        "JSON lines with the name of SQuAD",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
+        "data/train-v1.1.json is not JSON (Extra data: ... its first line is an object of its own: name it .jsonl if each line",
+        files={"data/train-v1.1.json": '{"question": "who"}\n' * 2, "data/dev-v1.1.json": "[]"},
+    ),
+    Case(
+        "an ID that is a list",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].id: [1] is not a text or a whole number; give a file of SQuAD",
+        copies={"data": "squad1"},
+        spoil=replace("data/train-v1.1.json", '"id": "', '"id": [1], "old": "'),
+    ),
+    Case(
+        "an offset that is no whole number",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has ... at 0.5, not a text and its start; a question",
+        copies={"data": "squad1"},
+        spoil=replace("data/train-v1.1.json", '"answer_start": ', '"answer_start": 0.5, "old": '),
+    ),
+    Case(
+        "a number of more digits than Python reads",
+        f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
+        "data/train-v1.1.json is not JSON (a number has more than 4,300 digits); fetch it again",
+        copies={"data": "squad1"},
+        spoil=replace("data/train-v1.1.json", '"answer_start": ', f'"answer_start": {"9" * 5000}'),
     ),
     Case(
         "a file that nests without end",

@@ -137,10 +137,105 @@ CASES = [
     # ------------------------------------------------------------------------------------------------------------ what it reads
     Case("an input that is not there", "fill-mask --input=nofile", "--input=nofile (looked for in ... cannot be read: No such"),
     Case("an input that is a directory", "fill-mask --input=.", "--input=. cannot be read: Is a directory"),
+    Case("a device for a file", "embed --input=/dev/zero", "--input=/dev/zero is a device, not a file of texts; name a file"),
     Case(
         "texts and an input",
         "fill-mask --input=nofile [MASK]",
         "both texts and --input are given; give the texts as arguments, or --input=FILE, not both",
+    ),
+    Case(
+        "the name of a file for a text",
+        f"{CLASSIFY} in.txt",
+        "in.txt is the name of a file, and not read as a text; read it with --input=in.txt",
+        files={"in.txt": "the house\n"},
+    ),
+    Case(
+        "the name of a file for a context",
+        "answer --model=$reader who context.txt",
+        "context.txt is the name of a file, and not read as a text; read it with --input=context.txt",
+        files={"context.txt": "the house\n"},
+    ),
+    Case(
+        "a label between TABs for a text",
+        f"{CLASSIFY} --input=in.tsv",
+        "in.tsv, line 1: 'good' seems to be a label, not a text_b, and the model must not read it; leave the label out, or give",
+        exit=1,
+        files={"in.tsv": "it was fine\tgood\n"},
+    ),
+    Case(
+        "the number of a label for a text",
+        f"{CLASSIFY}",
+        "standard input, line 1: '1' seems to be a label, not a text_b",
+        exit=1,
+        stdin="it was fine\t1\n",
+    ),
+    Case(
+        "two texts for a model of single ones",
+        "classify --model=$run --input=in.tsv",
+        "in.tsv, line 1: two texts, 'it was fine' and 'it was fun', but ... was trained on single texts; give one text",
+        exit=1,
+        files={"in.tsv": "it was fine\tit was fun\n"},
+    ),
+    Case(
+        "two texts as JSON for a model of single ones",
+        "classify --model=$run --jsonl",
+        "standard input, line 1: two texts, 'it was fine' and 'good', but ... was trained on single texts; give one text",
+        exit=1,
+        stdin='{"text": "it was fine", "text_b": "good"}\n',
+    ),
+    Case(
+        "a label between TABs for a part of a text",
+        "embed --input=in.tsv",
+        "in.tsv, line 1: 2 texts between TABs, more than the 1 of text; name the columns in the first line",
+        exit=1,
+        files={"in.tsv": "it was fine\tgood\n"},
+    ),
+    Case(
+        "the number of the right choice for a choice",
+        "choose --model=$chooser --input=in.tsv",
+        "in.tsv, line 1: '0' seems to be a label, not a choices",
+        exit=1,
+        files={"in.tsv": "it was\tfine\tbad\t0\n"},
+    ),
+    *(
+        Case(
+            f"words in columns for sentences: {flags}",
+            f"tag --model=$tagger {flags}",
+            "in.txt, line 1: 'B-PER' seems to be the tag of a word, which is no part of the text; give a sentence per line, or",
+            exit=1,
+            files={"in.txt": "ada\tB-PER\n"},
+        )
+        for flags in ("--input=in.txt", "--words --input=in.txt")
+    ),
+    Case(
+        "a file of words in columns",
+        "tag --model=$tagger --input=in.conll",
+        "--input=in.conll holds annotated words, one per line, but a text is expected on each line; write the texts to another",
+        files={"in.conll": "ada B-PER\n"},
+    ),
+    Case(
+        "a table without the column of texts",
+        f"{CLASSIFY} --input=in.csv",
+        "in.csv is read as a table, and its first line names no column 'text' (it is 'review,label'); name the column text, or",
+        files={"in.csv": "review,label\nit was fine,good\n"},
+    ),
+    Case(
+        "a table without quotes that match",
+        f"{CLASSIFY} --input=in.csv",
+        "in.csv, line 2: the quotes of this row do not match (unexpected end of data); double a quote inside quotes",
+        files={"in.csv": 'text,label\n"it was fine,good\n'},
+    ),
+    Case(
+        "JSON that holds no records",
+        f"{CLASSIFY} --input=in.json",
+        "in.json holds one object, with texts; give a list of objects with 'text', or such an object per line",
+        files={"in.json": '{"texts": ["it was fine"]}\n'},
+    ),
+    Case(
+        "a damaged Parquet file",
+        f"{CLASSIFY} --input=in.parquet",
+        "in.parquet cannot be read as Parquet ... copy or make it again",
+        files={"in.parquet": b"PAR1 it was fine"},
     ),
     Case(
         "nothing to read",

@@ -185,5 +185,5 @@ def test_damaged_files_are_refused(tmp_path: pathlib.Path):
         load(train=str(tmp_path / "x-*.parquet"))
     path.write_bytes(whole)
     path.rename(tmp_path / "a.csv")
-    with pytest.raises(UserError, match=r"a\.csv is a Parquet file; give it a name that ends in \.parquet"):
+    with pytest.raises(UserError, match=r"a\.csv is a Parquet file, not text; give it a name that ends in \.parquet"):
         load(train=str(tmp_path / "a.csv"))

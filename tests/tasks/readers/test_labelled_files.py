@@ -14,7 +14,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample
-from bert_jax.tasks.readers.conll import read_conll, read_conllu
+from bert_jax.tasks.readers.conll import read_conll
+from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.glue import read_glue
 from bert_jax.tasks.readers.own_data import OwnDataConfig, read_own_data
@@ -66,7 +67,7 @@ FILES: Mapping[str, tuple[str, str, Read]] = {
     "CoNLL that begins with a word": ("a.conll", "EU B-ORG\nwins O\n\nBonn B-LOC\n", read_conll),
     "CoNLL that begins with a document": ("a.txt", "-DOCSTART- O\n\nEU B-ORG\n\nBonn B-LOC\n", read_conll),
     "CoNLL that begins with a comment": ("a.conll", "# by hand, in Bonn\nEU\tB-ORG\nwins\tO\n", read_conll),
-    "CoNLL-U that begins with a word": ("a.conllu", WORD + WORD, read_conllu),
+    "CoNLL-U that begins with a word": ("a.conllu", f"{WORD}\n{WORD}", read_conllu),
     "CoNLL-U that begins with a document": ("a.conllu", f"# newdoc\n{WORD}\n{WORD}", read_conllu),
     "SICK": ("SICK.txt", f"{SICK}3\tA.\tB.\tNEUTRAL\t4.5\tTRAIN\n", lambda path: read_sick(path, "train")),
     "SWAG": ("val.csv", comma_separated(SWAG, (0, "v", "It is.", "She", "gold", "a", "b", "c", "d", 2)), read_swag),

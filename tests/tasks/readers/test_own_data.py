@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.own_data import OwnDataConfig, load_own_data, read_own_data
+from bert_jax.tasks.readers.own_data import OwnDataConfig, load_own_data, read_own_data, text_columns
 
 
 def put(path: pathlib.Path, *rows: object) -> str:
@@ -480,3 +480,11 @@ def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):
     (tmp_path / "torn.csv.gz").write_bytes(gzip.compress(b"text,label\n")[:-3])
     with pytest.raises(UserError, match="is not a whole gzip file"):
         load_own_data(OwnDataConfig(train=str(tmp_path / "torn.csv.gz")), "sequence")
+
+
+def test_the_columns_of_texts_are_those_with_another_name_than_the_field():
+    config = OwnDataConfig(text="review", text_b="text_b", choices=("end0", "end1"), words="w")
+    assert text_columns(config, "sequence") == {"text": "review"}
+    assert text_columns(config, "choice") == {"choices": ["end0", "end1"]}
+    assert text_columns(config, "token") == {"words": "w"}
+    assert text_columns(config, "span") == text_columns(OwnDataConfig(), "choice") == text_columns(config, "mention") == {}

@@ -1,0 +1,62 @@
+r"""Renders matplotlib figures as PNG, PDF or SVG, with every text drawn as it is.
+
+Texts of a figure are words, labels, relations, questions and names of files: `$`, `_`, `^` and `\` in them are characters and no
+mathematics, and what a font cannot draw must not fail after the work is done.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from typing import Any
+
+import matplotlib
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import Formatter
+
+FORMATS = ("png", "pdf", "svg")
+LONGEST = 200
+"""Most characters of a text, since an image is as wide as its longest one."""
+_UNDRAWN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def plain(text: str) -> str:
+    """`text` with U+FFFD for control characters and half surrogate pairs, and cut to LONGEST characters."""
+    text = _UNDRAWN.sub("\ufffd", text)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
+
+
+def label(text: str) -> str:
+    """`text` for a legend, which would leave out one that begins with "_"."""
+    return f"\u2009{text}" if text.startswith("_") else text
+
+
+def rendered(figure: Figure, form: str = "png", *, tight: bool = False) -> bytes:
+    """The figure as a file in one of FORMATS. A character that the font lacks, such as an ideograph, is a box.
+
+    tight: fit the image to what is drawn.
+    """
+    for axis in figure.findobj(Axis):
+        for formatter in (axis.get_major_formatter(), axis.get_minor_formatter()):
+            _draw_plainly(formatter)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(plain(text.get_text()))
+    file = io.BytesIO()
+    # texts of ticks are made while a figure is drawn; SVG holds no date, so that equal figures are equal files
+    settings: Any = {"text.parse_math": False, "text.usetex": False, "svg.hashsalt": "bert_jax", "pdf.fonttype": 42}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="matplotlib")
+        warnings.filterwarnings("ignore", message="Glyph .* missing from|.* does not support .* natively|constrained_layout not")
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
+        figure.savefig(file, format=form, dpi=figure.dpi, bbox_inches="tight" if tight else None, metadata=metadata)
+    return file.getvalue()
+
+
+def _draw_plainly(formatter: Formatter) -> None:
+    """Makes the texts of ticks `plain`."""
+    shown = formatter.format_ticks
+    formatter.format_ticks = lambda values: [plain(text) for text in shown(values)]  # type: ignore[method-assign]

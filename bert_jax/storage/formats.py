@@ -1,0 +1,143 @@
+"""Recognises the format of a file by its first bytes, and opens compressed files: the one place for both.
+
+    with open_packed("a.jsonl.zst") as file:       # .gz, .bz2, .xz, .zst, and files that are not compressed
+        for line in file: ...
+
+The name decides whether a file is decompressed. The first bytes decide whether it is text at all (`recognise`): a Parquet file or
+an archive that is read as text would be noise.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import pathlib
+import re
+import zlib
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
+"""The end of a name -> the compression of the file."""
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+"""What reading a file of `open_packed` raises."""
+HEAD_BYTES = 512
+"""The number of bytes that `recognise` needs."""
+_BUFFER = 1 << 18
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that is not text: `what` follows the name of a file in a message, `remedy` is what to do about it."""
+
+    kind: str
+    what: str
+    remedy: str
+
+
+def _compressed(name: str, suffix: str = "") -> Format:
+    give = f"give it a name that ends in {suffix}, or " if suffix else ""
+    return Format(name, f"is compressed with {name}", f"{give}decompress it first")
+
+
+_NAMED = "give it a name that ends in {}, or write its texts to a file of JSON lines first"
+_UNZIP = "unpack it first (unzip), or save the sheet as CSV"
+_TABLE = "write its texts to a file of JSON lines first"
+_BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
+    (re.compile(first, re.DOTALL), found)
+    for first, found in (
+        (rb"\x1f\x8b", _compressed("gzip", ".gz")),
+        (rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", _compressed("bzip2", ".bz2")),
+        (rb"\xfd7zXZ\0", _compressed("xz", ".xz")),
+        (rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", _compressed("zstd", ".zst")),
+        (rb"\x04\x22\x4d\x18|\x02\x21\x4c\x18", _compressed("lz4")),
+        (rb"\x1f\x9d", _compressed("compress (.Z)")),
+        (rb"PK(?:\x03\x04|\x05\x06|\x07\x08)", Format("zip", "is a zip archive or an Excel workbook", _UNZIP)),
+        (rb"\xd0\xcf\x11\xe0", Format("excel", "is an Excel workbook", "save the sheet as CSV first")),
+        (rb"7z\xbc\xaf\x27\x1c", Format("7z", "is a 7-Zip archive", "unpack it first (7z x)")),
+        (rb"Rar!\x1a\x07", Format("rar", "is a RAR archive", "unpack it first (unrar x)")),
+        (rb".{257}ustar[\0 ]", Format("tar", "is a tar archive", "unpack it first (tar -xf)")),
+        (rb"PAR1[\0-\x08\x0e-\x1f]|PAR1\Z|PARE", Format("parquet", "is a Parquet file", _NAMED.format(".parquet"))),
+        (rb"ARROW1\0\0|\xff\xff\xff\xff.{2}[\0-\x0f]\0.{3}\0", Format("arrow", "is an Arrow file", _NAMED.format(".arrow"))),
+        (rb"Obj\x01", Format("avro", "is an Avro file", _TABLE)),
+        (rb"SQLite format 3\0", Format("sqlite", "is an SQLite database", _TABLE)),
+        (rb"\x89HDF\r\n\x1a\n", Format("hdf5", "is an HDF5 file", _TABLE)),
+        (rb"%PDF-", Format("pdf", "is a PDF", "write its text to a file first (pdftotext)")),
+        (
+            rb"version https://git-lfs\.github\.com/",
+            Format("lfs", "is a pointer of Git LFS, not the file itself", "fetch the file (git lfs pull)"),
+        ),
+    )
+)
+_SUFFIXES = {
+    ".br": _compressed("brotli"),
+    ".lz": _compressed("lzip"),
+    ".lzma": _compressed("lzma"),
+    ".lzo": _compressed("lzo"),
+    ".sz": _compressed("snappy"),
+}
+"""Compressions without a mark of their own at the beginning of the file."""
+
+
+def recognise(head: bytes, name: str = "") -> Format | None:
+    """The format of a file that is not text, from its first HEAD_BYTES after decompression; None for text, as far as they tell.
+
+    `name`: of the file, which tells compressions that do not mark their files, if the bytes are not UTF-8.
+    """
+    found = next((found for first, found in _BY_FIRST_BYTES if first.match(head)), None)
+    if found is None and (by_name := _SUFFIXES.get(pathlib.PurePath(name).suffix)) and not _is_utf8(head):
+        return by_name
+    return found
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        head[: HEAD_BYTES - 4].decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return True
+
+
+def compression(name: str) -> str | None:
+    """The compression of a file by its name; None for a file that is read as it is."""
+    return COMPRESSIONS.get(pathlib.PurePath(name).suffix)
+
+
+def bare_name(name: str) -> str:
+    """The name without the end that stands for a compression: `a.jsonl` of `a.jsonl.zst`."""
+    return name.removesuffix(pathlib.PurePath(name).suffix) if compression(name) else name
+
+
+def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[bytes]:
+    """Opens a file for reading bytes, decompressed if its name says so; `file` may be open already, and is `name` then.
+
+    Files that were compressed in several parts and put together are read to their end. Raises `UNREADABLE`, also later while it
+    is read; `damage` explains it.
+    """
+    packed = compression(name or str(file))
+    given: Any = file
+    if packed == "gzip":
+        return cast(IO[bytes], gzip.open(given, "rb"))
+    if packed == "bzip2":
+        return cast(IO[bytes], bz2.open(given, "rb"))
+    if packed == "xz":
+        return cast(IO[bytes], lzma.open(given, "rb"))
+    if isinstance(file, str | pathlib.Path):
+        given = pathlib.Path(file).open("rb")  # noqa: SIM115 - the caller closes it
+    if packed == "zstd":
+        import pyarrow  # takes 0.1 s
+
+        return io.BufferedReader(cast(Any, pyarrow.CompressedInputStream(given, "zstd")), _BUFFER)
+    return cast(IO[bytes], given)
+
+
+def damage(name: str, error: BaseException) -> str | None:
+    """What is wrong with a compressed file, such as "not a whole gzip file (...)", if `error` is about its content, else None."""
+    packed = compression(name)
+    if packed is None or (isinstance(error, OSError) and error.errno is not None):
+        return None
+    if "too much memory" in str(error):
+        return "compressed by zstd with a window of more than 128 MiB (--long), which is not read: unpack it (zstd -d --long=31)"
+    return f"not a whole {packed} file ({error})"

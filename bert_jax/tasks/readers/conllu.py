@@ -1,0 +1,204 @@
+"""CoNLL-U (https://universaldependencies.org/format.html): the one reader of treebanks, for tagging and for analysis."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.words import counted, cut
+from bert_jax.tasks.examples import WordsExample
+from bert_jax.tasks.readers.conll import is_blank
+from bert_jax.tasks.readers.tables import Say, note, read_text, split_lines
+
+MOST_WORDS = 10_000
+"""The most words of a sentence. A longer one is a file without empty lines, and no measurement of it would end."""
+TAGS = ("upos", "xpos")
+"""The columns of parts of speech."""
+_ID = re.compile(r"[0-9]+([-.][0-9]+)?")
+_NEWDOC = re.compile(r"#\s*newdoc\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of a file, or the reason why it cannot be read."""
+
+    place: str
+    """The beginning of messages about it: "FILE, line 3: "."""
+    text: str
+    problem: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The lines of a sentence."""
+
+    number: int
+    """The number of the sentence in the file, from 0."""
+    document: int
+    """The number of its document, from 0; that of the sentence in a file without `# newdoc`."""
+    rows: tuple[Line, ...]
+    comments: tuple[str, ...]
+    """The lines before the words that begin with "#"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """The syntactic words of a sentence with their annotation, a column of CoNLL-U each; "_" where there is none."""
+
+    place: str
+    """The beginning of messages about it: "FILE, line 3: "."""
+    document: int
+    """The number of its document, from 0; that of the sentence in a file without `# newdoc`."""
+    words: tuple[str, ...]
+    lemmas: tuple[str, ...]
+    upos: tuple[str, ...]
+    xpos: tuple[str, ...]
+    features: tuple[str, ...]
+    heads: tuple[int, ...]
+    """For each word the number of its head, from 0; -1 for the root. Empty where the file gives no heads."""
+    relations: tuple[str, ...]
+    misc: tuple[str, ...]
+    places: tuple[str, ...] = ()
+    """For each word the beginning of messages about it."""
+    comments: tuple[str, ...] = ()
+    """The lines before the sentence that begin with "#"."""
+
+
+def read_conllu(
+    path: str | os.PathLike[str], *, column: str = "upos", may_lack_tags: bool = False, say: Say = note
+) -> list[WordsExample]:
+    """The sentences of a CoNLL-U file with the tags in its column `upos` or `xpos`: the syntactic words, without multiword tokens
+    ("1-2") and empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
+
+    may_lack_tags: if every tag is "_", as in some test sets, labels are None instead of an error. Raises UserError for an invalid
+    file; heads are not read.
+    """
+    if column not in TAGS:
+        raise UserError(f"column={column!r} holds no tags; {nearest(column, TAGS)}")
+    path = pathlib.Path(path)
+    lines = [Line(f"{path}, line {i}: ", line) for i, line in enumerate(split_lines(read_text(path)), 1)]
+    sentences = [read_sentence(block, heads="ignored") for block in read_blocks(lines, say)]
+    if not sentences:
+        raise UserError(f"{path} holds no words; give a CoNLL-U file")
+    tags = [getattr(sentence, column) for sentence in sentences]
+    if may_lack_tags and all(tag == "_" for own in tags for tag in own):
+        return [WordsExample(str(i), sentence.words, None, sentence.document) for i, sentence in enumerate(sentences)]
+    for sentence, own in zip(sentences, tags, strict=True):
+        if "_" in own:
+            i = own.index("_")
+            raise UserError(
+                f"{sentence.places[i]}{sentence.words[i]!r} has no {column}; give the other column, or tag the file first"
+            )
+    return [WordsExample(str(i), s.words, own, s.document) for i, (s, own) in enumerate(zip(sentences, tags, strict=True))]
+
+
+def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
+    """The sentences of a file as lines. `say` reports lines of spaces or TABs that end a sentence."""
+    document = number = spaced = 0
+    documents = False
+    rows: list[Line] = []
+    comments: list[str] = []
+    first = ""
+    for line in itertools.chain(lines, (Line("", ""),)):
+        if line.text.startswith("#") and not line.problem:
+            comments.append(line.text.replace("\t", " "))
+            if _NEWDOC.match(line.text):
+                document, documents = document + documents, True
+        elif line.problem or not is_blank(line.text):
+            rows.append(line)
+        else:
+            if line.text:
+                first, spaced = first or line.place, spaced + 1
+            if rows:
+                yield Block(number, document, tuple(rows), tuple(comments))
+                number, document, rows, comments = number + 1, document + (not documents), [], []
+    if spaced:
+        say(
+            f"{first}holds only spaces or TABs and ends a sentence, as an empty line does; "
+            f"{counted(spaced, 'such line')} in the file"
+        )
+
+
+def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
+    """The sentence of these lines.
+
+    heads: "ignored", "optional", or "required". Raises UserError, with file and line, for a line that is not one of CoNLL-U, for
+    heads that are no tree unless they are ignored, and for a sentence without heads if they are required.
+    """
+    words: list[tuple[Line, list[str]]] = []
+    for line in block.rows:
+        row = _columns(line)
+        if row[0].isdecimal():
+            if whole_number(row[0]) != len(words) + 1:
+                raise UserError(f"{line.place}the ID {cut(row[0], 20)} follows {len(words)}; {_renumber(row[0])}")
+            words.append((line, row))
+    place = block.rows[0].place
+    if not words:
+        raise UserError(f"{place}a sentence without a word")
+    if len(words) > MOST_WORDS:
+        raise UserError(
+            f"{place}a sentence of {counted(len(words), 'word')}, more than {MOST_WORDS:,}; end each sentence with an empty line"
+        )
+    columns = [tuple(column) for column in zip(*(row for _, row in words), strict=True)]
+    found: tuple[int, ...] = ()
+    if heads != "ignored" and any(head != "_" for head in columns[6]):
+        found = tuple(_head(line, row[6], len(words)) for line, row in words)
+        check_tree(place, found)
+    elif heads == "required":
+        raise UserError(f"{place}the sentence has no heads (column 7 is _); give a treebank, or parse the file first")
+    forms, lemmas, upos, xpos, features = columns[1:6]
+    places = tuple(line.place for line, _ in words)
+    return Sentence(
+        place, block.document, forms, lemmas, upos, xpos, features, found, columns[7], columns[9], places, block.comments
+    )
+
+
+def _columns(line: Line) -> list[str]:
+    if line.problem:
+        raise UserError(f"{line.place}{line.problem}")
+    row = line.text.split("\t")
+    if len(row) != 10:
+        raise UserError(f"{line.place}{counted(len(row), 'column')} between TABs, not the 10 of CoNLL-U; correct the line")
+    if not _ID.fullmatch(row[0]):
+        raise UserError(f"{line.place}the ID {cut(row[0], 20)!r} is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line")
+    if not row[1].strip():
+        raise UserError(f"{line.place}column 2, the word, is empty; correct the line")
+    return [row[0], row[1], *(value.strip() or "_" for value in row[2:])]
+
+
+def _renumber(number: str) -> str:
+    if number == "1":
+        return "end the sentence before it with an empty line"
+    return "number the words of a sentence from 1"
+
+
+def _head(line: Line, text: str, count: int) -> int:
+    number = whole_number(text, 0, count)
+    if number is None or not text.isdecimal():
+        shown = cut(text, 20)
+        raise UserError(f"{line.place}the head {shown!r} is not a word of the sentence, from 1 to {count}, or 0 for the root")
+    return number - 1
+
+
+def check_tree(place: str, heads: Sequence[int]) -> None:
+    """Raises UserError where the heads hold a cycle."""
+    reached = [0] * len(heads)  # the word from which a walk to the root came here, from 1
+    for word in range(len(heads)):
+        at = word
+        while at >= 0 and not reached[at]:
+            reached[at] = word + 1
+            at = heads[at]
+        if at >= 0 and reached[at] == word + 1:
+            cycle = [at]
+            while heads[cycle[-1]] != at:
+                cycle.append(heads[cycle[-1]])
+            shown = [str(i + 1) for i in (*cycle, at)]
+            if len(shown) > 12:
+                shown = [*shown[:10], "...", shown[-1]]
+            raise UserError(f"{place}the heads of the words {' -> '.join(shown)} are a cycle, not a tree; correct them")

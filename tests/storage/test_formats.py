@@ -1,0 +1,105 @@
+"""The first bytes of files, and compressed files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, compression, damage, open_packed, recognise
+
+LINES = b"".join(b"line %d\n" % k for k in range(20_000))
+TABLE = pa.table({"text": ["a"]})
+
+
+def zstd(data: bytes) -> bytes:
+    file = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(file, "zstd") as packed:
+        packed.write(data)
+    return file.getvalue().to_pybytes()
+
+
+PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
+
+
+def written(kind: str) -> bytes:
+    file = io.BytesIO()
+    if kind == "tar":
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("a.txt"))
+    elif kind == "zip":
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("a.txt", "a")
+    elif kind == "parquet":
+        pq.write_table(TABLE, file)
+    else:
+        make = pa.ipc.new_file if kind == "arrow file" else pa.ipc.new_stream
+        with make(file, TABLE.schema) as writer:
+            writer.write_table(TABLE)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        *((pack(LINES), {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}[end]) for end, pack in PACK.items()),
+        (bz2.compress(b""), "bzip2"),
+        (bz2.compress(LINES, 1), "bzip2"),
+        *((written(kind), kind.partition(" ")[0]) for kind in ("tar", "zip", "parquet", "arrow file", "arrow stream")),
+        (b"%PDF-1.7\n", "pdf"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "lfs"),
+        (b"A line of text.\n", None),
+        (b"PAR1 is how a Parquet file begins.\n", None),
+        (b"BZh is how bzip2 begins.\n", None),
+        ("Ein Stück Text.\n".encode(), None),
+        (b"", None),
+    ],
+)
+def test_formats_are_recognised_by_their_first_bytes(data, kind):
+    found = recognise(data[:HEAD_BYTES])
+    assert (found and found.kind) == kind
+
+
+def test_a_compression_without_a_mark_is_recognised_by_name_unless_the_file_is_text():
+    found = recognise(b"\x0b\x02\x80\xff\xfe", "a.txt.br")
+    assert found is not None
+    assert found.what == "is compressed with brotli"
+    assert recognise(b"text", "a.txt.br") is None
+    assert recognise(("ä" * HEAD_BYTES).encode()[: HEAD_BYTES - 1], "a.br") is None
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_compressed_files_are_read_line_by_line_and_to_the_end_of_their_last_part(tmp_path, ending):
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(PACK[ending](LINES) + PACK[ending](b"last\n"))
+    with open_packed(path) as file:
+        assert list(file) == [*LINES.splitlines(keepends=True), b"last\n"]
+    with path.open("rb") as raw, open_packed(raw, path.name) as file:
+        assert file.readline() == b"line 0\n"
+    assert (compression(path.name), bare_name(path.name)) == (compression(str(path)), "a.txt")
+
+
+@pytest.mark.parametrize("ending", PACK)
+@pytest.mark.parametrize("spoil", [lambda data: data[: len(data) // 2], lambda data: b"text that is not packed"])
+def test_a_damaged_file_is_explained(tmp_path, ending, spoil):
+    path = tmp_path / f"a{ending}"
+    path.write_bytes(spoil(PACK[ending](LINES)))
+    with pytest.raises(UNREADABLE) as raised, open_packed(path) as file:
+        file.read()
+    fault = damage(path.name, raised.value)
+    assert fault is not None
+    assert fault.startswith(f"not a whole {compression(path.name)} file (")
+
+
+def test_a_missing_file_is_not_a_damaged_one(tmp_path):
+    for ending in ("", *PACK):
+        with pytest.raises(FileNotFoundError) as raised:
+            open_packed(tmp_path / f"a{ending}")
+        assert damage(f"a{ending}", raised.value) is None

@@ -1,0 +1,103 @@
+"""Words in columns: which lines are comments, what separates columns, and where sentences end."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from bert_jax.analysis.probing.annotated import AnnotatedFile
+from bert_jax.errors import UserError
+from bert_jax.tasks.readers.conll import conll_width, first_with_tag, read_conll
+
+MARK = "# id 5f1e-22 domain=train"
+
+
+def read(tmp_path: pathlib.Path, text: str, name: str = "a.conll") -> tuple[list[list[str]], list[str]]:
+    """The sentences as "word/tag", and what was said without the path of the file."""
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    said: list[str] = []
+    found = read_conll(path, say=said.append)
+    pairs = [[f"{w}/{t}" for w, t in zip(e.words, e.labels or (), strict=True)] for e in found]
+    # the probes read the same sentences
+    probed = [[f"{w}/{t}" for w, t in zip(e.words, e.labels["tag"], strict=True)] for e in AnnotatedFile(path)]
+    assert probed == pairs
+    return pairs, [problem.removeprefix(f"{path}, ") for problem in said]
+
+
+WORDS = "a _ _ B-X\nb _ _ I-X\n"
+SENTENCE = ["a/B-X", "b/I-X"]
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["# i\tx", "# i", "#", "#\t", "# a comment of many words", "# text\t=\tx\ty", "#comment", MARK, MARK.replace(" d", "\td")],
+)
+def test_a_comment_with_tabs_does_not_decide_what_separates_columns(tmp_path: pathlib.Path, comment: str):
+    assert read(tmp_path, f"{comment}\n{WORDS}\n{comment}\n{WORDS}") == ([SENTENCE, SENTENCE], [])
+    tabs = WORDS.replace(" ", "\t")
+    found, said = read(tmp_path, f"{comment}\n{tabs}\n{comment}\n{tabs}")
+    assert found == [SENTENCE, SENTENCE]
+    assert len(said) == (comment == "# text\t=\tx\ty"), "as many columns as a word"
+
+
+def test_a_comment_with_as_many_columns_as_words_is_told(tmp_path: pathlib.Path):
+    told = ["line 1: read as a comment, though it has as many columns as words; 2 such lines in the file"]
+    comment = "# sent_id = 7\n"
+    assert read(tmp_path, f"{comment}{WORDS}\n{comment}{WORDS}") == ([SENTENCE, SENTENCE], told)
+    alone = [told[0].replace("2 such lines", "1 such line")]
+    assert read(tmp_path, comment + WORDS) == ([SENTENCE], alone)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# O\na B-X\n\n# O\nb O\n", [["#/O", "a/B-X"], ["#/O", "b/O"]]),  # whose tag other words have
+        ("# O\na B-X\n\nb B-X\n", [["#/O", "a/B-X"], ["b/B-X"]]),  # the only one, with a tag of no other word
+        ("# #\na NN\n\nb NN\n", [["#/#", "a/NN"], ["b/NN"]]),
+        ("# # B-NP O\n1 CD I-NP O\n\n# # B-NP O\n", [["#/O", "1/O"], ["#/O"]]),
+        ("a O\n# x\n", [["a/O", "#/x"]]),  # inside a sentence nothing is a comment
+        ("#tag O\na B-X\n\n#tag O\n", [["#tag/O", "a/B-X"], ["#tag/O"]]),
+        ("#\tO\na\tB-X\n\n#\tO\nb\tO\n", [["#/O", "a/B-X"], ["#/O", "b/O"]]),
+        ("# a\n\n# b\n", [["#/a"], ["#/b"]]),  # nothing else could be a word
+    ],
+)
+def test_the_word_that_is_a_hash_stays_a_word(tmp_path: pathlib.Path, text: str, words: list[list[str]]):
+    assert read(tmp_path, text) == (words, [])
+
+
+def test_a_line_with_an_id_begins_a_sentence_without_an_empty_line(tmp_path: pathlib.Path):
+    assert read(tmp_path, f"\n{MARK}\n{WORDS}{MARK}\n{WORDS}") == ([SENTENCE, SENTENCE], [])
+
+
+def test_the_odd_line_is_blamed_and_not_the_sound_ones(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"a.conll, line 1: 1 column where other lines have 4; correct the line"):
+        read(tmp_path, f"a\tb\n{WORDS}\n")
+    with pytest.raises(UserError, match=r"line 3: 1 column where other lines have 4; correct the line"):
+        read(tmp_path, f"{WORDS}c\tO\n")
+    with pytest.raises(UserError, match=r"line 3: 5 columns .* 4; correct the line, or put the comment before the first word"):
+        read(tmp_path, f"{WORDS}# a comment too late\n")
+    path = tmp_path / "b.conll"
+    path.write_text(f"# O O\tO\n{WORDS}c _ _ PLACE\nd _ _ O\n")
+    assert (first_with_tag(path, "PLACE"), first_with_tag(path, "I-X"), first_with_tag(path, "O")) == (4, 3, 5)
+    assert conll_width(path) == 4
+
+
+def test_lines_of_spaces_and_tabs_end_a_sentence_and_are_told(tmp_path: pathlib.Path):
+    told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 2 such lines in the file"
+    assert read(tmp_path, f"{WORDS}\t\t\n{WORDS} \n") == ([SENTENCE, SENTENCE], [told])
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u3000", "\u2028", "\x85", "\f", " \u00a0\t"])
+def test_other_white_space_ends_no_sentence(tmp_path: pathlib.Path, blank: str):
+    with pytest.raises(UserError, match=r"line 3: the line holds only white space \(U\+.*\), neither a word nor the empty line"):
+        read(tmp_path, f"{WORDS}{blank}\n{WORDS}")
+    letter = blank.strip(" \t")
+    with pytest.raises(UserError, match=r"line 3: the word is empty; correct the line"):
+        read(tmp_path, f"{WORDS}{letter} _ _ O\n".replace(" ", "\t"))
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_line_ends_of_other_systems_are_line_ends(tmp_path: pathlib.Path, end: str):
+    assert read(tmp_path, f"{WORDS}\n{WORDS}".replace("\n", end)) == ([SENTENCE, SENTENCE], [])

@@ -1,0 +1,101 @@
+"""CoNLL-U: tagging and analysis read the same sentences, or name the same line."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from bert_jax.analysis.treebank import Treebank
+from bert_jax.errors import UserError
+from bert_jax.tasks.readers import conllu
+from bert_jax.tasks.readers.conllu import read_conllu
+
+
+def row(number: int | str, word: str, head: int | str = 0) -> str:
+    return f"{number}\t{word}\t_\tNOUN\tNN\t_\t{head}\tdep\t_\t_\n"
+
+
+GOOD = row(1, "the", 2) + row(2, "house")
+
+
+def both(tmp_path: pathlib.Path, text: str) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The words of all sentences by `Treebank`, which are those of `read_conllu`, and what both say."""
+    path = tmp_path / "x.conllu"
+    path.write_bytes(text.encode())
+    problems: list[str] = []
+    found = [sentence.words for sentence in Treebank(path, report=problems.append)]
+    assert problems == []
+    said: list[str] = []
+    assert [example.words for example in read_conllu(path, say=said.append)] == found
+    return found, [problem.removeprefix(f"{path}, ") for problem in said]
+
+
+@pytest.mark.parametrize(
+    ("faulty", "problem"),
+    [
+        (GOOD + GOOD, "line 3: the ID 1 follows 2; end the sentence before it with an empty line"),
+        (GOOD + "# text = b\n" + GOOD, "line 4: the ID 1 follows 2; end the sentence before it with an empty line"),
+        (row(1, "a") + row(3, "b"), "line 2: the ID 3 follows 1; number the words of a sentence from 1"),
+        (row(2, "a"), "line 1: the ID 2 follows 0; number the words of a sentence from 1"),
+        (row("9" * 5000, "a"), f"line 1: the ID {'9' * 17}... follows 0; number the words of a sentence from 1"),
+        (row("²", "a"), "line 1: the ID '²' is not one of CoNLL-U, such as 1, 1-2 or 8.1; correct the line"),
+        (row(1, "\u00a0"), "line 1: column 2, the word, is empty; correct the line"),
+        (f"{GOOD}\u00a0\n", "line 3: 1 column between TABs, not the 10 of CoNLL-U; correct the line"),
+        (row("1-2", "a"), "line 1: a sentence without a word"),
+    ],
+)
+def test_both_readers_name_the_same_line(tmp_path: pathlib.Path, faulty: str, problem: str):
+    path = tmp_path / "x.conllu"
+    path.write_text(f"{faulty}\n{GOOD}")
+    problems: list[str] = []
+    assert [sentence.words for sentence in Treebank(path, report=problems.append)] == [("the", "house")]
+    assert problems == [f"{path}, {problem}; the sentence is left out"]
+    with pytest.raises(UserError) as error:
+        read_conllu(path)
+    assert str(error.value) == f"{path}, {problem}"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_both_read_the_line_ends_of_other_systems(tmp_path: pathlib.Path, end: str):
+    text = f"\ufeff# newdoc\n{GOOD}\n\n# text = b\n{GOOD}".replace("\n", end)
+    assert both(tmp_path, text) == ([("the", "house")] * 2, [])
+
+
+def test_both_end_sentences_at_lines_of_spaces_or_tabs_and_say_so(tmp_path: pathlib.Path):
+    told = "line 3: holds only spaces or TABs and ends a sentence, as an empty line does; 1 such line in the file"
+    assert both(tmp_path, f"{GOOD}\t\t\n{GOOD}") == ([("the", "house")] * 2, [told])
+
+
+def test_an_empty_column_holds_nothing(tmp_path: pathlib.Path):
+    assert both(tmp_path, GOOD.replace("_", "")) == ([("the", "house")], [])
+
+
+@pytest.mark.parametrize("head", ["9" * 5000, "²", "+1", "-1", "1_0", "٣"])
+def test_a_head_that_is_no_word_is_named_by_the_analysis_and_tagging_does_not_read_it(tmp_path: pathlib.Path, head: str):
+    path = tmp_path / "x.conllu"
+    path.write_text(f"{row(1, 'a', head)}\n{GOOD}")
+    problems: list[str] = []
+    assert len(list(Treebank(path, report=problems.append))) == 1
+    shown = head if len(head) < 20 else f"{'9' * 17}..."
+    assert [problem.partition("line ")[2] for problem in problems] == [
+        f"1: the head {shown!r} is not a word of the sentence, from 1 to 1, or 0 for the root; the sentence is left out"
+    ]
+    assert len(read_conllu(path)) == 2
+
+
+def test_a_file_without_empty_lines_is_no_sentence_of_all_its_words(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(conllu, "MOST_WORDS", 3)
+    path = tmp_path / "x.conllu"
+    path.write_text("".join(row(i, "a", i - 1) for i in range(1, 5)))
+    with pytest.raises(UserError, match=r"line 1: a sentence of 4 words, more than 3; end each sentence with an empty line"):
+        read_conllu(path)
+    with pytest.raises(UserError, match="holds no sentence that can be read"):
+        list(Treebank(path, report=lambda problem: None))
+
+
+def test_heads_in_a_chain_take_time_in_proportion_to_their_number():
+    conllu.check_tree("", [i - 1 for i in range(100_000)])
+    conllu.check_tree("", [*range(1, 100_000), -1])
+    with pytest.raises(UserError, match=r"the heads of the words 1 -> 2 -> .* -> 10 -> \.\.\. -> 1 are a cycle, not a tree"):
+        conllu.check_tree("", [*range(1, 100_000), 0])

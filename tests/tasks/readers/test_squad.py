@@ -1,0 +1,143 @@
+"""Questions and answers as programs export them: in files of SQuAD, JSON lines and tables, all with one meaning."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pathlib
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.tasks.examples import QuestionExample
+from bert_jax.tasks.readers.own_data import OwnDataConfig, read_own_data
+from bert_jax.tasks.readers.squad import read_squad
+
+CONTEXT = "Ada ran to Bo"
+
+
+def squad(directory: pathlib.Path, *questions: dict[str, Any], context: str = CONTEXT) -> tuple[list[QuestionExample], list[str]]:
+    """The questions of a file of SQuAD, and what was said."""
+    entries = [{"question": "Who?", **question} for question in questions]
+    path = directory / "x.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": entries}]}]}))
+    said: list[str] = []
+    return read_squad(path, say=said.append), [text.removeprefix(f"{path}: ") for text in said]
+
+
+def own(directory: pathlib.Path, name: str, text: str, **settings: Any) -> list[QuestionExample]:
+    path = directory / name
+    path.write_text(text)
+    examples: Any = read_own_data(OwnDataConfig(train=str(path), **settings), "span", "train", say=lambda problem: None)
+    return examples
+
+
+def as_lines(question: dict[str, Any], context: str = CONTEXT) -> str:
+    return json.dumps({"question": "Who?", "context": context, **question}) + "\n"
+
+
+def as_table(question: dict[str, Any]) -> str:
+    file = io.StringIO()
+    csv.writer(file).writerows([["question", "context", *question], ["Who?", CONTEXT, *question.values()]])
+    return file.getvalue()
+
+
+# -------------------------------------------------------------------------------------------------------------- identifiers
+def test_a_number_is_an_id_and_a_question_without_one_has_its_number_in_the_file(tmp_path: pathlib.Path):
+    questions, said = squad(tmp_path, {"id": 401}, {"id": None}, {}, {"id": ""}, {"id": " "}, {"id": 7.0}, {"id": float("nan")})
+    assert [question.id for question in questions] == ["401", "1", "2", "3", "4", "7", "6"]
+    assert said == ["5 questions without an id, named by the number in the file, from 0"]
+    with pytest.raises(UserError, match=r"qas\[1\]: another question has the id '5' too"):
+        squad(tmp_path, {"id": 5}, {"id": "5"})
+
+
+@pytest.mark.parametrize("value", [True, 1.5, ["a"], {}])
+def test_what_is_no_id_is_named_with_its_place(tmp_path: pathlib.Path, value: Any):
+    with pytest.raises(UserError, match=r"x\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]\.id: .* is not a text or a whole number"):
+        squad(tmp_path, {"id": value})
+
+
+# -------------------------------------------------------------------------------------------------------------- offsets
+@pytest.mark.parametrize("start", [11, 11.0, "11", "11.0", None])
+def test_an_offset_may_be_a_float_or_a_text_in_every_format(tmp_path: pathlib.Path, start: Any):
+    wanted = [(("Bo", 11),)]
+    answer = {"text": "Bo", "answer_start": start}
+    assert [q.answers for q in squad(tmp_path, {"answers": [answer]})[0]] == wanted
+    assert [q.answers for q in squad(tmp_path, {"answers": {"text": ["Bo"], "answer_start": [start]}})[0]] == wanted
+    assert [q.answers for q in own(tmp_path, "x.jsonl", as_lines({"answers": [answer]}))] == wanted
+    if start is not None:
+        text = as_table({"answers": "Bo", "start": start})
+        assert [q.answers for q in own(tmp_path, "x.csv", text, answer_start="start")] == wanted
+
+
+@pytest.mark.parametrize("start", [11.5, True, "x", "1_1", "²", 10**30, float("inf"), [11], "9" * 5000])
+def test_what_is_no_offset_is_refused_in_every_format(tmp_path: pathlib.Path, start: Any):
+    answer = {"text": "Bo", "answer_start": start}
+    problem = r'answers.* has "Bo" at .*, not a text and its start'
+    with pytest.raises(UserError, match=problem):
+        squad(tmp_path, {"answers": [answer]})
+    with pytest.raises(UserError, match=f"x.jsonl, line 1: {problem}"):
+        own(tmp_path, "x.jsonl", as_lines({"answers": [answer]}))
+    with pytest.raises(UserError, match=f"x.csv, line 2: {problem}"):
+        own(tmp_path, "x.csv", as_table({"answers": "Bo", "start": start}), answer_start="start")
+
+
+def test_offsets_in_units_of_utf_16_or_in_bytes_are_understood(tmp_path: pathlib.Path):
+    context = "🎉🎉🎉🎉 Bo or Bo or Bo"
+    for encoding, size in (("utf-16-le", 2), ("utf-8", 1)):
+        start = len(context[:11].encode(encoding)) // size
+        questions, said = squad(tmp_path, {"answers": [{"text": "Bo", "answer_start": start}]}, context=context)
+        assert [q.answers for q in questions] == [(("Bo", 11),)]
+        assert len(said) == 2
+
+
+# -------------------------------------------------------------------------------------------------------------- white space
+@pytest.mark.parametrize("between", ["\n", "  ", "\u202f", "\u00a0", "\t\r\n "])
+def test_an_answer_that_differs_in_white_space_alone_is_that_part_of_the_context(tmp_path: pathlib.Path, between: str):
+    context = f"a b? No: x{between}y, then x{between}y."
+    for start, place in ((0, 9), (9, 9), (30, context.rindex("x"))):
+        answer = {"answers": [{"text": " x y ", "answer_start": start}]}
+        questions, said = squad(tmp_path, {**answer, "id": "q"}, context=context)
+        assert [q.answers for q in questions] == [((f"x{between}y", place),)]
+        assert said == []
+        assert [q.answers for q in own(tmp_path, "x.jsonl", as_lines(answer, context))] == [((f"x{between}y", place),)]
+
+
+def test_an_answer_with_other_words_is_counted_in_scores_only(tmp_path: pathlib.Path):
+    questions, said = squad(tmp_path, {"id": "q", "answers": [{"text": "Adaran", "answer_start": 0}]})
+    assert questions[0].answers == (("Adaran", None),)
+    assert said == ["1 answer not contained in the context, counted in scores only, first one of q"]
+
+
+# -------------------------------------------------------------------------------------------------------------- no answer
+@pytest.mark.parametrize("answers", [[], {"text": [], "answer_start": []}])
+def test_an_empty_list_of_answers_is_no_answer_in_every_format(tmp_path: pathlib.Path, answers: Any):
+    (question,), _ = squad(tmp_path, {"answers": answers})
+    (line,) = own(tmp_path, "x.jsonl", as_lines({"answers": answers}))
+    (cell,) = own(tmp_path, "x.csv", as_table({"answers": ""}))
+    assert [(q.answers, q.is_impossible) for q in (question, line, cell)] == [((), True)] * 3
+
+
+def test_answers_are_unknown_if_the_file_does_not_have_them_or_says_that_there_are_some(tmp_path: pathlib.Path):
+    questions, _ = squad(tmp_path, {}, {"answers": [], "is_impossible": False})
+    assert [(q.answers, q.is_impossible) for q in questions] == [((), False)] * 2
+
+
+# -------------------------------------------------------------------------------------------------------------- other formats
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (as_lines({"answers": ["Bo"]}) * 2, "its first line is an object of its own: name it .jsonl if each line is one"),
+        ("question,context\nWho?,Bo\n", "if it is a table, name it .csv or .tsv"),
+        ('{"data": [', "fetch it again"),
+    ],
+)
+def test_another_format_under_the_name_of_json_is_recognised(tmp_path: pathlib.Path, text: str, remedy: str):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_squad(path)
+    assert str(error.value).startswith(f"{path} is not JSON (")
+    assert str(error.value).endswith(f"); {remedy}")
