@@ -465,7 +465,7 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     """The sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
     ending = suffix(path)
     if ending == ".conllu":
-        return _placed(path, read_conllu(path, may_lack_tags=split == "test"))
+        return _placed(path, read_conllu(path, may_lack_tags=split == "test", say=say))
     if ending in (*JSON, *COLUMNAR, ".csv") or config.quotes or config.delimiter not in (None, "\t", "\\t", " "):
         return None
     if ending not in COLUMN_FILES and (ending not in DELIMITERS or not _has_word_lines(config, path)):
@@ -488,7 +488,7 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         )
     if tag is not None and width < 2:
         raise UserError(f"{path} has one column; each line needs a word and its tag, with a TAB or spaces between them")
-    found = read_conll(path, word=word, tag=tag)
+    found = read_conll(path, word=word, tag=tag, say=say)
     first = found[0]
     if first.words[0].lower() in _HEADER[0] and (first.labels is None or first.labels[0].lower() in _HEADER[1]):
         raise Place(path, 1).error(f"{first.words[0]!r} is the name of a column; remove the line from a file of words in columns")
