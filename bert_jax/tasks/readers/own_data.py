@@ -47,6 +47,7 @@ Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExampl
 SPLITS = ("train", "dev", "test")
 COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 """Suffixes of files with a word and its tag on each line."""
+_MOST_SHOWN = 5
 LARGEST = 1e6
 """The largest label of a regression, since squares have to be summed in float32; labels near 1 are learned best."""
 
@@ -79,7 +80,7 @@ class OwnDataConfig:
     choices: tuple[Name, ...] = ("choices",)  # one column with a list, or a column for each choice
     first_choice: Annotated[int, Interval(ge=0, le=1_000)] = 0  # the label of the first choice
     separator: Name | None = None  # between the items of a list in a cell; None: spaces, but not between choices
-    label_names: tuple[Name, ...] = ()  # by id; (): those of the file (Parquet, Arrow), or all labels in training, sorted
+    label_names: tuple[Name, ...] = ()  # by number; (): those of the file (Parquet, Arrow), or all in training, sorted
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.own")
@@ -161,13 +162,15 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
     for name in names:
         key = "".join(unicodedata.normalize("NFKC", name).casefold().split())
         alike.setdefault({"true": "1", "false": "0"}.get(key, key), []).append(name)
-    for group in alike.values():
-        if len(group) > 1:
-            listed = " and ".join(map(repr, group))
-            say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
+    groups = [group for group in alike.values() if len(group) > 1]
+    for group in groups[:_MOST_SHOWN]:
+        listed = " and ".join(map(repr, group[:_MOST_SHOWN]))
+        say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
     occurring = {label for example in train for label in _names(example)} if config.label_names else set(names)
     if train and (unused := [name for name in names if name not in occurring]):
-        say(f"WARNING: {config.train} has no example of {', '.join(unused)}, which label_names lists")
+        listed = ", ".join(unused[:_MOST_SHOWN])
+        more = f" and {len(unused) - _MOST_SHOWN:,} more" if len(unused) > _MOST_SHOWN else ""
+        say(f"WARNING: {config.train} has no example of {listed}{more}, which label_names lists")
 
 
 def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), say: Say = note) -> list[Example]:
@@ -203,7 +206,9 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
         say(f"WARNING: {given}: each of its {len(found):,} sentences has one word, so no word has a context")
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
-    return [example for _, example in (_by_id(given, found, known, say) if known else found)]
+    if config.label_names and known:
+        found = _by_number(given, found, known, say)
+    return [example for _, example in (_valid(found, known) if known else found)]
 
 
 def _numbered(example: Example, start: int) -> Example:
@@ -242,23 +247,30 @@ _COLUMNS = {
 """The settings that name the columns of each kind."""
 
 
-def _by_id(
-    path: pathlib.Path, found: Sequence[tuple[Place, Example]], known: Sequence[str], say: Say
-) -> Iterator[tuple[Place, Example]]:
-    """Examples whose labels are all `known`: as they are, or, if all of them are numbers of known labels, with their names."""
-    names = {name for _, example in found for name in _names(example)}
+def _by_number(
+    path: pathlib.Path, found: list[tuple[Place, Example]], known: Sequence[str], say: Say
+) -> list[tuple[Place, Example]]:
+    """The examples with the names of their labels, if all labels are numbers of `known` names; otherwise `found`."""
     numbers = {str(i): name for i, name in enumerate(known)}
-    if names and names <= numbers.keys() and not any(name.lstrip("-").isdecimal() for name in known):
-        say(f"{path}: its labels are numbers, read as {', '.join(f'{i}={name}' for i, name in numbers.items())}")
-        for place, example in found:
-            if isinstance(example, WordsExample) and example.labels is not None:
-                example = replace(example, labels=tuple(numbers[label] for label in example.labels))
-            elif isinstance(example, TextExample) and isinstance(example.label, str):
-                example = replace(example, label=numbers[example.label])
-            elif isinstance(example, TextExample) and isinstance(example.label, tuple):
-                example = replace(example, label=tuple(numbers[label] for label in example.label))
-            yield place, example
-        return
+    names = {name for _, example in found for name in _names(example)}
+    if not names or not names <= numbers.keys() or any(name.lstrip("-").isdecimal() for name in known):
+        return found
+
+    def named(example: Example) -> Example:
+        if isinstance(example, WordsExample) and example.labels is not None:
+            return replace(example, labels=tuple(numbers[label] for label in example.labels))
+        if isinstance(example, TextExample) and isinstance(example.label, str):
+            return replace(example, label=numbers[example.label])
+        if isinstance(example, TextExample) and isinstance(example.label, tuple):
+            return replace(example, label=tuple(numbers[label] for label in example.label))
+        return example
+
+    say(f"{path}: its labels are numbers, read as {', '.join(f'{i}={numbers[i]}' for i in sorted(names, key=int)[:20])}")
+    return [(place, named(example)) for place, example in found]
+
+
+def _valid(found: Iterable[tuple[Place, Example]], known: Sequence[str]) -> Iterator[tuple[Place, Example]]:
+    """The examples. Raises UserError for a label that is not `known`."""
     valid = frozenset(known)
     for place, example in found:
         if unknown := next((label for label in _names(example) if label not in valid), None):
@@ -352,7 +364,8 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
             raise row.place.error(f"{_vector_remedy(name, len(labels))}{named}")
     if fraction := next((label for label in labels if re.fullmatch(r"-?[0-9]+\.[0-9]+", label) and label not in names), None):
         raise row.place.error(f"{name} has the number {fraction}, no name of a label; list the labels that apply")
-    if repeated := next((label for label in labels if labels.count(label) > 1), None):
+    if len(set(labels)) < len(labels):
+        repeated = next(label for i, label in enumerate(labels) if label in labels[:i])
         raise row.place.error(f"{name} has {repeated!r} twice; give each label that applies once")
     return labels
 
@@ -363,7 +376,8 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
         if optional:
             return None
         flags = [name for name, value in row.values.items() if str(value).strip() in {*_FLAGS, "0.0", "1.0"}]
-        remedy = f"label_names=[{','.join(flags)}] reads the columns of 0 and 1" if flags else nearest(config.label, row.values)
+        listed = ",".join(flags[:_MOST_SHOWN]) + (",..." if len(flags) > _MOST_SHOWN else "")
+        remedy = f"label_names=[{listed}] reads the columns of 0 and 1" if flags else nearest(config.label, row.values)
         place = Place(row.place.path, 1) if row.has_cells else row.place
         raise place.error(f"no column {config.label!r} with a list of the labels that apply; {remedy}")
     labels = []

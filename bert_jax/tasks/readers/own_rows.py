@@ -50,6 +50,7 @@ MISSING = frozenset(
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 _SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?(?:\n|\Z)')
 _ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
+_END = re.compile(r"\s*\Z")
 _PYTHON_OBJECT = re.compile(r"(?:set|frozenset|array|tensor|Series|Index|dict_keys|dict_values)\(")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _FILL_IN = "fill it in, or remove the row"
@@ -105,9 +106,10 @@ class Row:
         """The value; of a text that is written as a list or an object, as JSON and Python write it, this list or object."""
         value = self.value(name)
         bare = value.strip() if isinstance(value, str) else ""
-        if bare[:1] == "[" and bare[1:].lstrip()[:1] != "{":
-            return self._written(name, bare) if bare[1:].lstrip()[:1] in ("'", '"') or bare == "[]" else value
-        if bare[:1] not in ("{", "["):
+        begins = bare[:1] + bare[1:2].strip() or bare[:1]
+        if begins in ("['", '["', "[]"):
+            return self._written(name, bare)
+        if begins not in ("{'", '{"', "[{", "{}"):
             return value
         with contextlib.suppress(ValueError):
             return parse_json(bare)
@@ -192,7 +194,7 @@ def _parse_list(inside: str) -> list[str | int | float | bool] | None:
     """
     items: list[str | int | float | bool] = []
     commas = place = 0
-    while inside[place:].strip():
+    while not _END.match(inside, place):
         found = _ITEM.match(inside, place)
         if not found:
             return None

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import pathlib
+import time
 from typing import Any
 
 import pyarrow
@@ -410,6 +411,21 @@ def test_numbers_are_read_as_those_of_the_named_labels_if_all_labels_are_numbers
     assert said == [f"{path}: its labels are numbers, read as 0=no, 1=yes"]
     with pytest.raises(UserError, match=r"line 2: the label '1' is not known; known: no, yes"):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,1", "b,2"), label_names=("no", "yes"))
+    train = put(tmp_path / "train.csv", "text,label", "a,no", "b,yes")
+    with pytest.raises(UserError, match=r"a\.csv, line 2: the label '1' is not known"):  # nobody said which label 1 is
+        load_own_data(OwnDataConfig(train=train, dev=str(tmp_path / "a.csv")), "sequence")
+
+
+def test_a_long_list_that_is_written_in_a_cell_is_read_in_linear_time(tmp_path: pathlib.Path):
+    def seconds(count: int) -> float:
+        words = json.dumps([f"w{i}" for i in range(count)])
+        path = put(tmp_path / "a.jsonl", {"words": words, "labels": ["O"] * count})
+        began = time.process_time()
+        assert len(labels_of(path, "token")[0][0]) == count
+        return time.process_time() - began
+
+    seconds(100)
+    assert seconds(160_000) < 12 * max(seconds(40_000), 0.02)
 
 
 def test_labels_that_are_spelt_alike_or_lack_examples_are_reported(tmp_path: pathlib.Path):
