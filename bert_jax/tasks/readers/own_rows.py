@@ -352,8 +352,9 @@ def _json_rows(path: pathlib.Path, text: str) -> Iterator[tuple[Place, JsonObjec
     if text.lstrip()[:1] == "[":
         listed = _parsed(text)
         if isinstance(listed, list) and any(isinstance(item, dict) for item in listed):
+            has_escapes = "\\u" in text
             for i, item in enumerate(listed, 1):
-                yield _checked(Place(path, i, "item"), item, "\\u" in text)
+                yield _checked(Place(path, i, "item"), item, has_escapes)
             return
     for i, line in enumerate(split_lines(text), 1):
         if line.strip():
