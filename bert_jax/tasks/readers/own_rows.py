@@ -23,36 +23,16 @@ DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 """The delimiter of a table's columns by the suffix of its file."""
 JSON = (".jsonl", ".ndjson", ".json")
 """The suffixes of JSON, one object a line or one list of objects."""
-MISSING = frozenset(
-    [
-        "#N/A",
-        "#N/A N/A",
-        "#NA",
-        "-1.#IND",
-        "-1.#QNAN",
-        "-NaN",
-        "-nan",
-        "1.#IND",
-        "1.#QNAN",
-        "<NA>",
-        "N/A",
-        "NA",
-        "NULL",
-        "NaN",
-        "None",
-        "n/a",
-        "nan",
-        "null",
-        "NaT",
-    ]
-)
+MISSING = frozenset((
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL", "NaN",
+    "NaT", "None", "n/a", "nan", "null",
+))  # fmt: skip
 """The texts that pandas reads as a missing value, and so may have written for one."""
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 _SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?(?:\n|\Z)')
 _ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
 _END = re.compile(r"\s*\Z")
-_PYTHON_OBJECT = re.compile(r"(?:set|frozenset|array|tensor|Series|Index|dict_keys|dict_values)\(")
-_BRACKETS = {"[": "]", "(": ")", "{": "}"}
+_PYTHON_OBJECT = re.compile(r"(?:set|frozenset|array|tensor|Series|Index|dict_keys|dict_values)\([\[{)].*", re.DOTALL)
 _FILL_IN = "fill it in, or remove the row"
 
 
@@ -106,9 +86,9 @@ class Row:
         """The value; of a text that is written as a list or an object, as JSON and Python write it, this list or object."""
         value = self.value(name)
         bare = value.strip() if isinstance(value, str) else ""
-        begins = bare[:1] + bare[1:2].strip() or bare[:1]
+        begins = bare[:2]
         if begins in ("['", '["', "[]"):
-            return self._written(name, bare)
+            return self._written(name, bare, strict=True)
         if begins not in ("{'", '{"', "[{", "{}"):
             return value
         with contextlib.suppress(ValueError):
@@ -121,13 +101,13 @@ class Row:
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
         """The value as a list of the names of labels; None if it is optional and missing."""
-        items = self._items(name, optional=optional, remedy="fill it in, or remove it")
+        items = self._items(name, optional=optional, remedy="fill it in, or remove it", strict=True)
         return None if items is None else tuple(self._label(name, name_of(item), known) for item in items)
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
         """The value as a list of texts; None if it is optional and missing."""
         remedy = 'put a sign that can be seen in its place, such as "_", or remove it (a word with its label)'
-        items = self._items(name, optional=optional, remedy=remedy)
+        items = self._items(name, optional=optional, remedy=remedy, strict=False)
         return None if items is None else tuple(item if isinstance(item, str) else json.dumps(item) for item in items)
 
     def _label(self, name: str, label: str, known: Container[str]) -> str:
@@ -142,7 +122,7 @@ class Row:
             raise self.place.error(_quotes_remedy(label))
         return label
 
-    def _items(self, name: str, *, optional: bool, remedy: str) -> list[str | int | float | bool] | None:
+    def _items(self, name: str, *, optional: bool, remedy: str, strict: bool) -> list[str | int | float | bool] | None:
         """The items of a list: of a value that is one, of one that is written in a text as JSON or Python writes it, or of a cell
         with a separator between them."""
         value = self.value(name, optional=optional)
@@ -150,7 +130,7 @@ class Row:
             return None
         listed = value
         if isinstance(value, str):
-            listed = self._written(name, value)
+            listed = self._written(name, value, strict=strict)
             if listed is None and self.has_cells:
                 listed = value.split(self.separator or " ")
                 if (self.separator or " ") == " " or not value.strip():
@@ -168,22 +148,27 @@ class Row:
                 raise self.place.error(f"item {i} of {len(listed)} in {name} is {what}; {remedy}")
         return list(listed)
 
-    def _written(self, name: str, text: str) -> list[str | int | float | bool] | None:
-        """The items of a list that is written in a text as JSON, Python or numpy writes it; None for another text."""
+    def _written(self, name: str, text: str, *, strict: bool) -> list[str | int | float | bool] | None:
+        """The items of a list that is written in a text as JSON, Python or numpy writes it; None for another text.
+
+        A text between square brackets that is no such list is refused if it is `strict`, or has quotes, commas or brackets as a
+        list has them. Otherwise it is words, such as "[laughter]".
+        """
         bare = text.strip()
-        closing = _BRACKETS.get(bare[:1], "")
-        begins = bool(closing) and bare[1:].lstrip()[:1] in ("'", '"')  # ['a'
-        if _PYTHON_OBJECT.match(bare) or (begins and not bare.endswith(closing)):
+        if bare[:2] in ("('", '("', "{'", '{"') and bare[-1] in ")}":  # a tuple or a set, or words
+            items = _parse_list(bare[1:-1])
+            if items is not None and (len(items) < 2 or "," in bare):
+                return items
+        inside = bare[1:-1] if bare[:1] == "[" and bare.endswith("]") and bare != "[" else None
+        if not strict and inside is not None and inside[:1] == inside[-1:] == " " and not set("'\"") & set(inside):
+            return None  # brackets that are words
+        items = None if inside is None else _parse_list(inside)
+        if items is not None:
+            return items
+        is_list = bare[:2] in ("['", '["', "[[", "[{") or _PYTHON_OBJECT.fullmatch(bare)
+        if is_list or (inside is not None and (strict or ("," in inside and not set("[]") & set(inside)))):
             raise self.place.error(f'{name} is {short(text)}, not a list that can be read; write it as ["a", "b"]')
-        if not begins and (bare[:1] != "[" or not bare.endswith("]")):
-            return None
-        parts = bare.split()
-        if not begins and parts[0] == "[" and parts[-1] == "]" and len(parts) > 2:
-            return None  # brackets that are words of a sentence
-        items = _parse_list(bare[1:-1])
-        if items is None:
-            raise self.place.error(f'{name} is {short(text)}, not a list that can be read; write it as ["a", "b"]')
-        return items
+        return None
 
 
 def _parse_list(inside: str) -> list[str | int | float | bool] | None:

@@ -298,7 +298,8 @@ def test_rows_with_empty_lines_between_them_stay_sentences(tmp_path: pathlib.Pat
         ("('a', 'b')", "('X', 'O',)", (("a", "b"), ("X", "O"))),
         ('["it", "\'s"]', "[1, 0]", (("it", "'s"), ("1", "0"))),
         ("['it\\'s', \"b\"]", "[1. 0.]", (("it's", "b"), ("1", "0"))),
-        ("[ a ]", "O X O", (("[", "a", "]"), ("O", "X", "O"))),  # brackets that are words
+        ("['a', 'b',]", "('X', 'O')", (("a", "b"), ("X", "O"))),
+        ("[\n  'a',\n  'b'\n]", "[true, false]", (("a", "b"), ("true", "false"))),
     ],
 )
 def test_a_list_that_is_written_in_a_cell_is_read_as_it_was_meant(tmp_path: pathlib.Path, words: str, labels: str, wanted: Any):
@@ -334,6 +335,36 @@ def test_a_list_is_no_class(tmp_path: pathlib.Path, label: str):
         labels_of(put(tmp_path / "a.csv", "text,label", "a,[x]", f"b,{label}"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[ a , b ]",
+        "[laughter]",
+        "[1] a [2]",
+        "[CLS] a, b [SEP]",
+        '( " a " ) b',
+        '("Go," he said)',
+        '("a" b)',
+        "{a}",
+        "array( [ 1 ] )",
+    ],
+)
+def test_brackets_may_be_words(tmp_path: pathlib.Path, words: str):
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["words", "labels"], [words, "O " * len(words.split())]])
+    assert labels_of(str(path), "token") == [(tuple(words.split()), ("O",) * len(words.split()))]
+
+
+@pytest.mark.parametrize("words", ["[a, b]", "['a', 'b'", "['a' 'b' ... 'c']", "[['a'], ['b']]", "array(['a', 'b'])", "set()"])
+def test_a_list_that_cannot_be_read_is_refused(tmp_path: pathlib.Path, words: str):
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["words", "labels"], [words, "O " * len(words.split())]])
+    with pytest.raises(UserError, match=r"line 2: words is .*, not a list that can be read; write it as"):
+        labels_of(str(path), "token")
+
+
 def test_choices_may_be_a_list_that_is_written_in_a_cell(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "prompt,choices,label", "p,\"['x y', 'z']\",1.0")
     assert load_own_data(OwnDataConfig(train=path), "choice").train == [ChoiceExample("0", "p", ("x y", "z"), 1)]
@@ -366,6 +397,7 @@ def test_several_labels_are_names_numbers_or_zeros_and_ones(tmp_path: pathlib.Pa
         (['a,"[0, 1]"', 'b,"[1, 0]"'], r"a\.csv: each label is a list of 0 and 1, a number for each of 2 labels; name them"),
         (["a,\"['x', 'x']\""], "line 2: label has 'x' twice"),
         (["a,\"['x', 'y'\""], "line 2: label is .*, not a list that can be read"),
+        (["a,[x]"], "line 2: label is .*, not a list that can be read"),
         (["a,set()"], "line 2: label is .*, not a list that can be read"),
         (["a,\"['x' 'y' ... 'z']\""], "line 2: label is .*, not a list that can be read"),
         (['a,"[0.2, 0.9]"'], "line 2: label has the number 0.2, no name of a label"),
