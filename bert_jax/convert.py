@@ -101,7 +101,7 @@ def _parser() -> FlagParser:
     parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="the variant for the original's gelu (default: gelu)")
     parts = parser.add_argument_group("parts", ", ".join(PARTS))
     parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these with random weights")
-    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these out")
+    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these or tensors (name, x.*) out")
     parts.add_argument("--labels", type=_list, metavar="A,B,C", help="labels of a sequence or token head, by id")
     parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="problem of a sequence head (default: classification)")
     parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="seed of random weights (default: 0)")

@@ -28,6 +28,7 @@ from bert_jax.interop.huggingface import (
     check_parts,
     export_model,
     import_model,
+    labels_needed,
     with_new_parts,
     without_parts,
 )
@@ -79,11 +80,12 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     if not _is_tf1(pathlib.Path(path)):
         if flags.activation:
             raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
-        model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase)
+        labels = None if new.head else flags.labels  # for the model's own head
+        model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase, labels=labels)
         carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
         notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
-    check_parts(flags.new, ())  # --drop may also name tensors of the checkpoint
+    check_parts(flags.new)
     dropped = {*flags.drop, *flags.new}
     model = _read_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)
     return with_new_parts(model, new) if flags.new else model
@@ -273,10 +275,7 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
         raise UserError("--labels and --problem need a task head, which the model lacks; --new=sequence_head adds one")
     labels = flags.labels or model.head.labels
     if len(labels) != model.head.num_outputs:
-        raise UserError(
-            f"{counted(len(labels), 'label')} for the {model.head.num_outputs} outputs of the {model.head.part}; give "
-            f"{model.head.num_outputs}"
-        )
+        raise UserError(labels_needed(len(labels), model.head.part, model.head.num_outputs))
     head = dataclasses.replace(model.head, labels=tuple(labels), problem=flags.problem or model.head.problem)
     return dataclasses.replace(model, head=head)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import pathlib
+import shlex
 
 from bert_jax.corpus.files import read_json
 from bert_jax.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
@@ -69,7 +70,12 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
     others = [path / file for file in NOT_READ if (path / file).exists()]
     if others and not weights_file(path):
         raise UserError(f"{others[0]} is not read; save the weights as {WEIGHTS} (save_pretrained of transformers does)")
-    if (path / "bert_config.json").is_file():
+    if (path / "bert_config.json").is_file() and (weights := weights_file(path)):
+        raise UserError(
+            f"{path} has {weights.name}, but no {CONFIG}; if bert_config.json describes it, copy that: "
+            f"cp {shlex.quote(str(path / 'bert_config.json'))} {shlex.quote(str(path / CONFIG))}"
+        )
+    if any(path.glob("*.index")):
         raise UserError(f"{path} is a TensorFlow checkpoint; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
     absent = [file for file, there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, weights_file(path))) if not there]
     raise UserError(f"{path} is not a model directory: {' and '.join(absent)} missing; name one that holds them, or a workdir")

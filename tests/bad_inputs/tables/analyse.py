@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import not_finite
+from tests.bad_inputs.damage import extra_tensors, not_finite
 
 HEADS, ATTENTION = "heads 'the house'", "attention 'the house'"
 
@@ -31,6 +31,13 @@ CASES = [
     ),
     Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 is not there: the model has layers 1 to 1 of heads"),
     # --------------------------------------------------------------------------------------------------------- what it reads
+    Case(
+        "a model with tensors of another class",
+        f"{HEADS} --model=model",
+        "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out",
+        copies={"model": "model"},
+        spoil=extra_tensors("model", "mine.bias", "mine.weight"),
+    ),
     Case("three texts", "attention a b c", "there are several texts, and a page shows one; give one, or two arguments as a pair"),
     Case("no text", "attention --input=in.txt", "there is no text; give one, or two as a pair", files={"in.txt": "\n"}),
     Case("a text without a token", "attention '\u200b'", "holds no token; give text"),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from tests.bad_inputs.case import Case, Spoil, Table
-from tests.bad_inputs.damage import cut, flip, keys, remove, turned_round
+from tests.bad_inputs.damage import cut, extra_tensors, flip, keys, remove, turned_round
 
 CLASSIFY = "classify --model=$classifier"
 RESOLVE = "resolve --model=$resolver"
@@ -174,6 +174,16 @@ CASES = [
         "one token type in place of two",
         "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
         spoil=keys("model/config.json", type_vocab_size=1),
+    ),
+    *(
+        Case(
+            f"a model with tensors of another class for {verb}",
+            f"{verb} --model=model x",
+            "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out",
+            copies={"model": "model"},
+            spoil=(extra_tensors("model", "mine.bias", "mine.weight"), keys("model/config.json", architectures=["MyBert"])),
+        )
+        for verb in ("embed", "score")
     ),
     Case(
         "ids of labels that do not count",
