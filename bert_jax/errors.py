@@ -51,14 +51,14 @@ def nearest_path(path: str | os.PathLike[str]) -> str | None:
     `path` exists or the first missing part resembles nothing."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
-        if not (found / part).exists():
-            try:
+        try:
+            if not (found / part).exists():
                 close = difflib.get_close_matches(part, [path.name for path in found.iterdir()], cutoff=0.6)
-            except OSError:
-                break
-            if not close:
-                break
-            part, corrected = close[0], True
+                if not close:
+                    break
+                part, corrected = close[0], True
+        except OSError:  # a directory that may not be read, or a name that is too long
+            break
         found /= part
     return str(found) if corrected else None
 

@@ -29,18 +29,25 @@ _WORDS = {
     "test": ("test", "testing", "eval", "evaluation"),
 }
 """The words by which files and folders name a split, the likeliest first."""
+_SHARD = re.compile(r"(.*?)\d+-of-(\d+)(.*)")
 _ROWS = 1024  # in a batch
 
 
 def files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
     """The data files that a path stands for: the file itself, the files that match a pattern, or a directory's files of `split`,
     which is "train", "dev" or "test". Raises UserError if there are none."""
-    if path.is_dir():
-        return _files_in(path, split)
-    if path.exists() or not any(sign in str(path) for sign in "*?["):
+    found: list[pathlib.Path] = []
+    try:
+        if path.is_dir():
+            return _files_in(path, split)
+        if path.exists() or not any(sign in str(path) for sign in "*?["):
+            return [path]
+        above = pathlib.Path(path.anchor)
+        found = sorted(file for file in above.glob(str(path.relative_to(above))) if file.is_file() and file.name[0] != ".")
+    except OSError:  # too long, or in a directory that may not be read: whoever opens the file says so
         return [path]
-    above = pathlib.Path(path.anchor)
-    found = sorted(file for file in above.glob(str(path.relative_to(above))) if file.is_file() and file.name[0] != ".")
+    except ValueError as error:
+        raise UserError(f"{path} is not a pattern of file names ({error}); correct it") from error
     if not found:
         raise UserError(f"{path} matches no file; correct the pattern")
     return found
@@ -60,6 +67,7 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         file: _split_words(file.relative_to(directory))
         for file in sorted(directory.rglob("*"))
         if file.suffix in COLUMNAR and not any(part[0] in "._" for part in file.relative_to(directory).parts)
+        if not file.name.startswith(("cache-", "tmp", "indices"))  # what `datasets` leaves beside its data
     }
     if not named:
         raise UserError(f"{directory} is a directory without Parquet or Arrow files; give the file of the {split} split")
@@ -72,6 +80,13 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
     sets = sorted({_set_of(file.relative_to(directory)) for file in found})
     if len(sets) > 1:
         raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one of them")
+    for file in found:
+        if shard := _SHARD.fullmatch(file.name):
+            beginning, number, end = shard.groups()
+            names = [f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(int(number[:9]))]
+            if missing := [name for name in names if not any(other.name.startswith(name) for other in found)]:
+                raise UserError(f"{directory} lacks {missing[0]}{end}, a part of its {split} split; fetch it")
+            break
     return found
 
 

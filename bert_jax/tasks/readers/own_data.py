@@ -318,7 +318,14 @@ def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Answe
 
 
 def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:
+    value = row.values.get(config.label)
+    if isinstance(value, list) or (isinstance(value, str) and _LIST.fullmatch(value.strip())):
+        raise row.place.error(f"{config.label} is {short(value)}, a list; set problem=multi_label, or give one label a row")
     return row.label(config.label, optional=optional, known=config.label_names)
+
+
+_LIST = re.compile(r"""[\[({]\s*['"].*|\[[-0-9., \n]+\]""", re.DOTALL)
+"""A list of names or numbers that is written in a text."""
 
 
 def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
@@ -523,6 +530,8 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
     if config.answers not in row.values and optional:
         return QuestionExample(name, question, context)
     given = row.value(config.answers) if given != "" else []
+    if isinstance(given, str) and given.strip() not in context:
+        given = row.written(config.answers)
     beside = row.value(config.answer_start) if config.answer_start and given != [] else None
     try:
         answers = listed_answers(given, beside)

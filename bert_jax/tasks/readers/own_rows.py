@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 import pathlib
@@ -14,7 +15,7 @@ from typing import Any
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import bare_name
+from bert_jax.storage.formats import UNREADABLE, bare_name, open_packed
 from bert_jax.tasks.readers.columnar import COLUMNAR, read_columnar
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, is_utf8, note, read_table, read_text, split_lines
 
@@ -47,7 +48,7 @@ MISSING = frozenset(
 )
 """The texts that pandas reads as a missing value, and so may have written for one."""
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
-_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?')
+_SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?(?:\n|\Z)')
 _ITEM = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\](){}]+)\s*(,?)""", re.DOTALL)
 _PYTHON_OBJECT = re.compile(r"(?:set|frozenset|array|tensor|Series|Index|dict_keys|dict_values)\(")
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
@@ -99,6 +100,22 @@ class Row:
         """The value as the name of a label. A text that stands for a missing value is a label only if it is `known`."""
         found = self.name(name, optional=optional)
         return found if found is None else self._label(name, found, known)
+
+    def written(self, name: str) -> Any:
+        """The value; of a text that is written as a list or an object, as JSON and Python write it, this list or object."""
+        value = self.value(name)
+        bare = value.strip() if isinstance(value, str) else ""
+        if bare[:1] == "[" and bare[1:].lstrip()[:1] != "{":
+            return self._written(name, bare) if bare[1:].lstrip()[:1] in ("'", '"') or bare == "[]" else value
+        if bare[:1] not in ("{", "["):
+            return value
+        with contextlib.suppress(ValueError):
+            return parse_json(bare)
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return ast.literal_eval(bare)
+        raise self.place.error(
+            f'{name} is {short(value)}, no object that can be read; write it as {{"text": ["a"]}}, or as JSON lines'
+        )
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
         """The value as a list of the names of labels; None if it is optional and missing."""
@@ -274,10 +291,7 @@ def _table_rows(
     path: pathlib.Path, delimiter: str, *, quotes: bool | None, columns: Sequence[str], separator: str | None, say: Say
 ) -> Iterator[Row]:
     """The rows of a table. A first line `sep=;`, which Excel writes and reads, names the delimiter."""
-    first, _, rest = read_text(path).partition("\n")
-    stated = _SEPARATOR_LINE.fullmatch(first.rstrip("\r"))
-    if stated and not rest.strip():
-        return
+    stated = _SEPARATOR_LINE.match(_beginning(path))
     unsure, quotes = quotes is None and suffix(path) != ".csv", suffix(path) == ".csv" if quotes is None else quotes
     delimiter = stated[1] if stated else delimiter
     lines = {"skip": 1 if stated else 0}
@@ -304,6 +318,13 @@ def _table_rows(
     if kept:
         place, cell = kept[0]
         say(f"WARNING: {place.error(_quotes_remedy(cell))} ({counted(len(kept), 'such cell')})")
+
+
+def _beginning(path: pathlib.Path) -> str:
+    """The first characters of a file; of one that cannot be read "", since its reader says why."""
+    with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
+        return file.read(16).decode(errors="replace")
+    return ""
 
 
 def _other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:

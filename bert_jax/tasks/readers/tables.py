@@ -161,7 +161,10 @@ def read_table(
     empty name. Raises UserError for a file that cannot be read, and for two columns with the same name."""
     rows = read_rows(path, delimiter, quotes=quotes, skip=skip)
     if not columns:
-        place, columns = next(rows)
+        first = next(rows, None)
+        if first is None:
+            raise UserError(f"{path} has no rows; give a file with one example a row")
+        place, columns = first
         if repeated := [name for name in columns if name and columns.count(name) > 1]:
             raise place.error(f"two columns are named {repeated[0]!r}; the first line must name each column once")
     return Table(path, tuple(columns), rows, skipped)

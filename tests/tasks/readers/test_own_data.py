@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import functools
 import gzip
 import json
@@ -260,6 +261,32 @@ def test_a_list_that_is_written_in_a_cell_is_read_as_it_was_meant(tmp_path: path
     assert labels_of(path, "token") == [wanted]
     path = put(tmp_path / "a.jsonl", {"words": words, "labels": labels}) if words[1] != " " else path
     assert labels_of(path, "token") == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("answers", "wanted"),
+    [
+        ("{'text': ['b'], 'answer_start': [2]}", (("b", 2),)),
+        ('{"text": ["b"], "answer_start": [2]}', (("b", 2),)),
+        ("[{'text': 'b', 'answer_start': 2.0}]", (("b", 2),)),
+        ("['b', 'a']", (("b", 2), ("a", 0))),
+        ("[]", ()),
+        ("[1]", (("[1]", 4),)),  # a text of the context
+    ],
+)
+def test_answers_may_be_written_in_a_cell(tmp_path: pathlib.Path, answers: str, wanted: Any):
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["question", "context", "answers"], ["q", "a b [1]", answers]])
+    (example,) = load_own_data(OwnDataConfig(train=str(path)), "span").train
+    assert isinstance(example, QuestionExample)
+    assert example.answers == wanted
+
+
+@pytest.mark.parametrize("label", ["\"['x']\"", '"[1, 0, 0]"'])
+def test_a_list_is_no_class(tmp_path: pathlib.Path, label: str):
+    with pytest.raises(UserError, match=r"line 3: label is .*, a list; set problem=multi_label, or give one label a row"):
+        labels_of(put(tmp_path / "a.csv", "text,label", "a,[x]", f"b,{label}"))
 
 
 def test_choices_may_be_a_list_that_is_written_in_a_cell(tmp_path: pathlib.Path):
