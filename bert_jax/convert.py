@@ -27,7 +27,9 @@ from annotated_types import Interval
 
 from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.ranges import COUNT, SEED, InRange
+from bert_jax.interface.words import cut
 from bert_jax.interop.conversion import changed, check_flags, model_lines, part_lines, read_all, written
 from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import DTYPES, PARTS, export_model
@@ -129,6 +131,7 @@ def _list(text: str) -> list[str]:
 
 
 def _layers(text: str) -> list[int]:
-    if not all(name.isdecimal() for name in _list(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers such as 0,2,4")
-    return [int(name) for name in _list(text)]
+    numbers = [whole_number(name) for name in _list(text)]
+    if None in numbers:
+        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not a list of layers such as 0,2,4")
+    return [number for number in numbers if number is not None]

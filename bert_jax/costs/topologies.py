@@ -81,9 +81,9 @@ class Topology:
 def parse_topology(text: str, slices: int | None = None) -> Topology:
     """Parses `[Nx]GENERATION:AxB[xC]`; `slices` may replace the prefix. Raises UserError naming the nearest slice and those that
     exist."""
-    match = re.fullmatch(r"(?:(\d+)x)?([a-z0-9]+):(\d+(?:x\d+)*)", text.strip().lower())
+    match = re.fullmatch(r"(?:([0-9]{1,6})x)?([a-z0-9]+):([0-9]{1,6}(?:x[0-9]{1,6})*)", text.strip().lower())
     if not match:
-        count = re.fullmatch(r"(?:\d+x)?([a-z0-9]+)-(\d+)", text.strip().lower())
+        count = re.fullmatch(r"(?:[0-9]+x)?([a-z0-9]+)-([0-9]{1,9})", text.strip().lower())
         if count and (name := _chip_name(count[1])):
             chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # for v4 and v5p the number counts cores
             raise UserError(f"--topology={text} gives a number, not a shape; {_nearest(name, chips)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 PLURALS = {"batch": "batches", "entry": "entries", "pass": "passes", "process": "processes", "vocabulary": "vocabularies"}
 """Nouns passed to `counted` whose plural is not noun + s."""
 
@@ -14,6 +16,14 @@ def counted(number: int, noun: str) -> str:
 def cut(text: str, most: int = 60) -> str:
     """A text for an error message, with "..." for what is beyond `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def shown(value: object) -> str:
+    """A value as `repr` writes it, for an error message; also an integer of more digits than Python writes."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"a number of more than {sys.get_int_max_str_digits():,} digits"
 
 
 def byte_unit(size: float) -> tuple[float, str]:

@@ -16,6 +16,7 @@ from bert_jax import __version__
 from bert_jax.corpus.files import read_object
 from bert_jax.corpus.tokenizer import CONFIG_FILE, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
@@ -78,9 +79,9 @@ def read_vectors(path: pathlib.Path) -> tuple[list[str], Float32[np.ndarray, "V 
     """(the words of a file in word2vec's text format, their vectors). Raises UserError naming the line that is wrong."""
     with path.open(encoding="utf-8") as file:
         header = file.readline().split()
-        if len(header) != 2 or not all(number.isdecimal() for number in header) or "0" in header:
+        count, width = (whole_number(number, 1) for number in header) if len(header) == 2 else (None, None)
+        if count is None or width is None:
             raise UserError(f"{path}: line 1 must be the number of words and the width, as in 8192 300; export the file again")
-        count, width = (int(number) for number in header)
         words, rows = [], []
         for number, line in enumerate(file, 2):
             word, *values = line.rstrip("\n").rstrip(" ").split(" ")

@@ -27,7 +27,8 @@ from jax.experimental import multihost_utils
 
 from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError
-from bert_jax.interface.words import counted
+from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.words import counted, cut
 from bert_jax.runtime.code_version import code_digest, git_commit
 from bert_jax.runtime.messages import receive, send
 from bert_jax.runtime.slices import PORT, slice_variables
@@ -62,7 +63,7 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
         if coordinator is None or count is None or index is None:
             raise UserError(f"{', '.join(missing)} missing: --coordinator=HOST:PORT --processes=N --process=I go together")
         host, _, port = coordinator.rpartition(":")
-        if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        if not host or whole_number(port, 1, 65_535) is None:
             raise UserError(
                 f"--coordinator={coordinator} must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "
                 f"--coordinator={host or 'localhost'}:{PORT} is one"
@@ -329,11 +330,11 @@ def require_shared_directory(directory: Place) -> None:
 def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
     """The workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single worker."""
     workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
-    slices = int(slice_.get("MEGASCALE_NUM_SLICES") or 1)
+    slices = _number_of(slice_, "MEGASCALE_NUM_SLICES", 1, 10_000, 1)
     count = len(workers) * slices
     if count == 1:
         return None
-    here = int(slice_.get("MEGASCALE_SLICE_ID") or 0)
+    here = _number_of(slice_, "MEGASCALE_SLICE_ID", 0, slices - 1, 0)
     first = (slice_.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0]).split(":")[0]
     names = tuple(
         f"worker {i}" + (f" ({workers[i % len(workers)]})" if i // len(workers) == here else f" (slice {i // len(workers)})")
@@ -346,4 +347,14 @@ def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
     everywhere = shlex.quote(f"cd {shlex.quote(str(where))} && {command}")
     group = f"tpu-vm ssh {name}" if slices == 1 else f"queued-resources ssh {name.rpartition('-')[0] or name} --node=all"
     remedy = f"gcloud compute tpus {group} --zone={zone} --worker=all --command={everywhere}"
-    return Hosts(f"{first}:{PORT}", count, int(slice_.get("TPU_WORKER_ID") or 0) + here * len(workers), names, remedy)
+    worker = _number_of(slice_, "TPU_WORKER_ID", 0, len(workers) - 1, 0)
+    return Hosts(f"{first}:{PORT}", count, worker + here * len(workers), names, remedy)
+
+
+def _number_of(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    """The number in the description of a slice, or the default without one. Raises UserError for another text."""
+    text = slice_.get(name) or str(default)
+    number = whole_number(text, low, high)
+    if number is None:
+        raise UserError(f"{name}={cut(text)} is not a whole number from {low} to {high}; correct the variable, or unset it")
+    return number

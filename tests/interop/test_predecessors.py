@@ -118,6 +118,8 @@ def test_words_that_would_not_come_back_are_not_written(vocabulary, tmp_path, ch
     ("damage", "says"),
     [
         (lambda lines: ["words 16", *lines[1:]], "line 1 must be the number of words and the width"),
+        (lambda lines: [f"{'9' * 5000} 16", *lines[1:]], "line 1 must be the number of words and the width"),
+        (lambda lines: ["² 16", *lines[1:]], "line 1 must be the number of words and the width"),
         (lambda lines: [f"{lines[0]} 1", *lines[1:]], "line 1 must be the number of words and the width"),
         (lambda lines: ["0 16"], "line 1 must be the number of words and the width"),
         (lambda lines: [*lines[:3], lines[3] + " 1.0", *lines[4:]], "line 4 must be a word and 16 finite numbers"),

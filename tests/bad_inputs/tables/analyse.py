@@ -25,6 +25,11 @@ CASES = [
     Case("a format that is none", f"{ATTENTION} --format=svg", "--format=svg is unknown: known: html, png"),
     Case("a head without a layer", f"{ATTENTION} --head=7", "--head=7 is not the name of a head: LAYER-HEAD, such as 1-2"),
     Case(
+        "a head of more digits than Python reads",
+        f"{ATTENTION} --head=1-{'9' * 5000}",
+        f"--head=1-{'9' * 55}... is not there: the model has layers 1 to 1 of heads 1 to 2",
+    ),
+    Case(
         "a layer out of range",
         f"{ATTENTION} --head=2-1",
         "--head=2-1 is not there: the model has layers 1 to 1 of heads 1 to 2; did you mean '1-1'?",

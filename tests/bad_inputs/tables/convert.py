@@ -74,6 +74,16 @@ CASES = [
         "--layers and --keep-layers are both given; give one of them",
     ),
     Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep: the model has 1 layer, from 0 to 0"),
+    Case(
+        "a layer that is a digit of another kind",
+        "--keep-layers=0,²",
+        "argument --keep-layers: '0,²' is not a list of layers such as 0,2,4",
+    ),
+    Case(
+        "a layer of more digits than Python reads",
+        f"--keep-layers={'9' * 5000}",
+        f"argument --keep-layers: '{'9' * 57}...' is not a list of layers such as 0,2,4",
+    ),
     Case("layers that are no numbers", "--keep-layers=a", "argument --keep-layers: 'a' is not a list of layers such as 0,2,4"),
     Case(
         "new positions that are not asked for",

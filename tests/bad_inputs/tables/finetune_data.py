@@ -447,7 +447,7 @@ CASES = [
     Case(
         "JSON lines with the name of SQuAD",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (Extra data: ... its first line is an object of its own: name it .jsonl if each line",
+        "data/train-v1.1.json is not JSON (Extra data: ... its first line is an object of its own: name it .jsonl if each",
         files={"data/train-v1.1.json": '{"question": "who"}\n' * 2, "data/dev-v1.1.json": "[]"},
     ),
     Case(
@@ -460,7 +460,7 @@ CASES = [
     Case(
         "an offset that is no whole number",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has ... at 0.5, not a text and its start; a question",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has ... at 0.5, not a text and its start",
         copies={"data": "squad1"},
         spoil=replace("data/train-v1.1.json", '"answer_start": ', '"answer_start": 0.5, "old": '),
     ),
