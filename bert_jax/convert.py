@@ -6,8 +6,8 @@
     python -m bert_jax.convert --from=run --to=served --format=stablehlo --length=128
     python -m bert_jax.convert --from=run --step=50000 --to=models/at_50000
 
-The source is a Hugging Face directory, the workdir of a run, a name on the hub, or a TensorFlow 1 checkpoint of the original
-(its directory, or the common prefix of its files). A part that the target format cannot hold is an error unless it is left out
+The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
+directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the target format cannot hold is an error unless it is left out
 with --drop=PART. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps.
 """
 
@@ -97,7 +97,7 @@ def _parser() -> FlagParser:
     parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="the variant for the original's gelu (default: gelu)")
     parts = parser.add_argument_group("parts", ", ".join(PARTS))
     parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these with random weights")
-    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these out; tensors too, by name or pattern (x.*)")
+    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these, or tensors, out")
     parts.add_argument("--labels", type=_list, metavar="A,B,C", help="labels of a sequence or token head, by id")
     parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="problem of a sequence head (default: classification)")
     parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="seed of random weights (default: 0)")
