@@ -19,6 +19,8 @@ from bert_jax.storage.paths import checked, is_remote
 CONFIG = "config.json"
 MODULES = "modules.json"
 """The file of sentence-transformers that lists the modules of a model and their folders."""
+VECTORS = tuple(f"vectors.{form}{packed}" for form in ("txt", "vec", "bin") for packed in ("", ".gz"))
+"""The files of word vectors that are looked for in a directory; the first is the one that `convert` exports."""
 
 
 def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -64,7 +66,8 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
-        raise UserError(f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}")
+        convert = f"a file of word vectors is converted first: python -m bert_jax.convert --from={path} --to=DIR"
+        raise UserError(f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}; {convert}")
     if (path / "checkpoints").is_dir():
         raise UserError(f"{path} is a workdir without an exported model yet; continue its run with the command that started it")
     others = [path / file for file in NOT_READ if (path / file).exists()]
@@ -75,6 +78,8 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"{path} has {weights.name}, but no {CONFIG}; if bert_config.json describes it, copy that: "
             f"cp {shlex.quote(str(path / 'bert_config.json'))} {shlex.quote(str(path / CONFIG))}"
         )
+    if vectors := next((name for name in VECTORS if (path / name).is_file()), None):
+        raise UserError(f"{path} holds {vectors}; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
     if any(path.glob("*.index")):
         raise UserError(f"{path} is a TensorFlow checkpoint; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
     absent = [file for file, there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, weights_file(path))) if not there]

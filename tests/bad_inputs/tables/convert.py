@@ -308,6 +308,30 @@ CASES = [
         files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n"},
     ),
     Case(
+        "word vectors in another encoding",
+        "--from=fr.vec",
+        "fr.vec: line 2 is not UTF-8 at byte 4; convert the file: iconv -f LATIN1 -t UTF-8 OLD > NEW",
+        files={"fr.vec": "1 2\ncafé 1 2\n".encode("latin-1")},
+    ),
+    Case(
+        "word vectors in another encoding in a directory",
+        "--from=fr",
+        "fr/vectors.txt: line 2 is not UTF-8 at byte 4; convert the file: iconv -f LATIN1 -t UTF-8 OLD > NEW",
+        files={"fr/vectors.txt": "1 2\ncafé 1 2\n".encode("latin-1")},
+    ),
+    Case(
+        "word vectors with a number without end",
+        "--from=v.vec",
+        "v.vec: line 1 must be the number of words and the width ... cannot hold 11111111111111111111 2; copy the whole file",
+        files={"v.vec": "1" * 10_000 + " 2\na 1 2\n"},
+    ),
+    Case(
+        "binary word vectors that are cut short",
+        "--from=v.bin",
+        "v.bin is damaged or incomplete at word 2 of 2; copy the whole file again",
+        files={"v.bin": b"2 2\na " + bytes(range(8)) + b"\nb " + bytes(range(7))},
+    ),
+    Case(
         "an average of models that differ",
         "--average=$classifier",
         "$model and $classifier cannot be averaged: parts is pooler, mlm_head, nsp_head and ... of the same architecture",

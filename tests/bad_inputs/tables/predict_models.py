@@ -35,6 +35,12 @@ CASES = [
         "fill-mask --model=$train [MASK]",
         "$train is a file; name the directory that holds config.json and model.safetensors",
     ),
+    Case(
+        "word vectors",
+        "embed --model=vectors x",
+        "vectors holds vectors.bin.gz; convert it first: python -m bert_jax.convert --from=vectors --to=DIR",
+        files={"vectors/vectors.bin.gz": b""},
+    ),
     Case("an empty model", "fill-mask --model= [MASK]", "--model= is empty; give a name, or leave the flag out"),
     Case(
         "a model of the hub that cannot be had",
