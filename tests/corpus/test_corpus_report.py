@@ -132,6 +132,11 @@ def a_report(**changes: Any) -> dict[str, Any]:
         "duplicate_lines_sampled": 1,
         "most_repeated_lines": [{"occurrences": 1_200, "text": "all rights"}, {"occurrences": 2, "text": "the end"}],
         "one_sentence_documents": 50,
+        "given_twice": [],
+        "rare_pieces": 1_700,
+        "unused_pieces": 752,
+        "letters_changed": 0.005,
+        "letters_changed_examples": "й → и",
         "sentence_length_histogram": [[2, 3, 10], [4, 7, 4_000], [8, 15, 0]],
         "document_length_histogram": [],
         "read": {"documents": 1_001, "characters": 1},
@@ -152,6 +157,7 @@ def splits(train: dict[str, float] | None = None, heldout: dict[str, float] | No
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
+        ({"letters_changed": 0.005}, {"letters_changed": 0.0051}, r"^0\.5% of the letters lose a mark .*\(й → и\).*--cased"),
         ({"duplicate_line_rate": 0.1}, {"duplicate_line_rate": 0.101}, r"^10% of the lines repeat .*more than 10%"),
         (splits({"unknown_rate": 0.01}), splits({"unknown_rate": 0.011}), r"^1\.1% of the tokens are unknown \(more than 1%\)"),
         (splits({"documents": 2}, {"documents": 98}), splits({"documents": 1}, {"documents": 98}), "^there is only one document"),
@@ -180,6 +186,7 @@ def test_the_text_of_a_report():
         format_report(report)
         == f"""\
 vocabulary   wordpiece, 8,192 pieces, uncased
+             1,700 pieces under 10 times in train, 752 never
 read         1,001 documents, 1 character
              layout book: a.txt, b.txt
              layout lines: c.txt
@@ -202,7 +209,10 @@ WARNING: second
 """
     )
     plain = format_report(a_report(vocabulary={"kind": "wordpiece", "size": 1, "lowercase": False}, read={}))
-    assert plain.startswith("vocabulary   wordpiece, 1 piece, cased\nread         0 documents, 0 characters\n")
+    assert plain.startswith("vocabulary   wordpiece, 1 piece, cased\n             1,700 pieces under")
+    assert "\nread         0 documents, 0 characters\n" in plain
+    stripped = format_report(a_report(letters_changed=0.091))
+    assert "4,000 tokens, 0.000% unknown after 9.1% of the letters lost their marks\n" in stripped
     assert "10.00% of the lines equal an earlier one\n" in plain
     assert "override" not in plain
 
@@ -217,7 +227,12 @@ def test_a_report_adds_the_shards_up(tiny):
     manifest = {"splits": {"train": counts, "heldout": counts | {"tokens": 0}}, "read": {}, "dropped": {}, "layouts": {}}
     shards = [shard({1: 2, 3: 1}, {5: 2}, 1), shard({2: 4, 3: 2}, {}, 3)]
     fractions = {"asked": 0.1, "used": 0.1, "least": 0.1}
-    report = corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions)
+    token_counts = np.full(tiny.size, 10)
+    token_counts[[tiny.pad_id, *tiny.encode("a b c d")]] = (0, 0, 9, 9, 1)
+    letters = {"a": 90, "й": 6, "책": 3, "é": 1, ".": 50}
+    report = corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions, token_counts, letters)
+    assert (report["rare_pieces"], report["unused_pieces"]) == (4, 1)
+    assert (report["letters_changed"], report["letters_changed_examples"]) == (0.1, "й → и, 책 → ᄎ ᅢ ᆨ, é → e")
     assert report["splits"]["train"] == counts | {"unknown_tokens": 4, "unknown_rate": 0.5}
     assert report["splits"]["heldout"]["unknown_rate"] == 0.0
     assert report["sentence_length_histogram"] == [[2, 3, 2], [4, 7, 4], [8, 15, 3]]
@@ -225,4 +240,5 @@ def test_a_report_adds_the_shards_up(tiny):
     assert (report["duplicate_line_rate"], report["duplicate_lines_sampled"], report["one_sentence_documents"]) == (0.75, 7, 6)
     assert report["most_repeated_lines"] == [{"occurrences": 4, "text": ("the cat sat on " * 20)[:100]}]
     manifest["splits"]["train"]["tokens"] = 1
-    assert corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions)["splits"]["train"]["unknown_rate"] == 4.0
+    report = corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions, token_counts, {})
+    assert (report["splits"]["train"]["unknown_rate"], report["letters_changed"]) == (4.0, 0.0)
