@@ -363,6 +363,7 @@ def _finish(
         "layouts": _layouts(items),
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),
+        "kept_characters": sum(content.get("kept_characters", content["read"].get("characters", 0)) for content in contents),
         "heldout_fraction": fraction,
         "shards": [
             {"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)

@@ -16,6 +16,7 @@ from bert_jax.interface.words import counted
 
 DUPLICATE_LINES_LIMIT = 0.10
 UNKNOWN_LIMIT = 0.01
+DROPPED_LIMIT = 0.5
 RARE = 10
 """A piece that occurs less often in the train split is rare: it is hardly learned."""
 _SKIPPED = {
@@ -64,11 +65,21 @@ def corpus_report(
         "read": manifest["read"],
         "given_twice": list(given_twice),
         "dropped": manifest["dropped"],
+        "dropped_share": _dropped_share(manifest),
         "layouts": manifest["layouts"],
         "vocabulary": manifest["vocabulary"],
         "heldout_fractions": fractions,
     }
     return report | {"warnings": _warnings(report)}
+
+
+def _dropped_share(manifest: JsonObject) -> float:
+    """The share of the text that the cleaning rules dropped: of its characters, or of its documents if more of those repeat."""
+    read, dropped = manifest["read"], manifest["dropped"]
+    characters = read.get("characters", 0)
+    of_text = 1 - manifest["kept_characters"] / characters if characters else 0.0
+    repeated = dropped.get("duplicate-documents", 0) / max(1, read.get("documents", 0))
+    return max(0.0, of_text, repeated)
 
 
 def _histogram(bins: np.ndarray) -> list[list[int]]:
@@ -100,6 +111,14 @@ def _warnings(report: JsonObject) -> list[str]:
             f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than {DUPLICATE_LINES_LIMIT:.0%}). "
             "The model memorises these lines, its training loss is misleading, and on such text losses have stayed at 7-8. "
             "Remove the boilerplate listed above."
+        )
+    if report["dropped_share"] > DROPPED_LIMIT:
+        rules = [(count, rule) for rule, count in report["dropped"].items() if rule in RULES]
+        count, rule = max(rules, default=(0, "short-documents"))
+        found.append(
+            f"cleaning dropped {report['dropped_share']:.0%} of the text (more than {DROPPED_LIMIT:.0%}), most often by the rule "
+            f"{rule} ({count:,} times): {RULES[rule]}. If this is text that you want, such as the lines of a dialogue, add "
+            f"--keep={rule}."
         )
     if train["unknown_rate"] > UNKNOWN_LIMIT:
         found.append(
@@ -151,7 +170,9 @@ def format_report(report: JsonObject) -> str:
         why = f"{fractions['asked']:.1%} would be too few to evaluate on; set --heldout-fraction to override"
         lines.append(f"             {fractions['used']:.1%} of the documents are held out: {why}")
     estimated = "" if report["duplicate_lines_sampled"] == 1 else f" (estimated from one in {report['duplicate_lines_sampled']})"
-    lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}")
+    within = report["dropped"].get("repeated-lines", 0)
+    after = f", after {within:,} that repeat within a document were dropped" if within else ""
+    lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}{after}")
     lines += [f"             {line['occurrences']:,} x {line['text']}" for line in report["most_repeated_lines"]]
     dropped = {name: count for name, count in report["dropped"].items() if count}
     explained = RULES | ALWAYS | _SKIPPED

@@ -142,7 +142,7 @@ def _write_splits(
     counts: Counter[str] = Counter()
     read: Counter[str] = Counter()
     total = sum(span.weight for span in spans)
-    before = 0.0
+    before, kept = 0.0, 0
     letters: Counter[str] = Counter()  # frequencies of characters, of a sample of the text
     limit, hashes = config.heldout_fraction * 2.0**64, array("Q")
     with contextlib.ExitStack() as opened:
@@ -154,6 +154,7 @@ def _write_splits(
                 )
                 read["documents"] += 1
                 read["characters"] += sum(map(len, document.lines))
+                kept += sum(map(len, sentences))
                 if sentences:
                     digest = content_hash(sentences)
                     if tokenizer.strips and (read["documents"] <= _SAMPLED_FIRST or digest % _SAMPLED == 0):
@@ -172,6 +173,7 @@ def _write_splits(
         "splits": {split: writer.counts() for split, writer in writers.items()},
         "dropped": dict(counts),
         "read": dict(read),
+        "kept_characters": kept,
         "letters": dict(letters.most_common(_MOST_LETTERS)),
     }
 

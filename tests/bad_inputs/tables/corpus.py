@@ -172,7 +172,7 @@ CASES = [
     Case(
         "a new vocabulary that would lose marks",
         f"{TRAIN} --source=text:a.txt",
-        "unless told otherwise, which changes 100.0% of the letters of this text ( ... ); give --cased to keep them, or --lowercase",
+        "unless told otherwise, which changes 100.0% of the letters of this text ( ... ); give --cased to keep them, or",
         files={"a.txt": "나는 오늘 아침에 새로 나온 책을 읽었다.\n"},
         without=NO_VOCAB,
     ),
