@@ -61,7 +61,7 @@ quickstart() {
     if [[ -f runs/embedded_corpus/manifest.json ]]; then # newer packages have other text; the run could not continue with it
         say "runs/embedded_corpus is there already"
     else # 3 % held out: of 6 MB, the usual 1 % has too few documents for an evaluation
-        "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --lowercase \
+        "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --alphabet=1000 --lowercase \
             --heldout-fraction=0.03 --output=runs/embedded_corpus
     fi
     say ""
