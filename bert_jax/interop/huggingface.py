@@ -230,7 +230,7 @@ def import_model(
         of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
         columns=_columns(fields) if kept_head else {},
         untrained=untrained,
-        other_fields=_other_fields(fields, kept_head),
+        other_fields=_other_fields(fields, kept_head, keep_class=not vocabulary),
         source=str(directory),
         notes=tokenizer.notes
         + renamed
@@ -441,13 +441,13 @@ def _read_by(head: TaskHead | None) -> tuple[str, ...]:
     return ("pooler", head.part) if head.reads_pooler else (head.part,)
 
 
-def _other_fields(fields: JsonObject, head: TaskHead | None) -> JsonObject:
+def _other_fields(fields: JsonObject, head: TaskHead | None, *, keep_class: bool) -> JsonObject:
     """The fields of config.json that this package does not use, and `hidden_act`, so that an export has the same one of its
     several names for a function. Fields about labels are unused if the model has no task head, and `auto_map` names code that is
-    not exported.
+    not exported. The class of the tokenizer is left out unless `keep_class`: with another vocabulary it is another one.
     """
-    stated = head_to_json(head) if head else ()
-    return {name: x for name, x in fields.items() if name not in (*WRITTEN, *stated, OURS, "auto_map") or name == "hidden_act"}
+    stated = {*(head_to_json(head) if head else ()), *(() if keep_class else ("tokenizer_class",)), "auto_map"}
+    return {name: x for name, x in fields.items() if name not in (*WRITTEN, *stated, OURS) or name == "hidden_act"}
 
 
 def _write_model_max_length(path: pathlib.Path, tokens: int) -> None:
