@@ -75,6 +75,7 @@ class Job:
             self.data.shape,
             training.batch_size,
             experiment.seed,
+            epochs=training.epochs,
             row_multiple=row_multiple(self.mesh) * training.accumulation,
             pad_id=self.data.pad_id,
         )

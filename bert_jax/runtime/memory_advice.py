@@ -48,7 +48,7 @@ def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh)
 
 def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches, length: int, mesh: Mesh) -> Demand:
     """The memory message about the training step of a task, on rows of `length` tokens."""
-    t, rows = experiment.training, len(batches.at(0)["input_ids"])
+    t, rows = experiment.training, batches.row_counts[-1]
     remedies = [
         *([f"--config.training.accumulation={2 * t.accumulation}"] if rows >= 2 * t.accumulation * row_multiple(mesh) else []),
         *([] if t.freeze_encoder else _recomputing(experiment.model.rematerialisation)),
