@@ -67,9 +67,9 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
 
     Raises UserError for a directory without such files, an unknown split, and several data sets side by side.
     """
-    files = sorted(name for name in names if _is_data(name, kind))
+    files = sorted(name for name in names if is_data(name, kind))
     if not files:
-        others = {other for name in names for other in KINDS if _is_data(name, other)}
+        others = {other for name in names for other in KINDS if is_data(name, other)}
         remedy = f"write {shown.replace(kind, others.pop(), 1)}" if others else "give the directory that holds them"
         raise UserError(f"{shown}: there is no .{kind} file in it; {remedy}")
     by_split: dict[str, list[str]] = {}
@@ -87,7 +87,7 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
             if part not in by_split:
                 raise UserError(f"{shown}:{split}: no split {part!r}; {nearest(part, [name for name in by_split if name])}")
     found = sorted(name for part in dict.fromkeys(chosen) for name in by_split[part])
-    sets = sorted({_set_of(name) for name in found})
+    sets = sorted({set_of(name) for name in found})
     if len(sets) > 1 and chosen != [""]:
         named = ", ".join([*sets[:4], *(["..."] if len(sets) > 4 else [])])
         raise UserError(
@@ -100,14 +100,15 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
     return found, said
 
 
-def _is_data(name: str, kind: str) -> bool:
+def is_data(name: str, kind: str) -> bool:
+    """Whether a file in a directory is part of a data set: neither hidden nor a cache of `datasets`."""
     parts = pathlib.PurePosixPath(name).parts
     hidden = any(part.startswith((".", "__")) for part in parts)
     cache = kind == "arrow" and any(fnmatch.fnmatchcase(parts[-1], pattern) for pattern in _CACHES)
     return name.endswith(f".{kind}") and not hidden and not cache
 
 
-def _set_of(name: str) -> str:
+def set_of(name: str) -> str:
     """The folder of a file without its parts that name a split: the data set's configuration."""
     folders = pathlib.PurePosixPath(name).parts[:-1]
     return "/".join(part for part in folders if part.lower() not in _SPLITS and part != "data") or "."
@@ -179,7 +180,7 @@ def _inspect_parquet(path: str, column: str | None) -> TableFile:
 
 
 def _inspect_arrow(path: str, column: str | None) -> TableFile:
-    with _arrow_batches(path) as (schema, batches):
+    with arrow_batches(path) as (schema, batches):
         name = _text_column(path, schema, column)
         rows = size = 0
         for batch in batches:
@@ -273,7 +274,7 @@ def _parquet_rows(path: str, column: str, start: int, stop: int) -> Iterator[Any
 
 
 def _arrow_rows(path: str, column: str, start: int, stop: int) -> Iterator[Any]:
-    with _arrow_batches(path) as (_, batches):
+    with arrow_batches(path) as (_, batches):
         place = 0
         for batch in batches:
             if place >= stop:
@@ -285,7 +286,7 @@ def _arrow_rows(path: str, column: str, start: int, stop: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _arrow_batches(path: str) -> Iterator[tuple[Any, Iterator[Any]]]:
+def arrow_batches(path: str) -> Iterator[tuple[Any, Iterator[Any]]]:
     """The schema and the record batches of an Arrow file, in either of its two formats."""
     import pyarrow
     from pyarrow import ipc

@@ -18,17 +18,15 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.corpus.files import JsonObject, parse_json, read_object
+from bert_jax.corpus.tables import KINDS, arrow_batches, explained, is_data, set_of, split_of
 from bert_jax.errors import UserError, missing_path
+from bert_jax.storage.formats import HEAD_BYTES, recognise
 from bert_jax.tasks.readers.tables import Place
 
 COLUMNAR = {".parquet": "Parquet", ".arrow": "Arrow"}
 """Suffix -> the format."""
-_WORDS = {
-    "train": ("train", "training"),
-    "dev": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
-"""The words by which files and folders name a split, the likeliest first."""
+_SPLITS = {"train": "train", "dev": "validation", "test": "test"}
+"""The name of each split in the data sets of the hub."""
 _SHARD = re.compile(r"(.*?)\d+-of-(\d+)(.*)")
 _ROWS = 1024  # in a batch
 
@@ -59,50 +57,30 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
     if (directory / "dataset_dict.json").is_file():
         names = read_object(directory / "dataset_dict.json", "save the data set again").get("splits")
         known = [name for name in names or () if isinstance(name, str) and (directory / name / "state.json").is_file()]
-        for word in _WORDS[split]:
-            if word in known:
-                return _saved(directory / word, directory / word / "state.json")
+        if chosen := next((name for name in known if split_of(name) == _SPLITS[split]), None):
+            return _saved(directory / chosen, directory / chosen / "state.json")
         raise UserError(f"{directory} has no {split} split, only {', '.join(known) or 'none'}; give the directory of one of them")
-    named = {
-        file: _split_words(file.relative_to(directory))
-        for file in sorted(directory.rglob("*"))
-        if file.suffix in COLUMNAR and not any(part[0] in "._" for part in file.relative_to(directory).parts)
-        if not file.name.startswith(("cache-", "tmp", "indices"))  # what `datasets` leaves beside its data
-    }
+    names = [file.relative_to(directory).as_posix() for file in sorted(directory.rglob("*")) if file.suffix in COLUMNAR]
+    named = {name: split_of(name) for name in names if any(is_data(name, kind) for kind in KINDS)}
     if not named:
         raise UserError(f"{directory} is a directory without Parquet or Arrow files; give the file of the {split} split")
-    found = [file for file, words in named.items() if words & set(_WORDS[split])]
-    if not found and not any(words & {word for known in _WORDS.values() for word in known} for words in named.values()):
+    found = [name for name, its_split in named.items() if its_split == _SPLITS[split]]
+    if not found and not set(named.values()) & set(_SPLITS.values()):
         found = list(named)  # a directory of one split
     if not found:
-        others = ", ".join(str(file.relative_to(directory)) for file in list(named)[:3])
-        raise UserError(f"{directory} has no file of its {split} split, only {others}; give a file, or a pattern in quotes")
-    sets = sorted({_set_of(file.relative_to(directory)) for file in found})
+        raise UserError(
+            f"{directory} has no file of its {split} split, only {', '.join(list(named)[:3])}; give a file, or a pattern"
+        )
+    sets = sorted({set_of(name) for name in found})
     if len(sets) > 1:
         raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one of them")
-    for file in found:
-        if shard := _SHARD.fullmatch(file.name):
-            beginning, number, end = shard.groups()
-            names = [f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(int(number[:9]))]
-            if missing := [name for name in names if not any(other.name.startswith(name) for other in found)]:
-                raise UserError(f"{directory} lacks {missing[0]}{end}, a part of its {split} split; fetch it")
-            break
-    return found
-
-
-def _split_words(path: pathlib.Path) -> set[str]:
-    """The words in the name of a file, or else in those of its directories, the nearest first, of which one may name a split."""
-    known = {word for words in _WORDS.values() for word in words}
-    for part in (path.name.partition(".")[0], *reversed(path.parts[:-1])):
-        if words := set(re.split(r"[-_. ]", part.lower())) & known:
-            return words
-    return set()
-
-
-def _set_of(path: pathlib.Path) -> str:
-    """The directory of a file without its parts that name a split."""
-    known = {"data", *(word for words in _WORDS.values() for word in words)}
-    return "/".join(part for part in path.parts[:-1] if part.lower() not in known) or "."
+    if shard := next(filter(None, map(_SHARD.fullmatch, found)), None):
+        beginning, number, end = shard.groups()
+        there = {name[: -len(end)] for name in found}
+        parts = (f"{beginning}{i:0{len(number)}}-of-{number}" for i in range(min(int(number[:9]), len(found) + 1)))
+        if "-" not in end and (missing := next((part for part in parts if part not in there), None)):
+            raise UserError(f"{directory} lacks {missing}{end}, a part of its {split} split; fetch it")
+    return [directory / name for name in found]
 
 
 def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:
@@ -124,11 +102,9 @@ def read_columnar(
     """The rows of a Parquet or Arrow file with their places, as values of Python.
 
     wanted: the columns that are read, the others are None; None: all of them. by_name: replaces the numbers of classes by their
-    names. Raises UserError for a file that is missing,
-    damaged or in a codec that pyarrow does not read.
+    names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read.
     """
-    with _explained(path), contextlib.ExitStack() as stack:
-        schema, batches = (_parquet if path.suffix == ".parquet" else _arrow)(path, stack, wanted)
+    with _opened(path, wanted) as (schema, batches):
         rest = dict.fromkeys(schema.names)
         decode = _decoders(path, schema) if by_name else {}
         number = 0
@@ -145,60 +121,34 @@ def read_columnar(
 
 def class_names(path: pathlib.Path, column: str) -> tuple[str, ...]:
     """The names of the classes in a column of a Parquet or Arrow file, by number; () for a column of another type."""
-    with _explained(path), contextlib.ExitStack() as stack:
-        schema, _ = (_parquet if path.suffix == ".parquet" else _arrow)(path, stack, ())
+    with _opened(path, ()) as (schema, _):
         return _classes(path, schema).get(column, ())
 
 
 @contextlib.contextmanager
-def _explained(path: pathlib.Path) -> Iterator[None]:
-    """Turns the errors of pyarrow inside the `with` block into a UserError about the file."""
-    import pyarrow
+def _opened(path: pathlib.Path, wanted: Container[str] | None) -> Iterator[tuple[Any, Iterator[Any]]]:
+    """(the schema, the batches of rows) of a file."""
+    import pyarrow.parquet
 
     if path.suffix not in COLUMNAR:
         raise UserError(f"{path} is compressed as a whole; decompress it first")
+    kind = path.suffix[1:]
     try:
-        if not path.stat().st_size:
-            raise UserError(f"{path} is empty; fetch it again, or give another file")
         with path.open("rb") as file:
-            if file.read(32).startswith(b"version https://git-lfs"):
-                raise UserError(f"{path} is a pointer of Git LFS, not the file itself; fetch the file (git lfs pull)")
-        yield
-    except pyarrow.ArrowNotImplementedError as error:
-        raise UserError(f"{path} cannot be read: {_sentence(error)}; write it again with another codec, such as zstd") from error
-    except (pyarrow.ArrowException, OSError, EOFError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise UserError(f"{missing_path(path)} cannot be read: {error.strerror}; give the path of a file") from error
-        raise UserError(f"{path} is not a whole {COLUMNAR[path.suffix]} file ({_sentence(error)}); fetch it again") from error
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error).partition("\n")[0].partition(". ")[0].strip()[:160] or type(error).__name__
-
-
-def _parquet(path: pathlib.Path, stack: contextlib.ExitStack, wanted: Container[str] | None) -> tuple[Any, Iterator[Any]]:
-    """(the schema, the batches of rows)."""
-    import pyarrow.parquet
-
-    file = stack.enter_context(pyarrow.parquet.ParquetFile(path))
-    schema = file.schema_arrow
-    columns = [name for name in schema.names if wanted is None or name in wanted]
-    return schema, file.iter_batches(_ROWS, columns=columns)
-
-
-def _arrow(path: pathlib.Path, stack: contextlib.ExitStack, wanted: Container[str] | None) -> tuple[Any, Iterator[Any]]:
-    """(the schema, the batches of rows) of an Arrow file in either of its two formats."""
-    import pyarrow
-    from pyarrow import ipc
-
-    mapped = stack.enter_context(pyarrow.memory_map(str(path)))
-    is_file = mapped.read(6) == b"ARROW1"
-    mapped.seek(0)
-    if is_file:
-        file = ipc.open_file(mapped)
-        return file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
-    stream = ipc.open_stream(mapped)
-    return stream.schema, iter(stream)
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise UserError(f"{missing_path(path)} cannot be read: {error.strerror}; give the path of a file") from error
+    if not head:
+        raise UserError(f"{path} is empty; fetch it again, or give another file")
+    if (found := recognise(head, path.name)) and found.kind != kind:
+        raise UserError(f"{path} {found.what}, not {COLUMNAR[path.suffix]}; {found.remedy}")
+    with explained(kind, str(path)), contextlib.ExitStack() as stack:
+        if kind == "arrow":
+            yield stack.enter_context(arrow_batches(str(path)))
+        else:
+            table = stack.enter_context(pyarrow.parquet.ParquetFile(path))
+            columns = [name for name in table.schema_arrow.names if wanted is None or name in wanted]
+            yield table.schema_arrow, table.iter_batches(_ROWS, columns=columns)
 
 
 def _plain(value: Any) -> Any:

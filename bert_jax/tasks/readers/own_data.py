@@ -199,6 +199,8 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
         places.report(path, say)
     if not found:
         raise UserError(f"{given} has no rows; give a file with one example a row")
+    if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
+        say(f"WARNING: {given}: each of its {len(found):,} sentences has one word, so no word has a context")
     if kind == "sequence" and config.problem == "multi_label":
         _refuse_vectors(given, known, [example for _, example in found])
     return [example for _, example in (_by_id(given, found, known, say) if known else found)]
@@ -423,8 +425,8 @@ def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], s
         yield row
     if first.has_cells and is_single and count > 1:
         raise UserError(
-            f"{path}: each of its {count} sentences has one word; set sentence=COLUMN if a column numbers the sentences, or give "
-            f"JSON lines if they are whole; {_IN_COLUMNS}"
+            f"{path}: each of its {count:,} sentences has one word; set sentence=COLUMN if a column numbers the sentences, or "
+            f"give JSON lines if they are whole; {_IN_COLUMNS}"
         )
 
 
@@ -465,7 +467,7 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     """The sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
     ending = suffix(path)
     if ending == ".conllu":
-        return _placed(path, read_conllu(path, may_lack_tags=split == "test"))
+        return _placed(path, read_conllu(path, may_lack_tags=split == "test", say=say))
     if ending in (*JSON, *COLUMNAR, ".csv") or config.quotes or config.delimiter not in (None, "\t", "\\t", " "):
         return None
     if ending not in COLUMN_FILES and (ending not in DELIMITERS or not _has_word_lines(config, path)):
@@ -488,10 +490,15 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         )
     if tag is not None and width < 2:
         raise UserError(f"{path} has one column; each line needs a word and its tag, with a TAB or spaces between them")
-    found = read_conll(path, word=word, tag=tag)
+    found = read_conll(path, word=word, tag=tag, say=say)
     first = found[0]
     if first.words[0].lower() in _HEADER[0] and (first.labels is None or first.labels[0].lower() in _HEADER[1]):
         raise Place(path, 1).error(f"{first.words[0]!r} is the name of a column; remove the line from a file of words in columns")
+    lengths = [len(example.words) for example in found]
+    if not config.columns and max(lengths) > 1 and all(e.words == tuple(map(str, range(1, len(e.words) + 1))) for e in found):
+        raise UserError(
+            f"{path}: its first column numbers the words; name the columns in their order, such as columns=[n,words,labels]"
+        )
     return _placed(path, found)
 
 

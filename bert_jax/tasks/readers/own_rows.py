@@ -15,7 +15,7 @@ from typing import Any
 from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.storage.formats import UNREADABLE, bare_name, open_packed
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, open_packed, recognise
 from bert_jax.tasks.readers.columnar import COLUMNAR, read_columnar
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, is_utf8, note, read_table, read_text, split_lines
 
@@ -282,6 +282,8 @@ def read_own_rows(
         return
     delimiter = delimiter or DELIMITERS.get(ending)
     if delimiter is None:
+        if foreign := recognise(_head(path), path.name):
+            raise UserError(f"{path} {foreign.what}, not text; {foreign.remedy}")
         known = ", ".join((*DELIMITERS, *JSON, *COLUMNAR))
         raise UserError(f"{path} ends in {ending!r}, which is no known format; name it with one of {known}, or set delimiter")
     yield from _table_rows(path, delimiter, quotes=quotes, columns=columns, separator=separator, say=say)
@@ -291,7 +293,7 @@ def _table_rows(
     path: pathlib.Path, delimiter: str, *, quotes: bool | None, columns: Sequence[str], separator: str | None, say: Say
 ) -> Iterator[Row]:
     """The rows of a table. A first line `sep=;`, which Excel writes and reads, names the delimiter."""
-    stated = _SEPARATOR_LINE.match(_beginning(path))
+    stated = _SEPARATOR_LINE.match(_head(path).decode(errors="replace"))
     unsure, quotes = quotes is None and suffix(path) != ".csv", suffix(path) == ".csv" if quotes is None else quotes
     delimiter = stated[1] if stated else delimiter
     lines = {"skip": 1 if stated else 0}
@@ -320,11 +322,11 @@ def _table_rows(
         say(f"WARNING: {place.error(_quotes_remedy(cell))} ({counted(len(kept), 'such cell')})")
 
 
-def _beginning(path: pathlib.Path) -> str:
-    """The first characters of a file; of one that cannot be read "", since its reader says why."""
+def _head(path: pathlib.Path) -> bytes:
+    """The first bytes of a file; of one that cannot be read none, since its reader says why."""
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
-        return file.read(16).decode(errors="replace")
-    return ""
+        return file.read(HEAD_BYTES)
+    return b""
 
 
 def _other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:

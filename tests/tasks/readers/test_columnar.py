@@ -100,7 +100,7 @@ def test_a_folder_of_the_hub_is_read_by_its_splits(tmp_path: pathlib.Path):
     assert (data.train, data.dev, data.test) == (EXAMPLES, EXAMPLES[:1], [TextExample("0", "a", None, None)])
     assert load(train=f"{hub}/data/train-*.parquet").train == EXAMPLES
     (tmp_path / "hub" / "data" / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(UserError, match=r"hub lacks train-00001-of-00002\.parquet, a part of its train split"):
+    with pytest.raises(UserError, match=r"hub lacks data/train-00001-of-00002\.parquet, a part of its train split"):
         load(train=hub)
     converted = tmp_path / "converted"
     put(converted / "default" / "train" / "0000.parquet", ROWS, label=CLASSES)

@@ -232,6 +232,50 @@ def test_words_on_lines_of_their_own_are_sentences(tmp_path: pathlib.Path, name:
     assert labels_of(str(path), "token", **settings) == SENTENCES
 
 
+def test_sentences_of_one_word_are_never_read_in_silence(tmp_path: pathlib.Path):
+    for name, rows in (
+        ("a.csv", ["words,labels", "a,O", "b,O"]),
+        ("a.tsv", ["words\tlabels", "a\tO", "", "b\tO"]),
+        ("b.csv", ["s,words,labels", "1,a,O", "2,b,O"]),
+    ):
+        with pytest.raises(UserError, match=r"each of its 2 sentences has one word; set sentence=COLUMN .*, an empty line after"):
+            labels_of(put(tmp_path / name, *rows), "token", sentence="s" if name == "b.csv" else None)
+    said: list[str] = []
+    path = put(tmp_path / "a.jsonl", *({"words": [word], "labels": ["O"]} for word in "ab"))
+    load_own_data(OwnDataConfig(train=path), "token", say=said.append)
+    assert said == [f"WARNING: {path}: each of its 2 sentences has one word, so no word has a context"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "settings", "message"),
+    [
+        ("a.tsv", ["a\tB-X", "b\tO"], {}, r"no column 'words'; known: B-X, a; a file with a word and its tag on each line has"),
+        ("a.csv", ["a,B-X", "", "b,O"], {}, r"no column 'words'; known: B-X, a; a file with a word and its tag on each line has"),
+        ("a.conll", ["word tag", "a B-X", "", "b O"], {}, "line 1: 'word' is the name of a column; remove the line"),
+        (
+            "a.conll",
+            ["1 a B-X", "2 b O", "", "1 a O"],
+            {},
+            r"its first column numbers the words; name the columns .*\[n,words,labels\]",
+        ),
+        ("a.conll", ["a", "b"], {}, "has one column; each line needs a word and its tag"),
+        (
+            "a.conll",
+            ["a O"],
+            {"columns": ("word", "labels")},
+            r"columns=\('word', 'labels'\) does not name 'words'; did you mean",
+        ),
+        ("a.conll", ["a O"], {"columns": ("words", "tag")}, r"columns=\('words', 'tag'\) does not name 'labels'"),
+        ("a.csv", ["n,words,labels", "1,a,O"], {"sentence": "m"}, "no column 'm'"),
+    ],
+)
+def test_words_in_columns_that_cannot_be_read_are_refused(
+    tmp_path: pathlib.Path, name: str, rows: list[str], settings: dict[str, Any], message: str
+):
+    with pytest.raises(UserError, match=message):
+        labels_of(put(tmp_path / name, *rows), "token", **settings)
+
+
 def test_a_test_file_of_words_in_columns_may_lack_the_tags(tmp_path: pathlib.Path):
     train, test = put(tmp_path / "train.tsv", "a\tN\tB-X", "", "b\tN\tO"), put(tmp_path / "test.tsv", "a\tN", "", "b\tN")
     assert load_own_data(OwnDataConfig(train=train, test=test), "token").test == [
@@ -444,6 +488,13 @@ def test_compressed_tables_are_read_by_their_name(tmp_path: pathlib.Path, ending
     (tmp_path / "a.csv").write_bytes(packed)
     with pytest.raises(UserError, match=rf"a\.csv is compressed with .*; give it a name that ends in \{ending}, or decompress"):
         labels_of(str(tmp_path / "a.csv"))
+
+
+def test_a_workbook_is_told_by_its_first_bytes(tmp_path: pathlib.Path):
+    for name in ("a.xlsx", "a.csv"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04" + bytes(60))
+        with pytest.raises(UserError, match=rf"{name} is a zip archive or an Excel workbook, not text; .*save the sheet as CSV"):
+            labels_of(str(tmp_path / name))
 
 
 def test_files_of_one_pattern_are_one_data_set(tmp_path: pathlib.Path):
