@@ -350,6 +350,20 @@ CASES = [
         spoil=replace("data/gap-development.tsv", "\tshe\t", "\tshe\t9"),
     ),
     Case(
+        "an offset of more digits than Python reads",
+        f"--config.task.name=gap {OFFICIAL_DATA}",
+        "data/gap-development.tsv, line 2: Pronoun-offset is '999999 ... ...', not an integer from 0; correct the row, or remove",
+        copies={"data": "gap"},
+        spoil=replace("data/gap-development.tsv", "\tshe\t", f"\tshe\t{'9' * 5000}"),
+    ),
+    Case(
+        "a row of GAP that is there twice",
+        f"--config.task.name=gap {OFFICIAL_DATA}",
+        "has the ID 'x' too, by which predictions are named; give each its own",
+        copies={"data": "gap"},
+        spoil=[add_line("data/gap-development.tsv", "x\tshe saw ada and bob\tshe\t0\tada\t8\tTRUE\tbob\t16\tFALSE\t-")] * 2,
+    ),
+    Case(
         "a pronoun of no gender",
         f"--config.task.name=gap {OFFICIAL_DATA}",
         "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, GAP is scored by gender",
