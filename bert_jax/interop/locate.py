@@ -92,8 +92,9 @@ def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
     if not (directory / MODULES).is_file():
         return None
     modules = read_json(directory / MODULES, "copy the model again")
-    paths = [module.get("path") for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
-    folders = [directory / path for path in paths if isinstance(path, str) and path == pathlib.PurePath(path).name]
+    named = [module.get("path") for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+    paths = [pathlib.PurePath(path) for path in named if isinstance(path, str)]
+    folders = [directory / path for path in paths if len(path.parts) == 1 and path.name != ".."]
     return next((folder for folder in folders if (folder / CONFIG).is_file() and weights_file(folder)), None)
 
 

@@ -62,7 +62,8 @@ def export_word2vec(directory: pathlib.Path, model: Model) -> None:
     check_finite({"word vectors": table}, f"nothing is written to {directory}: {{found}}; the model is unusable")
     for piece in model.tokenizer.pieces:
         if piece.split() != [piece]:
-            raise UserError(f"the piece {piece!r} has spaces, which word2vec's format cannot hold; choose another format")
+            fault = "has spaces" if piece else "is empty"
+            raise UserError(f"the piece {piece!r} {fault}, which word2vec's format cannot hold; choose another format")
     with replaced_when_complete(directory, "word2vec") as incomplete:
         with (incomplete / VECTORS[0]).open("w", encoding="utf-8") as file:
             file.write(f"{len(table)} {table.shape[1]}\n")
