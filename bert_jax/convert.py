@@ -8,8 +8,8 @@
 
 The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
 directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the
-target format cannot hold is an error unless it is left out with --drop=PART. --step takes the weights of a checkpoint of a
-pretraining run, which `config.checkpoints.keep_at` keeps.
+target format cannot hold is an error unless it is left out with --drop=PART, which also takes names of tensors, with `*` as a
+wildcard. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ from bert_jax.interop.names import (
 )
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.pretraining import initial_parameters
+from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 
 FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
@@ -258,6 +258,11 @@ def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
 def with_new_parts(model: Model, new: NewParts) -> Model:
     """`model` with random weights for the parts `new`, marked as untrained."""
     names, head = new.names, new.head
+    pretrained, written = abstract_parameters(model.config), {row.part for row in rows(model.config)}
+    possible = [part for part in PARTS if part in pretrained and part in written]
+    if unfit := [part for part in names if part not in (*possible, *HEAD_PARTS)]:
+        known = f"the parts of its pretraining are {', '.join(possible)}"
+        raise UserError(f"{model.source} is a {model.config.encoder} model, which has no {unfit[0]}; {known}")
     labelled = [part for part in names if part in HEAD_PARTS]
     if labelled:
         if head is None or head.part != labelled[0]:
@@ -265,7 +270,9 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
         if head.reads_pooler and "pooler" not in {*model.params, *names}:
-            raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; declare the pooler as new too")
+            impossible = f"a {model.config.encoder} model cannot have one"
+            remedy = "declare the pooler as new too" if "pooler" in possible else impossible
+            raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
