@@ -17,9 +17,11 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError, nearest
+from bert_jax.interface.progress import CLEAR_LINE
+from bert_jax.interface.words import shortened, without_controls
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit status after Ctrl-C."""
@@ -37,6 +39,11 @@ def run_command(module: str, check: str = "") -> NoReturn:
     """
     os.environ.pop("MPLBACKEND", None)  # figures are drawn without a display, and matplotlib refuses some values
     _end_when_interrupted()
+    _in_utf8()
+    _prepare_streams()
+    sys.stderr = sys.__stderr__ = _Messages.instead_of(sys.stderr)
+    if sys.stdout is not None and sys.stdout.isatty():
+        sys.stdout = sys.__stdout__ = _Shown.instead_of(sys.stdout)
     run_verb(lambda: _checked_and_run(module, check))
 
 
@@ -256,6 +263,35 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+class _Shown(io.TextIOWrapper):
+    """A standard stream that a person reads: texts and names from files cannot control the terminal."""
+
+    @classmethod
+    def instead_of(cls, stream: TextIO) -> TextIO:
+        """Takes the place of `stream`, which is of no use afterwards."""
+        if not isinstance(stream, io.TextIOWrapper):
+            return stream
+        how = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
+        encoding, errors = stream.encoding, stream.errors
+        stream.flush()
+        return cls(stream.detach(), encoding, errors, **how)
+
+    def write(self, text: str) -> int:
+        """Writes `text`, but for what begins a line of progress with control characters as escapes."""
+        redraw = next((start for start in (CLEAR_LINE, "\r") if text.startswith(start)), "")
+        super().write(redraw + without_controls(text.removeprefix(redraw)))
+        return len(text)
+
+
+class _Messages(_Shown):
+    """Standard error, in which very long values are shortened too."""
+
+    def write(self, text: str) -> int:
+        """Writes `text` without the middle of what is very long."""
+        super().write(shortened(text))
+        return len(text)
+
+
 def _flush_stdout() -> None:
     try:
         if sys.stdout is not None:
@@ -269,7 +305,7 @@ def _flush_stdout() -> None:
 def _say(text: str) -> None:
     """Writes a line to standard error; nothing, and the status stays, where its reader has closed it (`2>&1 | head`)."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(shortened(without_controls(text)), file=sys.stderr, flush=True)
     except BrokenPipeError:
         _open_on_null(2)
 
