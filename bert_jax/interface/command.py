@@ -6,6 +6,7 @@ wrong flags are refused at once, and JAX that cannot start is one sentence.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import io
@@ -15,9 +16,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import NoReturn, Self
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError, nearest
 from bert_jax.interface.progress import CLEAR_LINE
@@ -41,9 +42,10 @@ def run_command(module: str, check: str = "") -> NoReturn:
     _end_when_interrupted()
     _in_utf8()
     _prepare_streams()
-    sys.stderr = sys.__stderr__ = _Messages.instead_of(sys.stderr)
-    if sys.stdout is not None and sys.stdout.isatty():
-        sys.stdout = sys.__stdout__ = _Shown.instead_of(sys.stdout)
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr = sys.__stderr__ = _Messages.instead_of(sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it is None where it is closed
+        sys.stdout = sys.__stdout__ = (_Shown if sys.stdout.isatty() else _Results).instead_of(sys.stdout)
     run_verb(lambda: _checked_and_run(module, check))
 
 
@@ -263,18 +265,29 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-class _Shown(io.TextIOWrapper):
-    """A standard stream that a person reads: texts and names from files cannot control the terminal."""
+class _Results(io.TextIOWrapper):
+    """Standard output. An error of writing to it is a UserError, so that no other file is blamed for it."""
+
+    def write(self, text: str) -> int:
+        """Writes `text`."""
+        with _stdout_errors():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        with _stdout_errors():
+            super().flush()
 
     @classmethod
-    def instead_of(cls, stream: TextIO) -> TextIO:
+    def instead_of(cls, stream: io.TextIOWrapper) -> Self:
         """Takes the place of `stream`, which is of no use afterwards."""
-        if not isinstance(stream, io.TextIOWrapper):
-            return stream
-        how = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-        encoding, errors = stream.encoding, stream.errors
+        encoding, errors, by_lines, at_once = stream.encoding, stream.errors, stream.line_buffering, stream.write_through
         stream.flush()
-        return cls(stream.detach(), encoding, errors, **how)
+        return cls(stream.detach(), encoding, errors, line_buffering=by_lines, write_through=at_once)
+
+
+class _Shown(_Results):
+    """A standard stream that a person reads: texts and names from files cannot control the terminal."""
 
     def write(self, text: str) -> int:
         """Writes `text`, but for what begins a line of progress with control characters as escapes."""
@@ -284,22 +297,34 @@ class _Shown(io.TextIOWrapper):
 
 
 class _Messages(_Shown):
-    """Standard error, in which very long values are shortened too."""
+    """Standard error, in which very long values are shortened too. What cannot be written there, as on a full disk, is lost."""
 
     def write(self, text: str) -> int:
         """Writes `text` without the middle of what is very long."""
-        super().write(shortened(text))
+        with contextlib.suppress(UserError):
+            super().write(shortened(text))
         return len(text)
 
+    def flush(self) -> None:
+        """Writes what waits."""
+        with contextlib.suppress(UserError):
+            super().flush()
 
-def _flush_stdout() -> None:
+
+@contextlib.contextmanager
+def _stdout_errors() -> Iterator[None]:
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
         raise UserError(f"standard output cannot be written: {error.strerror}; redirect it, for example >FILE") from error
+
+
+def _flush_stdout() -> None:
+    with _stdout_errors():
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
 
 def _say(text: str) -> None:
@@ -315,7 +340,7 @@ def _discard_stdout() -> None:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (OSError, ValueError):
+    except (OSError, ValueError, UserError):
         _open_on_null(1)
 
 

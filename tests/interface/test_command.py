@@ -328,3 +328,19 @@ def test_what_is_very_long_is_shown_without_its_middle(tmp_path: pathlib.Path):
     assert error.startswith(f"error: --to={'x' * 145}... (4,")
     assert error.endswith("a b ); name another")
     assert len(error) < 2500
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_full_disk_behind_standard_output_is_not_that_of_the_outputs(tmp_path: pathlib.Path, size: int):
+    module = f"""
+        from bert_jax.errors import UserError
+        def main():
+            try:
+                print("x" * {size})
+            except OSError as error:
+                raise UserError("--output cannot be written") from error
+    """
+    with pathlib.Path("/dev/full").open("wb") as full:
+        status, _, complained = end(started(tmp_path, module, stdout=full.fileno()))
+    said = "error: standard output cannot be written: No space left on device; redirect it, for example >FILE\n"
+    assert (status, complained) == (2, said)
