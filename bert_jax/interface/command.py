@@ -42,10 +42,12 @@ def run_command(module: str, check: str = "") -> NoReturn:
     _end_when_interrupted()
     _in_utf8()
     _prepare_streams()
-    if isinstance(sys.stderr, io.TextIOWrapper):
-        sys.stderr = sys.__stderr__ = _Messages.instead_of(sys.stderr)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # it is None where it is closed
-        sys.stdout = sys.__stdout__ = (_Shown if sys.stdout.isatty() else _Results).instead_of(sys.stdout)
+    for name, kind in (("stderr", _Messages), ("stdout", _Shown if sys.stdout and sys.stdout.isatty() else _Results)):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):  # sys.stdout is None where it is closed
+            made = kind.instead_of(stream)
+            setattr(sys, name, made)
+            setattr(sys, f"__{name}__", made)
     run_verb(lambda: _checked_and_run(module, check))
 
 
