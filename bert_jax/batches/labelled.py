@@ -51,11 +51,11 @@ class LabelledBatches:
         self.row_counts = choose_row_counts(self._needed(epochs), shape.length)
         """The numbers of rows of the batches, ascending."""
 
-    def _order(self, epoch: int) -> Int64[np.ndarray, " features"]:
+    def _order(self, epoch: int) -> Int64[np.ndarray, " _"]:
         """The indices of all features in the order of an epoch."""
         return permutation(len(self._features), key_of(self._seed, epoch), np.int64)
 
-    def _needed(self, epochs: int) -> Int64[np.ndarray, " steps"]:
+    def _needed(self, epochs: int) -> Int64[np.ndarray, " _"]:
         """The rows that each of the first `PACKED_AHEAD` steps needs, as multiples of `row_multiple`."""
         sizes = np.array([feature.size for feature in self._features])
         rows: list[int] = []
@@ -84,7 +84,7 @@ class LabelledBatches:
         return assemble_features(features, [rows[r] for r in mine if r < len(rows)], len(mine), self._shape, self._pad_id)
 
 
-def choose_row_counts(needed: Int64[np.ndarray, " steps"], length: int) -> tuple[int, ...]:
+def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:
     """The numbers of rows to compile for: the most rows that any step needs, and a smaller number for most steps if that saves a
     tenth of the rows and `WORTH_COMPILING` tokens in rows of `length`."""
     most = int(needed.max())

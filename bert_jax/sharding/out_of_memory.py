@@ -111,8 +111,8 @@ def require_memory(needs: float, mesh: Mesh, demand: Callable[[], Demand]) -> No
     A program that is far too large may compile for minutes, or fill the memory of the host, before a device refuses it.
     """
     devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
-    if all(limits):
+    limits = [limit for device in devices if (limit := (device.memory_stats() or {}).get("bytes_limit"))]
+    if len(limits) == len(devices):
         has, space = min(limits), "hbm"
     elif (memory := host_memory()) is not None and all(device.platform == "cpu" for device in devices):
         needs, has, space = needs * len(devices), memory, "host memory"
