@@ -51,7 +51,7 @@ class LabelledBatches:
         self.row_counts = choose_row_counts(self._needed(epochs), shape.length)
         """The numbers of rows of the batches, ascending."""
 
-    def _order(self, epoch: int) -> Int64[np.ndarray, " U"]:
+    def _order(self, epoch: int) -> Int64[np.ndarray, " _"]:
         """The indices of all features in the order of an epoch."""
         return permutation(len(self._features), key_of(self._seed, epoch), np.int64)
 
