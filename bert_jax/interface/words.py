@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import re
+import sys
 
 PLURALS = {"batch": "batches", "entry": "entries", "pass": "passes", "process": "processes", "vocabulary": "vocabularies"}
 """Nouns passed to `counted` whose plural is not noun + s."""
