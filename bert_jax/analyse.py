@@ -26,6 +26,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 import sys
 from collections.abc import Sequence
 
+from bert_jax.analysis.folder import appearing_together
 from bert_jax.analysis.verbs.attention import ATTENTION
 from bert_jax.analysis.verbs.compare import COMPARE
 from bert_jax.analysis.verbs.coreference import COREFERENCE
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = _parser(name, VERBS[name]).parse_args(arguments[1:])
     enable_compilation_cache()
     flags.place = flags.output
-    with uploaded(flags.output, "--output") as flags.output:
+    with uploaded(flags.output, "--output") as flags.output, appearing_together():
         return VERBS[name].run(flags)
 
 

@@ -6,9 +6,10 @@
     python -m bert_jax.convert --from=run --to=served --format=stablehlo --length=128
     python -m bert_jax.convert --from=run --step=50000 --to=models/at_50000
 
-The source is a Hugging Face directory, the workdir of a run, a name on the hub, or a TensorFlow 1 checkpoint of the original
-(its directory, or the common prefix of its files). A part that the target format cannot hold is an error unless it is left out
-with --drop=PART. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps.
+The source is a Hugging Face directory, the workdir of a run, a name on the hub, a TensorFlow 1 checkpoint of the original (its
+directory, or the common prefix of its files), or a file of word vectors (word2vec, GloVe, fastText's .vec). A part that the
+target format cannot hold is an error unless it is left out with --drop=PART, which also takes names of tensors, with `*` as a
+wildcard. --step takes the weights of a checkpoint of a pretraining run, which `config.checkpoints.keep_at` keeps.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from annotated_types import Interval
 
 from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.ranges import COUNT, SEED, InRange
+from bert_jax.interface.words import cut
 from bert_jax.interop.conversion import changed, check_flags, model_lines, part_lines, read_all, written
 from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import DTYPES, PARTS, export_model
@@ -101,7 +104,7 @@ def _parser() -> FlagParser:
     parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="the variant for the original's gelu (default: gelu)")
     parts = parser.add_argument_group("parts", ", ".join(PARTS))
     parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these with random weights")
-    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these out")
+    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these or tensors (name, x.*) out")
     parts.add_argument("--labels", type=_list, metavar="A,B,C", help="labels of a sequence or token head, by id")
     parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="problem of a sequence head (default: classification)")
     parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="seed of random weights (default: 0)")
@@ -129,6 +132,7 @@ def _list(text: str) -> list[str]:
 
 
 def _layers(text: str) -> list[int]:
-    if not all(name.isdecimal() for name in _list(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers such as 0,2,4")
-    return [int(name) for name in _list(text)]
+    numbers = [whole_number(name) for name in _list(text)]
+    if None in numbers:
+        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not a list of layers such as 0,2,4")
+    return [number for number in numbers if number is not None]

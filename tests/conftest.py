@@ -133,7 +133,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def directory_of_tests(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The working directory of all tests: the checkout without what its own use has left in it, such as `runs/`."""
     directory = tmp_path_factory.mktemp("elsewhere")
     for name in CHECKOUT:
@@ -143,10 +143,10 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(elsewhere: pathlib.Path) -> Iterator[None]:
+def nothing_left(directory_of_tests: pathlib.Path) -> Iterator[None]:
     """Fails a test that leaves a file in the working directory, or that leaves the process in another one."""
     yield
-    assert (pathlib.Path.cwd(), {path.name for path in elsewhere.iterdir()}) == (elsewhere, {*CHECKOUT})
+    assert (pathlib.Path.cwd(), {path.name for path in directory_of_tests.iterdir()}) == (directory_of_tests, {*CHECKOUT})
 
 
 @pytest.fixture(autouse=True)

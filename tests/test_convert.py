@@ -287,7 +287,7 @@ def test_three_models_are_averaged(model, vocabulary, tmp_path):
     [
         (["--format=hugingface"], "--format=hugingface is unknown: did you mean 'huggingface'"),
         (["--dtype=float64"], "--dtype=float64 is unknown: did you mean 'float16'"),
-        (["--drop=nsp"], "no part 'nsp': did you mean 'nsp_head'"),
+        (["--drop=nsp"], "'nsp' cannot be dropped: neither a tensor of .* nor a part: did you mean 'nsp_head'"),
         (["--new=pooled"], "no part 'pooled': did you mean 'pooler'"),
         (["--new=sequence_head"], "a new sequence_head needs labels"),
         (["--new=sequence_head", "--labels=a,,b"], "'a,,b' is not a list"),

@@ -128,3 +128,13 @@ def test_a_model_whose_vocabulary_has_a_line_end_as_a_piece_is_read_again_after_
     added = ["lockdown"] if change == "--add-tokens" else []
     assert read.pieces == [*("\n" if piece == "é" else piece for piece in pieces), *added]
     assert not (tmp_path / "m" / "vocab.txt").exists()
+
+
+def test_a_model_with_a_foreign_tokenizer_is_read_with_another_vocabulary_and_loses_the_class(bare, vocabulary, tmp_path):
+    fields = json.loads((bare / "config.json").read_text()) | {"tokenizer_class": "BertJapaneseTokenizer"}
+    (bare / "config.json").write_text(json.dumps(fields))
+    convert(bare, tmp_path / "m", f"--vocab={vocabulary}")
+    assert "tokenizer_class" not in json.loads((tmp_path / "m" / "config.json").read_text())
+    shutil.copy(vocabulary / "vocab.txt", bare)
+    with pytest.raises(UserError, match=r'config.json: tokenizer_class="BertJapaneseTokenizer" is not supported'):
+        convert(bare, tmp_path / "n")

@@ -53,6 +53,23 @@ unknown() {
     exit 2
 }
 
+# judge_topology ARGUMENT...: the error of `aot` for a --topology that does not exist, before minutes of installing its compiler.
+# With whatever Python there is; one that is too old for it leaves the judgement to `aot`.
+judge_topology() {
+    local python status
+    for python in "$root/.venv/bin/python" "${BERT_JAX_PYTHON:-python3}" python3; do
+        command -v "$python" >/dev/null || continue
+        PYTHONPATH="$root" "$python" -c 'import sys
+try:
+    from bert_jax.costs.topologies import judge
+except Exception:
+    sys.exit(3)
+sys.exit(judge(sys.argv[1:]))' "$@"
+        status=$?
+        if ((status == 2)); then exit 2; elif ((status == 0)); then return; fi
+    done
+}
+
 quickstart() {
     local start=$SECONDS model=runs/quickstart
     cd "$root"
@@ -61,7 +78,7 @@ quickstart() {
     if [[ -f runs/embedded_corpus/manifest.json ]]; then # newer packages have other text; the run could not continue with it
         say "runs/embedded_corpus is there already"
     else # 3 % held out: of 6 MB, the usual 1 % has too few documents for an evaluation
-        "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --lowercase \
+        "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --alphabet=1000 --lowercase \
             --heldout-fraction=0.03 --output=runs/embedded_corpus
     fi
     say ""
@@ -103,7 +120,10 @@ case "${1:-}" in
     *) grep -qxF -- "$1" <<<"$(verbs)" || unknown "$1" ;;
 esac
 
-if [[ "${1:-}" == aot && " $* " != *" --help "* && " $* " != *" -h "* ]]; then choose_tpu_compiler; fi
+if [[ "${1:-}" == aot && " $* " != *" --help "* && " $* " != *" -h "* ]]; then
+    judge_topology "${@:2}" || true
+    choose_tpu_compiler
+fi
 # shellcheck disable=SC2119 # no extras
 set_up
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors only

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import io
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,7 +15,63 @@ from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
 from bert_jax.metrics.figures import rendered
-from bert_jax.prediction.output import PartialFile, checked_target, writing
+from bert_jax.prediction.output import PARTIAL_SUFFIX, PartialFile, checked_target, is_being_written, writing
+
+_LOCK = "analysis"  # of its temporary file, which a process keeps in the directory that it writes to
+
+
+class _Pending:
+    """The files that are complete under temporary names, and the directories that are locked."""
+
+    def __init__(self) -> None:
+        self.files: dict[pathlib.Path, PartialFile] = {}
+        self._locks: dict[pathlib.Path, PartialFile] = {}
+        self._made: list[pathlib.Path] = []
+
+    def lock(self, directory: pathlib.Path, name: str) -> None:
+        """Makes the directory and keeps other processes from writing to it. Raises UserError where one does."""
+        if directory in self._locks:
+            return
+        self._made += [path for path in (directory, *directory.parents) if not path.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        own = self._locks[directory] = PartialFile(directory / _LOCK)
+        for part in directory.glob(f".{_LOCK}.*{PARTIAL_SUFFIX}"):
+            if not os.path.samestat(part.stat(), os.fstat(own.file.fileno())) and is_being_written(part):
+                raise UserError(
+                    f"{name} is being written by another process (in {part}); wait for it, or choose another --output"
+                )
+
+    def complete(self) -> None:
+        """Gives every file its name, once the content of all is on the disk."""
+        for file in self.files.values():
+            os.fsync(file.file.fileno())
+        for file in self.files.values():
+            file.complete()
+
+    def close(self) -> None:
+        """Removes what was not completed: files, locks and the directories that were made for them."""
+        for file in (*self.files.values(), *self._locks.values()):
+            file.close()
+        for path in self._made:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # those with files stay
+
+
+_pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pending", default=None)
+
+
+@contextlib.contextmanager
+def appearing_together() -> Iterator[None]:
+    """Lets the files of every `Folder` appear at the end of the block, all at once, or not at all where it is left early: a
+    directory never holds new files beside old ones of another run. Within the block no other process writes to its folders."""
+    pending = _Pending()
+    before = _pending.set(pending)
+    try:
+        yield
+        pending.complete()
+    finally:
+        pending.close()
+        _pending.reset(before)
 
 
 class Folder:
@@ -40,18 +97,30 @@ class Folder:
         if self.path.is_dir():
             for name in names:
                 checked_target(os.fspath(self.path / name), source)
+        if pending := _pending.get():
+            with writing(self._name):
+                pending.lock(self.path, self._name)
         self.written: list[pathlib.Path] = []
 
     def write(self, name: str, content: bytes) -> pathlib.Path:
-        """Writes a file, in the place of an older one of its name."""
-        with writing(self._name):
+        """Writes a file, in the place of an older one of its name; within `appearing_together` it has its name at the end."""
+        pending = _pending.get()
+        with writing(self._name), contextlib.ExitStack() as unfinished:
             self.path.mkdir(parents=True, exist_ok=True)
-            path = checked_target(os.fspath(self.path / name))
-            with contextlib.closing(PartialFile(path)) as part:
-                part.file.write(content)
+            path = self.path / name
+            if pending and path in pending.files:
+                pending.files.pop(path).close()
+            target = checked_target(os.fspath(path))
+            part = unfinished.enter_context(contextlib.closing(PartialFile(target)))
+            part.file.write(content)
+            part.file.flush()
+            if pending:
+                pending.files[path] = part
+                unfinished.pop_all()
+            else:
                 part.complete()
-        self.written.append(self.path / name)
-        return path
+        self.written.append(path)
+        return target
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Writes a TSV file: a line of names, and a line for each row; numbers with six digits, nothing for NaN."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,12 +22,15 @@ def heldout_batches(
     max_rows: int | None,
     seed: int,
     shard: tuple[int, int] = (0, 1),
+    *,
+    row_multiple: int = 1,
 ) -> Iterator[Batch]:
     """Batches of the first `max_rows` rows (None: all) in the random order of epoch 0, the same for all batch sizes and numbers
     of hosts.
 
-    The last batch is padded with empty rows (no tokens, no targets, no NSP labels), which do not count in sums; every host gets
-    the same number of batches, as collectives require. Since the order is random, fewer rows are a random sample of the split.
+    No batch is larger than these rows, rounded up to `row_multiple`. The last batch is padded with empty rows (no tokens, no
+    targets, no NSP labels), which do not count in sums; every host gets the same number of batches, as collectives require. Since
+    the order is random, fewer rows are a random sample of the split.
     Raises UserError for `max_rows` below 1.
     """
     if max_rows is not None and max_rows < 1:
@@ -34,6 +38,8 @@ def heldout_batches(
     plan = plan_epoch(corpus, config, seed=seed, epoch=0)
     tables = tables_of(corpus)
     rows = plan.num_rows if max_rows is None else min(max_rows, plan.num_rows)
+    multiple = math.lcm(row_multiple, shard[1])
+    batch_size = min(batch_size, -(-rows // multiple) * multiple)
     mine = shard_rows(batch_size, shard)
     for first in range(0, rows, batch_size):
         yield assemble_rows(corpus, plan, np.where(first + mine < rows, first + mine, -1), tables)

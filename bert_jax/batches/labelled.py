@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
 from bert_jax.batches.source import shard_rows
 from bert_jax.examples.assemble import Batch
 from bert_jax.examples.counter_rng import key_of
-from bert_jax.examples.labelled import Feature, RowShape, assemble_features, feature_logits, pack_features
+from bert_jax.examples.labelled import Feature, RowShape, assemble_features, feature_logits, pack_features, pack_sizes
 from bert_jax.examples.packing import permutation
 
 EVALUATED = {"cpu": 2_048}
@@ -19,40 +19,79 @@ EVALUATED_ELSEWHERE = 16_384
 """The number of tokens of an evaluation batch on one device: `EVALUATED` on a CPU, `EVALUATED_ELSEWHERE` on other devices."""
 
 
+PACKED_AHEAD = 20_000
+"""The steps of a run that are packed before it begins, to choose the numbers of rows; it takes less than a second."""
+WORTH_COMPILING = 2**20
+"""The tokens of padding that a second number of rows must save: the time of some compilation on most devices."""
+
+
 class LabelledBatches:
     """Training batches: `batches.at(step)` has the packed features of a step, as a pure function of the step.
 
     Every epoch has all features in another random order; its last step has the remaining ones (as in transformers' trainers; the
-    original drops them). The number of rows depends on the lengths of the features; it is rounded up to one of a few values,
-    since each value needs a compilation.
+    original drops them). How many rows they fill depends on their lengths. Each number of rows needs a compilation, so a run of
+    `epochs` has one or two (`row_counts`), and batches are padded with empty rows. In a run of more than `PACKED_AHEAD` steps, a
+    later batch may need more rows than any of those, and then has a number of its own.
     """
 
     def __init__(
-        self, features: Sequence[Feature], shape: RowShape, batch_size: int, seed: int, *, row_multiple: int, pad_id: int
+        self,
+        features: Sequence[Feature],
+        shape: RowShape,
+        batch_size: int,
+        seed: int,
+        *,
+        epochs: int,
+        row_multiple: int,
+        pad_id: int,
     ):
         self._features, self._shape, self._batch_size, self._seed = features, shape, batch_size, seed
-        self._pad_id = pad_id
+        self._pad_id, self._row_multiple = pad_id, row_multiple
         self.steps_per_epoch = -(-len(features) // batch_size)
-        typical = min(batch_size, len(features)) * sum(feature.size for feature in features) / len(features) / shape.length
-        self._granule = row_multiple * max(1, round(typical / 16 / row_multiple))
-        self._fewest = self._rounded(1.05 * typical)  # rows are about 95 % full; smaller batches are padded to avoid compilations
+        self.row_counts = choose_row_counts(self._needed(epochs), shape.length)
+        """The numbers of rows of the batches, ascending."""
 
-    def _rounded(self, rows: float) -> int:
-        return -(-int(np.ceil(rows)) // self._granule) * self._granule
+    def _order(self, epoch: int) -> Int64[np.ndarray, " _"]:
+        """The indices of all features in the order of an epoch."""
+        return permutation(len(self._features), key_of(self._seed, epoch), np.int64)
+
+    def _needed(self, epochs: int) -> Int64[np.ndarray, " _"]:
+        """The rows that each of the first `PACKED_AHEAD` steps needs, as multiples of `row_multiple`."""
+        sizes = np.array([feature.size for feature in self._features])
+        rows: list[int] = []
+        for epoch in range(epochs):
+            of_epoch = sizes[self._order(epoch)]
+            for first in range(0, len(sizes), self._batch_size):
+                if len(rows) == PACKED_AHEAD:
+                    break
+                rows.append(self._rounded(len(pack_sizes(of_epoch[first : first + self._batch_size].tolist(), self._shape))))
+        return np.array(rows, np.int64)
+
+    def _rounded(self, rows: int) -> int:
+        return -(-rows // self._row_multiple) * self._row_multiple
 
     def members(self, step: int) -> list[int]:
         """The indices of the features of a step."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        order = permutation(len(self._features), key_of(self._seed, epoch), np.int64)
-        return order[place * self._batch_size : (place + 1) * self._batch_size].tolist()
+        return self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size].tolist()
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
         """The rows of `step`, or the part of them for the host `shard` = (index, count)."""
         features = [self._features[i] for i in self.members(step)]
         rows = pack_features(features, self._shape)
-        count = max(self._fewest, self._rounded(len(rows)))
+        count = next((count for count in self.row_counts if count >= len(rows)), self._rounded(len(rows)))
         mine = shard_rows(count, shard)
         return assemble_features(features, [rows[r] for r in mine if r < len(rows)], len(mine), self._shape, self._pad_id)
+
+
+def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:
+    """The numbers of rows to compile for: the most rows that any step needs, and a smaller number for most steps if that saves a
+    tenth of the rows and `WORTH_COMPILING` tokens in rows of `length`."""
+    most = int(needed.max())
+    totals = {count: int(np.where(needed <= count, count, most).sum()) for count in np.unique(needed).tolist()}
+    best = min(totals, key=lambda count: (totals[count], count))
+    saved = totals[most] - totals[best]
+    return (best, most) if saved >= totals[most] / 10 and saved * length >= WORTH_COMPILING else (most,)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 from bert_jax.configs.keys import did_you_mean, suggested_keys
 from bert_jax.errors import UserError
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.ranges import hints, intervals, is_group, kinds_of, range_text
 
 UNSET = "null"
@@ -94,8 +95,9 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
             return known[name]
         raise UserError(f"{flag}: there is no {name!r} in {place}; {did_you_mean(key, schema, known)}")
     if isinstance(node, list) and (not items or is_group(items[0])):
-        if name.isdecimal() and int(name) < len(node):
-            return items[0] if items else type(node[int(name)])
+        place_in_list = whole_number(name, 0, len(node) - 1)
+        if place_in_list is not None:
+            return items[0] if items else type(node[place_in_list])
         numbers = f"it has 0 to {len(node) - 1}" if node else "it is empty"
         raise UserError(f"{flag}: there is no {name!r} in {place}; {numbers}")
     if (hint in (None, dict) or typing.get_origin(hint) is dict) and isinstance(node, Mapping):  # the file's types
@@ -149,7 +151,7 @@ def _parse_list(text: str, kinds: Sequence[Any]) -> list[Any]:
     """Parses `[1, 2]`, `1,2`, `['a', 'b']` and `[a,b]`: a shell removes the quotes inside of unquoted brackets."""
     if not text.strip():
         raise ValueError
-    with contextlib.suppress(ValueError, SyntaxError):
+    with contextlib.suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):  # the last two: nested too deep
         value = ast.literal_eval(text)
         items = list(value) if isinstance(value, list | tuple) else [value]
         if not kinds or all(type(item) in kinds or (type(item) is int and float in kinds) for item in items):

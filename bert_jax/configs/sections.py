@@ -16,6 +16,7 @@ from bert_jax.configs.keys import did_you_mean
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import expand_home
 from bert_jax.interface.ranges import check_value, hints, is_group, is_path, kinds_of
+from bert_jax.interface.words import shown
 
 Section = TypeVar("Section")
 
@@ -80,4 +81,4 @@ def _typed(key: str, value: Any, kinds: tuple[Any, ...], default: Any) -> Any:
     names = {bool: "true or false", float: "a float", int: "an int", str: "a str", type(None): "none", dict: "a group of keys"}
     wanted = " or ".join(names.get(typing.get_origin(kind) or kind, "a list") for kind in kinds)
     like = "" if default is dataclasses.MISSING else f", like the default {default!r}"
-    raise UserError(f"{key}={value!r} must be {wanted}{like}")
+    raise UserError(f"{key}={shown(value)} must be {wanted}{like}")

@@ -17,7 +17,7 @@ from annotated_types import Interval
 
 from bert_jax.corpus import files, sources
 from bert_jax.corpus import vocabulary_training as training
-from bert_jax.corpus.build import BuildConfig, build_corpus, write_or_check_tokenizer
+from bert_jax.corpus.build import RECIPE_FILE, BuildConfig, build_corpus, write_or_check_tokenizer
 from bert_jax.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.corpus.hub import find_vocabulary
 from bert_jax.corpus.integrity import MANIFEST
@@ -37,8 +37,6 @@ from bert_jax.storage.mirror import uploaded
 from bert_jax.storage.paths import checked, is_remote
 
 _TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
-
-_RECIPE_FILE = ".vocabulary.json"  # the flags of the trained vocabulary: a later run with other flags must not reuse it
 
 _MOST_SHARDS = 99_999  # shard names have five digits
 _SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
@@ -135,13 +133,21 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         metavar="N",
         help="text to train a new vocabulary on, sampled evenly over the sources (default: 200)",
     )
+    vocabulary.add_argument(
+        "--alphabet",
+        type=InRange(int, _PIECES),
+        metavar="N",
+        help="characters that a new vocabulary keeps, each as the first of a word and inside one; words with others are unknown "
+        "(default: those that cover 99.99%% of the text)",
+    )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()
     casing.add_argument(
         "--lowercase",
         action="store_true",
         default=None,
-        help="lower-case text and strip accents; needed only if the vocabulary does not show its casing (default for a new one)",
+        help="lower-case text and strip accents; needed only if the vocabulary does not show its casing (default for a new one; "
+        "must be chosen for text in which accents and marks carry meaning)",
     )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
@@ -302,20 +308,25 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
         )
     recipe = {"kind": flags.train_vocab, "size": flags.vocab_size, "lowercase": flags.lowercase is not False}
     recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
-    path, directory = flags.output / _RECIPE_FILE, flags.output / TOKENIZER
-    if path.is_file() or (directory / CONFIG_FILE).is_file():
+    recipe |= {"alphabet": flags.alphabet, "sources": [str(source) for source in config.sources]}
+    path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
+    if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
-        if before != recipe:
-            changed = "; ".join(
-                f"{key} was {before.get(key)}, is {recipe[key]}" for key in recipe if before.get(key) != recipe[key]
+        # an earlier version did not write all of them
+        if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:
+            differences = "; ".join(f"{key} was {before[key]}, is {recipe[key]}" for key in changed)
+            raise UserError(
+                f"{directory} has other vocabulary settings: {differences}; choose another --output, remove it, or keep that "
+                f"vocabulary with --vocab={directory}"
             )
-            raise UserError(f"{directory} has other vocabulary settings: {changed}; choose another --output, or remove it")
-    if not (directory / CONFIG_FILE).is_file():
-        items = sources.find_items(config.sources, config.text.options, _say if flags.vocab_only else lambda _: None)
-        flags.output.mkdir(parents=True, exist_ok=True)
+        return load_tokenizer(directory)
+    items = sources.find_items(config.sources, config.text.options, _say if flags.vocab_only else lambda _: None)
+    documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
+    trained = _TRAINERS[flags.train_vocab](
+        documents, flags.vocab_size, flags.lowercase, flags.max_word_characters, flags.alphabet
+    )
+    flags.output.mkdir(parents=True, exist_ok=True)
+    if not (directory / CONFIG_FILE).is_file():  # another process may have been faster
         files.write_json(path, recipe)
-        documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
-        write_or_check_tokenizer(
-            _TRAINERS[flags.train_vocab](documents, flags.vocab_size, recipe["lowercase"], flags.max_word_characters), directory
-        )
+    write_or_check_tokenizer(trained, directory)
     return load_tokenizer(directory)

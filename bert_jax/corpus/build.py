@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax.corpus import files, heldout, report, shard, sources, store, survey
 from bert_jax.corpus.files import Json, JsonObject
-from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, ShardWork, TextConfig, shard_name
+from bert_jax.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, ShardWork, TextConfig, shard_name
 from bert_jax.corpus.sources import Item, Source
 from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.workers import Report, run_jobs
@@ -30,6 +30,8 @@ from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
 REPORT = "report.json"
+RECIPE_FILE = ".vocabulary.json"
+"""The flags of a vocabulary that was trained for the corpus: a later run with others must not reuse it."""
 _TOKENS_WORTH_PROCESSES = 20_000_000  # with fewer tokens, starting processes takes longer than the survey
 
 
@@ -63,7 +65,8 @@ def build_corpus(
         directory.mkdir(parents=True, exist_ok=True)
         settings = _settings(config, items, shards, tokenizer)
         write_or_check_settings(directory, settings, command, resplit=not config.enough_heldout)
-        write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER)
+        unused = not _holds_anything(directory) and not (directory / RECIPE_FILE).is_file()
+        write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
         with _lock(directory / f".build-{host[0]}-of-{host[1]}.lock", wait=False):
             spans = sources.cut(items, shards)
             mine = range(host[0], shards, host[1])
@@ -88,9 +91,9 @@ def build_corpus(
         return files.read_json(directory / REPORT)
 
 
-def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> None:
-    """Writes the tokenizer's files atomically. Raises UserError if `directory` already holds another vocabulary (from another
-    host or an earlier run).
+def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
+    """Writes the tokenizer's files atomically. If `directory` already holds another vocabulary (from another host or an earlier
+    run), replaces it if `replace`, else raises UserError.
     """
     if not (directory / CONFIG_FILE).is_file():
         part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
@@ -107,7 +110,10 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path) -> N
         found.vocabulary.to_json() | {"max_word_characters": found.max_word_characters}
         for found in (load_tokenizer(directory), tokenizer)
     )
-    if there != given:
+    if there != given and replace:
+        files.remove_tree(directory)
+        write_or_check_tokenizer(tokenizer, directory)
+    elif there != given:
         raise UserError(
             f"{directory} holds another vocabulary than the one given ({_difference('its', there, given)}); "
             "choose another --output, or remove it"
@@ -141,8 +147,8 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
 
 
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
-    """Writes the settings of a new corpus. For an existing one, raises UserError if they differ; with `resplit`, the held-out
-    fraction of a finished corpus may differ."""
+    """Writes the settings of a corpus without a shard. For another one, raises UserError if they differ; with `resplit`, the
+    held-out fraction of a finished corpus may differ."""
     path = directory / store.SETTINGS
     if not path.is_file():
         foreign = [
@@ -155,6 +161,9 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         files.write_json(path, settings | {"command": command})
         return
     before = files.read_json(path)
+    if not _holds_anything(directory):  # an earlier command was refused before it had stored anything
+        files.write_json(path, settings | {"command": command})
+        return
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed == ["heldout_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         _require_hashes(directory, settings["shards"])
@@ -168,6 +177,21 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         raise UserError(
             f"{directory} was begun with other settings: {differences}. Choose another --output, or remove that directory"
         )
+
+
+def _holds_anything(directory: pathlib.Path) -> bool:
+    """Whether there is a shard in a corpus directory, or a process that writes one."""
+    if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
+        return True
+    for path in directory.glob(".build-*.lock"):
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:
+                pass  # a file system without locks
+    return False
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
@@ -339,13 +363,17 @@ def _finish(
         "layouts": _layouts(items),
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),
+        "kept_characters": sum(content.get("kept_characters", content["read"].get("characters", 0)) for content in contents),
         "heldout_fraction": fraction,
         "shards": [
             {"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)
         ],
     }
     fractions = {"asked": config.text.heldout_fraction, "used": fraction, "least": least}
-    numbers = report.corpus_report(manifest, surveys, tokenizer, every, fractions)
+    token_counts = np.sum([files.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
+    letters = _sum(content.get("letters", {}) for content in contents)
+    twice = sources.given_twice(items)
+    numbers = report.corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice)
     files.write_json(directory / REPORT, numbers)
     files.write_text(directory / "report.txt", report.format_report(numbers))
     files.write_json(directory / store.MANIFEST, manifest)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int64
 
+from bert_jax.corpus.integrity import check_mapped
+
 
 class ShardedOffsets:
     """The offsets of each shard, which begin at 0, as offsets into the concatenation of all shards; nothing is copied.
@@ -38,6 +40,7 @@ class ShardedOffsets:
             part = min(part, len(self._parts) - 1)
             first = int(self._firsts[part])
             end = min(stop, first + len(self._parts[part]))
+            check_mapped(self._parts[part])
             found[at - start : end - start] = self._parts[part][at - first : end - first] + self._bases[part]
             at, part = end, part + 1
         return found

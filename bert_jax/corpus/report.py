@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from bert_jax.corpus.cleaning import ALWAYS, RULES
@@ -9,10 +11,14 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.heldout import min_heldout_documents
 from bert_jax.corpus.survey import ShardSurvey, duplicate_lines
 from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.corpus.vocabulary_training import MARKS_LIMIT, stripped_share
 from bert_jax.interface.words import counted
 
 DUPLICATE_LINES_LIMIT = 0.10
 UNKNOWN_LIMIT = 0.01
+DROPPED_LIMIT = 0.5
+RARE = 10
+"""A piece that occurs less often in the train split is rare: it is hardly learned."""
 _SKIPPED = {
     "replaced-bytes": "bytes that are not UTF-8, read as U+FFFD",
     "bad-records": "records without a text, skipped",
@@ -20,20 +26,36 @@ _SKIPPED = {
 
 
 def corpus_report(
-    manifest: JsonObject, surveys: list[ShardSurvey], tokenizer: Tokenizer, sampled: int, fractions: dict[str, float]
+    manifest: JsonObject,
+    surveys: list[ShardSurvey],
+    tokenizer: Tokenizer,
+    sampled: int,
+    fractions: dict[str, float],
+    token_counts: np.ndarray,
+    letters: Mapping[str, int],
+    given_twice: Sequence[str] = (),
 ) -> JsonObject:
     """The content of report.json.
 
     sampled: duplicate lines were counted in one of this many hash classes. fractions: held-out fractions, "asked" (requested),
-    "used", and "least" (the smallest that holds out enough documents to evaluate on).
+    "used", and "least" (the smallest that holds out enough documents to evaluate on). token_counts: int64 [V], of the train
+    split. letters: frequencies of the characters in a sample of the text, if the vocabulary drops
+    marks. given_twice: the files that several sources name.
     """
     rate, repeated = duplicate_lines(surveys)
     splits = {}
     for split, counts in manifest["splits"].items():
         unknown = sum(survey.unknown[split] for survey in surveys)
         splits[split] = counts | {"unknown_tokens": unknown, "unknown_rate": unknown / max(1, counts["tokens"])}
+    ordinary = np.ones(len(token_counts), bool)
+    ordinary[list(tokenizer.special_ids)] = False
+    changed, examples = stripped_share(letters)
     report: JsonObject = {
         "splits": splits,
+        "rare_pieces": int((token_counts[ordinary] < RARE).sum()),
+        "unused_pieces": int((token_counts[ordinary] == 0).sum()),
+        "letters_changed": changed,
+        "letters_changed_examples": examples,
         "duplicate_line_rate": rate,
         "duplicate_lines_sampled": sampled,
         "most_repeated_lines": [{"occurrences": count, "text": tokenizer.decode(ids)[:100]} for count, ids in repeated],
@@ -41,12 +63,23 @@ def corpus_report(
         "sentence_length_histogram": _histogram(np.sum([survey.sentence_lengths for survey in surveys], axis=0)),
         "document_length_histogram": _histogram(np.sum([survey.document_lengths for survey in surveys], axis=0)),
         "read": manifest["read"],
+        "given_twice": list(given_twice),
         "dropped": manifest["dropped"],
+        "dropped_share": _dropped_share(manifest),
         "layouts": manifest["layouts"],
         "vocabulary": manifest["vocabulary"],
         "heldout_fractions": fractions,
     }
     return report | {"warnings": _warnings(report)}
+
+
+def _dropped_share(manifest: JsonObject) -> float:
+    """The share of the text that the cleaning rules dropped: of its characters, or of its documents if more of those repeat."""
+    read, dropped = manifest["read"], manifest["dropped"]
+    characters = read.get("characters", 0)
+    of_text = 1 - manifest["kept_characters"] / characters if characters else 0.0
+    repeated = dropped.get("duplicate-documents", 0) / max(1, read.get("documents", 0))
+    return max(0.0, of_text, repeated)
 
 
 def _histogram(bins: np.ndarray) -> list[list[int]]:
@@ -60,11 +93,32 @@ def _warnings(report: JsonObject) -> list[str]:
     train, heldout = report["splits"]["train"], report["splits"]["heldout"]
     documents = train["documents"] + heldout["documents"]
     found = []
+    if twice := report["given_twice"]:
+        more = f" and {counted(len(twice) - 1, 'other file')} are" if len(twice) > 1 else " is"
+        found.append(
+            f"{twice[0]}{more} given by more than one --source. Documents that repeat were dropped, unless "
+            "--keep=duplicate-documents; give each file once."
+        )
+    if report["letters_changed"] > MARKS_LIMIT:
+        found.append(
+            f"{report['letters_changed']:.1%} of the letters lose a mark or are taken apart before they are looked up "
+            f"({report['letters_changed_examples']}): this vocabulary drops accents and marks. The model cannot tell words "
+            "apart that differ in them, and they do not count as unknown. Keep the marks: --cased for a new vocabulary, or a "
+            "published one that is cased."
+        )
     if report["duplicate_line_rate"] > DUPLICATE_LINES_LIMIT:
         found.append(
             f"{report['duplicate_line_rate']:.0%} of the lines repeat an earlier line (more than {DUPLICATE_LINES_LIMIT:.0%}). "
             "The model memorises these lines, its training loss is misleading, and on such text losses have stayed at 7-8. "
             "Remove the boilerplate listed above."
+        )
+    if report["dropped_share"] > DROPPED_LIMIT:
+        rules = [(count, rule) for rule, count in report["dropped"].items() if rule in RULES]
+        count, rule = max(rules, default=(0, "short-documents"))
+        found.append(
+            f"cleaning dropped {report['dropped_share']:.0%} of the text (more than {DROPPED_LIMIT:.0%}), most often by the rule "
+            f"{rule} ({count:,} times): {RULES[rule]}. If this is text that you want, such as the lines of a dialogue, add "
+            f"--keep={rule}."
         )
     if train["unknown_rate"] > UNKNOWN_LIMIT:
         found.append(
@@ -98,22 +152,27 @@ def format_report(report: JsonObject) -> str:
     casing = "uncased" if vocabulary["lowercase"] else "cased"
     lines = [
         f"vocabulary   {vocabulary['kind']}, {counted(vocabulary['size'], 'piece')}, {casing}",
+        f"             {counted(report['rare_pieces'], 'piece')} under {RARE} times in train, {report['unused_pieces']:,} never",
         f"read         {counted(report['read'].get('documents', 0), 'document')}, "
         f"{counted(report['read'].get('characters', 0), 'character')}",
     ]
     lines += [f"             layout {layout}: {', '.join(names)}" for layout, names in report["layouts"].items()]
+    lost = report["letters_changed"]
+    caveat = f" after {lost:.1%} of the letters lost their marks" if lost > MARKS_LIMIT else ""
     for split, counts in report["splits"].items():
         lines.append(
             f"{split:<12} {counted(counts['documents'], 'document')}, {counted(counts['sentences'], 'sentence')}, "
             f"{counted(counts['tokens'], 'token')}, "
-            f"{counts['unknown_rate']:.3%} unknown"
+            f"{counts['unknown_rate']:.3%} unknown{caveat}"
         )
     fractions = report["heldout_fractions"]
     if fractions["used"] != fractions["asked"]:
         why = f"{fractions['asked']:.1%} would be too few to evaluate on; set --heldout-fraction to override"
         lines.append(f"             {fractions['used']:.1%} of the documents are held out: {why}")
     estimated = "" if report["duplicate_lines_sampled"] == 1 else f" (estimated from one in {report['duplicate_lines_sampled']})"
-    lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}")
+    within = report["dropped"].get("repeated-lines", 0)
+    after = f", after {within:,} that repeat within a document were dropped" if within else ""
+    lines.append(f"repeats      {report['duplicate_line_rate']:.2%} of the lines equal an earlier one{estimated}{after}")
     lines += [f"             {line['occurrences']:,} x {line['text']}" for line in report["most_repeated_lines"]]
     dropped = {name: count for name, count in report["dropped"].items() if count}
     explained = RULES | ALWAYS | _SKIPPED

@@ -28,6 +28,8 @@ ARRAYS = ("tokens", "sentences", "documents")
 TOKEN_COUNTS = "token_counts.npy"
 DOCUMENT_HASHES = "document_hashes.npy"
 _FLUSH_TOKENS = 1 << 20
+_SAMPLED_FIRST, _SAMPLED = 100, 16  # characters are counted in the first documents of a shard, then in one of so many
+_MOST_LETTERS = 5_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +142,8 @@ def _write_splits(
     counts: Counter[str] = Counter()
     read: Counter[str] = Counter()
     total = sum(span.weight for span in spans)
-    before = 0.0
+    before, kept = 0.0, 0
+    letters: Counter[str] = Counter()  # frequencies of characters, of a sample of the text
     limit, hashes = config.heldout_fraction * 2.0**64, array("Q")
     with contextlib.ExitStack() as opened:
         writers = {split: _SplitWriter(part, split, token_dtype(tokenizer.size), opened) for split in SPLITS}
@@ -151,8 +154,12 @@ def _write_splits(
                 )
                 read["documents"] += 1
                 read["characters"] += sum(map(len, document.lines))
+                kept += sum(map(len, sentences))
                 if sentences:
                     digest = content_hash(sentences)
+                    if tokenizer.strips and (read["documents"] <= _SAMPLED_FIRST or digest % _SAMPLED == 0):
+                        for sentence in sentences:
+                            letters.update(sentence)
                     if writers["heldout" if digest < limit else "train"].add(sentences, tokenizer):
                         hashes.append(digest)
                 done = before + min(1.0, document.fraction) * span.weight
@@ -166,6 +173,8 @@ def _write_splits(
         "splits": {split: writer.counts() for split, writer in writers.items()},
         "dropped": dict(counts),
         "read": dict(read),
+        "kept_characters": kept,
+        "letters": dict(letters.most_common(_MOST_LETTERS)),
     }
 
 

@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from bert_jax.corpus import files, tables, tfds_text
 from bert_jax.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import fetched_files, fetched_of_directory
 from bert_jax.storage.formats import UNREADABLE, compression, damage, open_packed, recognise
 from bert_jax.storage.paths import checked, is_remote
@@ -112,7 +111,7 @@ def find_items(
     sources: Sequence[Source], options: ReadOptions, say: Callable[[str], object] = lambda _: None
 ) -> list[Item]:
     """Every file and data set of `sources`, in order; the files of a glob sorted by name, without empty files. `say` is
-    called with what was found rather than asked for: the column with the text, splits that are not read, files given twice.
+    called with what was found rather than asked for: the column with the text, splits that are not read.
 
     Raises UserError if a glob matches no file, and for a file of another format than its source's.
     """
@@ -127,15 +126,11 @@ def find_items(
             items += _table_items(source, options, say)
         else:
             items += [_file_item(source, path, options) for path in _text_files(source) if pathlib.Path(path).stat().st_size]
-    repeated = _given_twice(items)
-    if repeated:
-        first = pathlib.Path(repeated[0]).name
-        more = f" and {counted(len(repeated) - 1, 'other file')}" if len(repeated) > 1 else ""
-        say(f"{first}{more} given by two --source flags: documents that repeat are dropped, unless --keep=duplicate-documents")
     return items
 
 
-def _given_twice(items: Sequence[Item]) -> list[str]:
+def given_twice(items: Sequence[Item]) -> list[str]:
+    """The paths of files that several sources name."""
     seen: set[str] = set()
     repeated = []
     for item in items:

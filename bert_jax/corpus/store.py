@@ -19,6 +19,7 @@ from bert_jax.corpus.integrity import (
     CorruptedCorpus,
     ascending,
     check_manifest,
+    check_mapped,
     check_sizes,
     corpus_tokenizer,
     read_arrays,
@@ -61,13 +62,18 @@ class TokenStore:
         parts = self.views(start, stop)
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.dtype)])
 
+    def shard(self, index: int) -> np.ndarray:
+        """The ids of a shard. Raises CorruptedCorpus if its file has become shorter."""
+        check_mapped(self.shards[index])
+        return self.shards[index]
+
     def views(self, start: int, stop: int) -> list[np.ndarray]:
         """The ids at [start, stop) as views, one of each shard that holds some of them."""
         first = int(np.searchsorted(self.bounds, start, side="right")) - 1
         parts = []
         while start < stop:
             end = min(stop, int(self.bounds[first + 1]))
-            parts.append(self.shards[first][start - self.bounds[first] : end - self.bounds[first]])
+            parts.append(self.shard(first)[start - self.bounds[first] : end - self.bounds[first]])
             start, first = end, first + 1
         return parts
 

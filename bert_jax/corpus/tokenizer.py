@@ -164,6 +164,11 @@ class Tokenizer:
         return self._model.max_word_characters
 
     @property
+    def strips(self) -> bool:
+        """Whether accents and other marks are dropped before the pieces are looked up."""
+        return self._model.strips
+
+    @property
     def pieces(self) -> list[str]:
         """The vocabulary: `pieces[i]` is the piece with id i."""
         return self._model.pieces

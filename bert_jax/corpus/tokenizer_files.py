@@ -118,7 +118,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     config, names, later = (
         _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
     )
-    _check_class(path, config)
+    _check_class(path, config, found[0])
     _check_config(path / CONFIG_FILE, config)
     if found[0].suffix == ".model":
         return _described_sentencepiece(found[0], config, names)
@@ -281,9 +281,9 @@ def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
             raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, which is no character; copy the files again")
 
 
-def _check_class(directory: pathlib.Path, config: JsonObject) -> None:
-    """Raises UserError if transformers reads the files in `directory` by a class with other rules than ours. The class is that of
-    tokenizer_config.json, else that of the model's config.json."""
+def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathlib.Path) -> None:
+    """Raises UserError if transformers reads the files in `directory` by a class with other rules than ours, or by one that does
+    not read the file `vocabulary`. The class is that of tokenizer_config.json, else that of the model's config.json."""
     name, path = config.get("tokenizer_class"), directory / CONFIG_FILE
     if name is None and (directory / "config.json").is_file():
         path = directory / "config.json"
@@ -292,9 +292,12 @@ def _check_class(directory: pathlib.Path, config: JsonObject) -> None:
         raise UserError(
             f"{directory / CONFIG_FILE}: auto_map names a tokenizer with its own code, which is not run; {_CLASSES_READ}"
         )
+    stem = re.sub("Tokenizer(Fast|Legacy)?$", "", str(name))
     if name is None or str(name) in {*BACKENDS, *_READ_CLASSES}:
+        read = {**dict.fromkeys(WORDPIECE_CLASSES, VOCAB_FILE), **dict.fromkeys(SENTENCEPIECE_CLASSES, MODEL_FILES[0])}.get(stem)
+        if read and (read == VOCAB_FILE) == (vocabulary.suffix == ".model"):
+            raise UserError(f"{path}: {name} reads {read}, which is missing beside {vocabulary.name}; copy it from the model")
         return
-    stem = str(name).removesuffix("Fast").removesuffix("Tokenizer")
     why = _SHIFTED if stem in _FAIRSEQ else f"its rules are not those of BERT; {_CLASSES_READ}"
     raise UserError(f"{path}: tokenizer_class={_as_json(name)} is not supported: {why}")
 

@@ -72,6 +72,21 @@ def _split_punctuation(token: str) -> str:
     return "".join(f" {c} " if _is_punctuation(c) else c for c in token)
 
 
+@functools.cache
+def stripped(character: str) -> str | None:
+    """What lower-casing with stripped accents leaves of a letter or mark, if more than its case changes; None for one that
+    stays as it is, or is neither."""
+    if unicodedata.category(character)[0] not in "LM":
+        return None
+    folded = _fold(character, lowercase=True, strip=True)
+    return None if folded == character.lower() else folded
+
+
+def stands_alone(character: str) -> bool:
+    """Whether a character is always a word of its own: punctuation and ideographs."""
+    return _is_punctuation(character) or len(_spaced(character)) == 3
+
+
 def basic_words(text: str, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> list[str]:
     """The words of `text` after all rules but the vocabulary lookup. `strip_accents` None: as `lowercase`."""
     if text.isascii():
@@ -108,6 +123,8 @@ class WordPiece:
         self.pieces = list(pieces)
         self.lowercase = lowercase
         self.strip_accents = None if strip_accents == lowercase else strip_accents  # None: the default
+        self.strips = lowercase if strip_accents is None else strip_accents
+        """Whether accents and other marks are dropped."""
         self.split_cjk = split_cjk
         self.max_word_characters = max_word_characters
         ids = {piece: i for i, piece in enumerate(self.pieces)}

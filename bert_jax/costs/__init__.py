@@ -4,7 +4,6 @@ In: a lowered step and a topology. Out: bytes, seconds, utilisation, price.
 
     cases.py             the steps of an experiment to compile
     examination.py       compiles one step: its cost, or the settings that make it fit
-    chips.py             the TPU generations and their data sheets
     topologies.py        a slice by name, and devices to compile for
     compiling.py         a lowered program -> the compiler's memory figures and text
     hlo.py               the text of an optimized module -> instructions

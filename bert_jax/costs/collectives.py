@@ -24,9 +24,9 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.costs.hlo import Instruction
 from bert_jax.costs.topologies import Topology
+from bert_jax.hardware import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 

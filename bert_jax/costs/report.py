@@ -11,17 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.costs.calibration import SIDE, Calibration
-from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.costs.compiling import Compiled, DoesNotFit
 from bert_jax.costs.estimate import Estimate, Operation, interval, utilisation
 from bert_jax.costs.memory import Memory
 from bert_jax.costs.topologies import Topology
+from bert_jax.hardware import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.interface.words import counted, duration
 
 COSTLIEST = 20
 SUMMED = 8
 """The number of modules of the model in the summary of the text."""
 GIB = 2**30
+WASTEFUL = 0.2
+"""The fraction of peak below which the report says that the work could cost less."""
 REACHED = 0.8
 """The fraction of the memory bandwidth that real chips reach in an addition of two long arrays; a calibration below it means that
 the estimates are pessimistic."""
@@ -120,6 +122,7 @@ def record(
         "seconds": seconds,
         "seconds_by_kind": dict(estimate.by_kind),
         "utilisation": utilisation(flops, seconds, topology),
+        "advice": advice(step, utilisation(flops, seconds, topology), topology),
         "roofline_seconds": least,
         "roofline_utilisation": utilisation(flops, least, topology),
         "memory_traffic_bytes": estimate.bytes,
@@ -141,6 +144,16 @@ def record(
         "method": METHOD,
         "not_modelled": list(NOT_MODELLED),
     }
+
+
+def advice(step: Step, used: float, topology: Topology) -> str | None:
+    """What would make the work cheaper, if the step uses less than WASTEFUL of the chips' peak; None if it uses more."""
+    if not used < WASTEFUL:
+        return None
+    chips = step.chips(topology)
+    rows = f"{step.rows / chips:g} rows of {counted(step.length, 'token')} per chip"
+    fewer = " or fewer chips (a smaller --topology)" if chips > 1 else ""
+    return f"at {100 * used:.1f} % of peak with {rows}, a larger batch{fewer} would cost less for the same work"
 
 
 def _place(operation: Operation, kind: str) -> str:
@@ -227,6 +240,7 @@ def _time(found: JsonObject) -> list[str]:
         f"lower bound {1e3 * found['roofline_seconds']:.1f} (roofline)",
         f"utilisation {100 * found['utilisation']:.1f} % of peak bf16 FLOP/s, estimated; "
         f"upper bound {100 * found['roofline_utilisation']:.1f} %; {found['model_flops']:.3g} model FLOPs per step",
+        *(_wrapped("advice", found["advice"]) if found["advice"] else []),
         f"speed       {found['rows_per_second_per_chip']:,.1f} rows/s, "
         f"{found['tokens_per_second_per_chip']:,.0f} tokens/s per chip",
         *_wrapped(

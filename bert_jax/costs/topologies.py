@@ -13,15 +13,15 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-import jax
-from jax.experimental import topologies
-
-from bert_jax.corpus.files import JsonObject
-from bert_jax.costs.chips import CHIPS, Chip
 from bert_jax.errors import UserError
+from bert_jax.hardware import CHIPS, Chip
 from bert_jax.interface.words import counted
+
+if TYPE_CHECKING:  # run.sh judges the name of a topology before jax is installed
+    import jax
 
 FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 """The available slices of v5e and v6e."""
@@ -81,9 +81,9 @@ class Topology:
 def parse_topology(text: str, slices: int | None = None) -> Topology:
     """Parses `[Nx]GENERATION:AxB[xC]`; `slices` may replace the prefix. Raises UserError naming the nearest slice and those that
     exist."""
-    match = re.fullmatch(r"(?:(\d+)x)?([a-z0-9]+):(\d+(?:x\d+)*)", text.strip().lower())
+    match = re.fullmatch(r"(?:([0-9]{1,6})x)?([a-z0-9]+):([0-9]{1,6}(?:x[0-9]{1,6})*)", text.strip().lower())
     if not match:
-        count = re.fullmatch(r"(?:\d+x)?([a-z0-9]+)-(\d+)", text.strip().lower())
+        count = re.fullmatch(r"(?:[0-9]+x)?([a-z0-9]+)-([0-9]{1,9})", text.strip().lower())
         if count and (name := _chip_name(count[1])):
             chips = int(count[2]) // (2 if name in ("v4", "v5p") else 1)  # for v4 and v5p the number counts cores
             raise UserError(f"--topology={text} gives a number, not a shape; {_nearest(name, chips)}")
@@ -109,6 +109,24 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
     if not _possible(chip, shape):
         raise UserError(f"--topology={text}: {name} has no slice {match[3]}; {_nearest(name, math.prod(shape))}")
     return Topology(chip, shape, several)
+
+
+def judge(arguments: Sequence[str]) -> int:
+    """The exit status of `aot` for the values of --topology and --slices among its arguments: 2, with the error printed, for one
+    that does not exist, else 0. `tpu_scripts/run.sh` asks before it installs the compiler."""
+    given: dict[str, str] = {}
+    for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
+        for flag in ("--topology", "--slices"):
+            if argument == flag or argument.startswith(f"{flag}="):
+                given[flag] = following if argument == flag else argument.partition("=")[2]
+    slices = given.get("--slices", "")
+    try:
+        if "--topology" in given and (not slices or re.fullmatch("[0-9]{1,6}", slices)):
+            parse_topology(given["--topology"], int(slices) if slices else None)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _chip_name(generation: str) -> str:
@@ -150,6 +168,8 @@ def _existing() -> str:
 # ------------------------------------------------------------------------------------------------------------------ the compiler
 def require_compiler() -> str:
     """The version of the TPU compiler. Raises UserError where it is not installed, or is not the one that this JAX needs."""
+    import jax
+
     remedy = f"`tpu_scripts/run.sh aot` installs it; in an environment of your own: pip install 'jax[tpu]=={jax.__version__}'"
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"the TPU compiler, the package libtpu, is not installed; it runs on any CPU: {remedy}")
@@ -165,6 +185,8 @@ def prepare_compiler(dumps: str = "") -> None:
     """Sets the environment variables that the TPU compiler reads when it is loaded: this machine has no TPU, no metadata server
     is queried, other processes may load the compiler too. With `dumps`, the compiler writes schedules to that directory, which
     doubles its time."""
+    import jax
+
     jax.config.update("jax_platforms", "cpu")
     if dumps:
         flags = f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=.*final_bundles"
@@ -181,8 +203,11 @@ def prepare_compiler(dumps: str = "") -> None:
 
 def devices_of(topology: Topology) -> list[jax.Device]:
     """The devices of the topology, for a mesh. Raises UserError where this compiler does not know it."""
+    import jax
+    from jax.experimental import topologies
+
     chip = topology.chip
-    options: JsonObject = {"num_slices": topology.slices} if topology.slices > 1 else {}
+    options: dict[str, Any] = {"num_slices": topology.slices} if topology.slices > 1 else {}
     if topology.slice_chips == 1:
         options["chips_per_host_bounds"] = [1, 1, 1]
     if chip.config:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bert_jax.costs.chips import CHIPS, Chip
-from bert_jax.metrics.throughput import peak_flops
+from bert_jax.hardware import CHIPS, Chip, peak_flops
 
 GPU_BANDWIDTH = {
     "NVIDIA A100-SXM4-40GB": 1.555e12,

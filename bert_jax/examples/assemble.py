@@ -139,7 +139,7 @@ def _windows(
     cuts = np.searchsorted(shard_of[order], np.arange(len(tokens.bounds)))
     for shard in np.flatnonzero(np.diff(cuts)).tolist():
         here = order[cuts[shard] : cuts[shard + 1]]
-        held = tokens.shards[shard]
+        held = tokens.shard(shard)
         if len(held) < length:
             held = np.resize(held, length)
         windows = np.ndarray((len(held) - length + 1, length), held.dtype, held, strides=held.strides * 2)

@@ -102,7 +102,12 @@ def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
 
 def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int]]:
     """Rows as lists of indices of `features`, by best-fit decreasing, with at most `shape.features` in a row."""
-    rows = best_fit([feature.size for feature in features], lambda n: shape.length, lambda length: shape.features)
+    return pack_sizes([feature.size for feature in features], shape)
+
+
+def pack_sizes(sizes: Sequence[int], shape: RowShape) -> list[list[int]]:
+    """`pack_features` for features with these numbers of tokens."""
+    rows = best_fit(sizes, lambda n: shape.length, lambda length: shape.features)
     return [members for _, members in rows]
 
 

@@ -30,9 +30,9 @@ from bert_jax.model.embeddings import check_ids
 from bert_jax.programs.compilation import compiling
 from bert_jax.programs.finetuning import Program, Teach, program_of
 from bert_jax.runtime.launch import Run
-from bert_jax.runtime.memory_advice import finetuning_demand, scoring_demand
+from bert_jax.runtime.memory_advice import finetuning_demand, least_bytes, scoring_demand
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
+from bert_jax.sharding.out_of_memory import Demand, fits_in_memory, require_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple, with_shardings
 from bert_jax.training.steps import TrainState
 
@@ -75,6 +75,7 @@ class Job:
             self.data.shape,
             training.batch_size,
             experiment.seed,
+            epochs=training.epochs,
             row_multiple=row_multiple(self.mesh) * training.accumulation,
             pad_id=self.data.pad_id,
         )
@@ -95,6 +96,10 @@ class Job:
         self.demand: Callable[[], Demand] = functools.partial(
             finetuning_demand, experiment, self.batches, self.data.shape.length, self.mesh
         )
+        shape, model, t = self.data.shape, self.program.config, training
+        layers = model.num_layers if model.rematerialisation == "none" and not t.freeze_encoder else 1
+        rows = self.batches.row_counts[-1] // t.accumulation
+        require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.demand)
         self._shard = process_shard(self.mesh, BATCH)
         self.predicted: dict[str, list[np.ndarray]] = {}
         """The logits of the best weights so far, by split, as far as they have been computed."""

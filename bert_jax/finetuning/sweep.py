@@ -2,7 +2,7 @@
 
 The results of fine-tuning on small data sets vary with the seed, and some runs fail completely (paper appendix, "several random
 restarts"; Mosbach et al., arXiv:2006.04884). A result is therefore a mean over seeds with its standard deviation, and the number
-of degenerate runs, which give the same answer to all examples.
+of degenerate runs, which give the same, or nearly the same, answer to all examples.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ wrong flags are refused at once, and JAX that cannot start is one sentence.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import io
@@ -15,11 +16,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError, nearest
+from bert_jax.interface.progress import CLEAR_LINE
+from bert_jax.interface.words import shortened, without_controls
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit status after Ctrl-C."""
@@ -37,6 +40,14 @@ def run_command(module: str, check: str = "") -> NoReturn:
     """
     os.environ.pop("MPLBACKEND", None)  # figures are drawn without a display, and matplotlib refuses some values
     _end_when_interrupted()
+    _in_utf8()
+    _prepare_streams()
+    for name, kind in (("stderr", _Messages), ("stdout", _Shown if sys.stdout and sys.stdout.isatty() else _Results)):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):  # sys.stdout is None where it is closed
+            made = kind.instead_of(stream)
+            setattr(sys, name, made)
+            setattr(sys, f"__{name}__", made)
     run_verb(lambda: _checked_and_run(module, check))
 
 
@@ -256,20 +267,72 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _flush_stdout() -> None:
+class _Results(io.TextIOWrapper):
+    """Standard output. An error of writing to it is a UserError, so that no other file is blamed for it."""
+
+    def write(self, text: str) -> int:
+        """Writes `text`."""
+        with _stdout_errors():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        with _stdout_errors():
+            super().flush()
+
+    @classmethod
+    def instead_of(cls, stream: io.TextIOWrapper) -> Self:
+        """Takes the place of `stream`, which is of no use afterwards."""
+        encoding, errors, by_lines, at_once = stream.encoding, stream.errors, stream.line_buffering, stream.write_through
+        stream.flush()
+        return cls(stream.detach(), encoding, errors, line_buffering=by_lines, write_through=at_once)
+
+
+class _Shown(_Results):
+    """A standard stream that a person reads: texts and names from files cannot control the terminal."""
+
+    def write(self, text: str) -> int:
+        """Writes `text`, but for what begins a line of progress with control characters as escapes."""
+        redraw = next((start for start in (CLEAR_LINE, "\r") if text.startswith(start)), "")
+        super().write(redraw + without_controls(text.removeprefix(redraw)))
+        return len(text)
+
+
+class _Messages(_Shown):
+    """Standard error, in which very long values are shortened too. What cannot be written there, as on a full disk, is lost."""
+
+    def write(self, text: str) -> int:
+        """Writes `text` without the middle of what is very long."""
+        with contextlib.suppress(UserError):
+            super().write(shortened(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        with contextlib.suppress(UserError):
+            super().flush()
+
+
+@contextlib.contextmanager
+def _stdout_errors() -> Iterator[None]:
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
         raise UserError(f"standard output cannot be written: {error.strerror}; redirect it, for example >FILE") from error
 
 
+def _flush_stdout() -> None:
+    with _stdout_errors():
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
 def _say(text: str) -> None:
     """Writes a line to standard error; nothing, and the status stays, where its reader has closed it (`2>&1 | head`)."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(shortened(without_controls(text)), file=sys.stderr, flush=True)
     except BrokenPipeError:
         _open_on_null(2)
 
@@ -279,7 +342,7 @@ def _discard_stdout() -> None:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (OSError, ValueError):
+    except (OSError, ValueError, UserError):
         _open_on_null(1)
 
 

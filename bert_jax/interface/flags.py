@@ -75,8 +75,8 @@ class FlagParser(argparse.ArgumentParser):
             hint = self.hint_for_unknown(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
         for action in self._actions:
-            if action.option_strings:  # a text is no path
-                setattr(values, action.dest, _expanded(getattr(values, action.dest, None), action.option_strings[-1]))
+            if action.option_strings and hasattr(values, action.dest):  # a text is no path
+                setattr(values, action.dest, _expanded(getattr(values, action.dest), action.option_strings[-1]))
         self._refuse_buckets(values)
         return values
 

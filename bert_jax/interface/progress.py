@@ -10,6 +10,9 @@ from typing import TextIO
 
 from bert_jax.interface.words import duration
 
+CLEAR_LINE = "\r\x1b[2K"
+"""What a terminal does before a line of progress is drawn again."""
+
 
 class Progress:
     """One line of progress with an ETA: redrawn in place on a terminal, a plain line every `plain_every` seconds elsewhere.
@@ -73,7 +76,7 @@ class Progress:
 
     def _draw(self) -> None:
         self._last_shown = self._line
-        self._stream.write(f"\r\x1b[2K{self._line}" if self._live else f"{self._line}\n")
+        self._stream.write(f"{CLEAR_LINE}{self._line}" if self._live else f"{self._line}\n")
         self._stream.flush()
 
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from annotated_types import Interval, MinLen
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import shown
 
 Number = TypeVar("Number", int, float)
 
@@ -166,7 +167,7 @@ def check_value(key: str, value: Any, hint: Any) -> None:
         check_value(key, value, inner)
         for constraint in constraints:
             if isinstance(constraint, Interval) and (wrong := range_error(value, constraint)):
-                raise UserError(f"{key}={value} {wrong}")
+                raise UserError(f"{key}={shown(value)} {wrong}")
             if isinstance(constraint, MinLen) and len(value) < constraint.min_length:
                 raise UserError(f"{key}={value!r} must not be empty; give a value, or leave the key out for the default")
             if isinstance(constraint, OneOf) and value not in constraint.words:

@@ -1,6 +1,9 @@
-"""Formats counts, sizes and durations for log lines and errors."""
+"""Formats counts, sizes and durations for log lines and errors, and makes foreign texts fit to be shown."""
 
 from __future__ import annotations
+
+import re
+import sys
 
 PLURALS = {"batch": "batches", "entry": "entries", "pass": "passes", "process": "processes", "vocabulary": "vocabularies"}
 """Nouns passed to `counted` whose plural is not noun + s."""
@@ -14,6 +17,14 @@ def counted(number: int, noun: str) -> str:
 def cut(text: str, most: int = 60) -> str:
     """A text for an error message, with "..." for what is beyond `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def shown(value: object) -> str:
+    """A value as `repr` writes it, for an error message; also an integer of more digits than Python writes."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"a number of more than {sys.get_int_max_str_digits():,} digits"
 
 
 def byte_unit(size: float) -> tuple[float, str]:
@@ -44,3 +55,24 @@ def duration(seconds: float) -> str:
     if s < 86400:
         return f"{s // 3600}h{s % 3600 // 60:02d}m"
     return f"{s // 86400}d{s % 86400 // 3600:02d}h"
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LONG_WORD, _LONG_LINE = re.compile(r"\S{600,}"), re.compile(r"[^\n]{3000,}")
+
+
+def without_controls(text: str) -> str:
+    r"""`text` with its control characters, but for line breaks and TABs, as escapes of JSON: "\u001b" for ESC. A terminal obeys
+    them: a text from a file could otherwise erase lines, or colour all that follows."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def shortened(text: str) -> str:
+    """`text` with the middle of very long words and lines left out, such as that of a path of 4,000 characters."""
+    for long, kept in ((_LONG_WORD, 150), (_LONG_LINE, 1000)):
+        text = long.sub(lambda found, kept=kept: _without_middle(found[0], kept), text)  # type: ignore[misc]
+    return text
+
+
+def _without_middle(text: str, kept: int) -> str:
+    return f"{text[:kept]}... ({len(text) - 2 * kept:,} characters) ...{text[-kept:]}"

@@ -13,7 +13,7 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a mo
     tensor_bundle.py        TensorFlow's checkpoint format
     tensorflow.py           checkpoints of the original BERT
     stablehlo.py            exports a forward pass with its weights as one file
-    word2vec.py             word vectors in word2vec's text format
+    word2vec.py             word vectors: word2vec's text and binary formats, GloVe, fastText
     surgery.py              changes positions, layers or vocabulary; averages models
     conversion.py           the steps of `convert`: read, change, write, with lines of output that describe each
 """

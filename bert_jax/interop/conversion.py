@@ -28,11 +28,13 @@ from bert_jax.interop.huggingface import (
     check_parts,
     export_model,
     import_model,
+    labels_needed,
     with_new_parts,
     without_parts,
 )
 from bert_jax.interop.huggingface_config import FIXED
 from bert_jax.interop.locate import local_model
+from bert_jax.interop.names import PARTS
 from bert_jax.interop.stablehlo import FUNCTIONS, export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
     NEW_POSITIONS,
@@ -47,7 +49,7 @@ from bert_jax.interop.surgery import (
 from bert_jax.interop.tensor_bundle import index_path
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
-from bert_jax.interop.word2vec import export_word2vec, holds_word2vec, import_word2vec
+from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.storage.paths import checked, is_remote
 
@@ -60,7 +62,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     A checkpoint that says "gelu" and nothing more is read with the exact form, as a line of `Model.notes` says.
     """
     path = local_model(path)
-    if holds_word2vec(pathlib.Path(path)):
+    if find_vectors(pathlib.Path(path)):
         return import_word2vec(pathlib.Path(path))
     return _read_tf1(os.fspath(path)) if _is_tf1(pathlib.Path(path)) else import_model(path)
 
@@ -73,17 +75,20 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     if flags.vocab and _is_tf1(pathlib.Path(path)):
         raise UserError(f"--vocab={flags.vocab}: a checkpoint of the original has its vocabulary in its directory; copy it there")
     vocabulary = None if flags.vocab is None else find_vocabulary(flags.vocab)
-    if holds_word2vec(pathlib.Path(path)):
+    if find_vectors(pathlib.Path(path)):
+        if unknown := [what for what in flags.drop if what not in PARTS]:
+            raise UserError(f"--drop={unknown[0]}: word vectors have no such part; leave it out")
         model = import_word2vec(pathlib.Path(path), vocabulary=vocabulary, lowercase=lowercase)
         return with_new_parts(model, new) if flags.new else model
     if not _is_tf1(pathlib.Path(path)):
         if flags.activation:
             raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
-        model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase)
+        labels = None if new.head else flags.labels  # for the model's own head
+        model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase, labels=labels)
         carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
         notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
-    check_parts(flags.new, ())  # --drop may also name tensors of the checkpoint
+    check_parts(flags.new)
     dropped = {*flags.drop, *flags.new}
     model = _read_tf1(path, drop=dropped, activation=flags.activation, lowercase=lowercase)
     return with_new_parts(model, new) if flags.new else model
@@ -273,10 +278,7 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
         raise UserError("--labels and --problem need a task head, which the model lacks; --new=sequence_head adds one")
     labels = flags.labels or model.head.labels
     if len(labels) != model.head.num_outputs:
-        raise UserError(
-            f"{counted(len(labels), 'label')} for the {model.head.num_outputs} outputs of the {model.head.part}; give "
-            f"{model.head.num_outputs}"
-        )
+        raise UserError(labels_needed(len(labels), model.head.part, model.head.num_outputs))
     head = dataclasses.replace(model.head, labels=tuple(labels), problem=flags.problem or model.head.problem)
     return dataclasses.replace(model, head=head)
 

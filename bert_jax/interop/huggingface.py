@@ -50,15 +50,25 @@ from bert_jax.interop.huggingface_config import (
     untrained_parts,
 )
 from bert_jax.interop.locate import CONFIG, MODULES, find_model_directory, transformer_folder
-from bert_jax.interop.names import params_from_tensors, reading_notes, tensors_from_params
+from bert_jax.interop.names import (
+    PARTS,
+    REQUIRED_PARTS,
+    canonical_names,
+    matching,
+    params_from_tensors,
+    part_of,
+    reading_notes,
+    rows,
+    some_of,
+    tensors_from_params,
+    their_names,
+)
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.pretraining import initial_parameters
+from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 
 FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
-PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
-"""The optional parts of a model, which an import may drop or add with random weights."""
 _UNUSED = re.compile(r"\[unused\d+\]")
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -170,15 +180,17 @@ def import_model(
     drop: Collection[str] = (),
     vocabulary: str | os.PathLike[str] | None = None,
     lowercase: bool | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Model:
     """Reads a BERT from a Hugging Face directory, the workdir of a run, or the hub.
 
-    Missing or unexpected parts are errors unless they are declared: the parts `new` get random weights, parts in `drop` are left
-    out. The word embeddings are padded to a multiple of `vocab_multiple` rows. A directory without a tokenizer needs a
-    `vocabulary`, and one whose files do not state the casing needs `lowercase`. Raises UserError listing every tensor that is
-    missing, unexpected or of another shape.
+    Missing or unexpected parts are errors unless they are declared: the parts `new` get random weights, and what is in `drop` is
+    left out: parts, and tensors by their names in the file (`*` as a wildcard). The word embeddings are padded to a multiple of
+    `vocab_multiple` rows. A directory without a tokenizer needs a `vocabulary`, and one whose files do not state the casing needs
+    `lowercase`. `labels` replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of
+    another shape.
     """
-    check_parts(new.names, drop)
+    check_parts(new.names)
     directory = find_model_directory(path)
     fields = read_model_config(directory)
     source = str(directory / CONFIG)
@@ -191,11 +203,22 @@ def import_model(
     if weights is None:
         raise UserError(f"{directory} holds no weights; copy the whole model")
     tensors = read_weights(weights)
-    architecture = architecture_from_json(fields, tensors, source)
-    own = head_from_json(fields, architecture, source)
-    dropped = {*drop, *new.names}
+    patterns = [what for what in drop if what not in PARTS]
+    left_out = {name for pattern in patterns for name in matching(tensors, pattern, str(weights))}
+    names = canonical_names(tensors, config)
+    architecture = architecture_from_json(fields, [names[name] for name in tensors if name not in left_out], source)
+    own = _own_head(fields, architecture, source, labels, drop)
+    expected = {name: row for row in rows(config, own) for name in their_names(row, config)}
+    parts = {name: part_of(names[name], expected) for name in tensors}
+    tensors = {name: x for name, x in tensors.items() if name not in left_out}
+    emptied = {parts[name] for name in left_out} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
+    dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
     required = {*ARCHITECTURES[architecture], *_read_by(own)} - dropped
+    if own is not None and own.part not in dropped:
+        _check_outputs(own, tensors, names, str(weights), labels)
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
+    notes = _config_notes(fields, architecture, own if own and own.part in params else None)
+    notes += tuple(f"dropped: {some_of(sorted(left_out))}" for _ in range(bool(left_out)))
     untrained = untrained_parts(fields, source) & set(params)
     kept_head = own if own and own.part in params else None
     of_pairs = recorded(fields).get("of_pairs") if kept_head else None
@@ -207,12 +230,13 @@ def import_model(
         of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
         columns=_columns(fields) if kept_head else {},
         untrained=untrained,
-        other_fields=_other_fields(fields, kept_head),
+        other_fields=_other_fields(fields, kept_head, keep_class=not vocabulary),
         source=str(directory),
         notes=tokenizer.notes
         + renamed
         + rows_without_pieces(tokenizer, config)
         + reading_notes(tensors, config, own, dropped)
+        + notes
         + _files_left(directory),
     )
     if not new.names:
@@ -234,6 +258,11 @@ def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
 def with_new_parts(model: Model, new: NewParts) -> Model:
     """`model` with random weights for the parts `new`, marked as untrained."""
     names, head = new.names, new.head
+    pretrained, written = abstract_parameters(model.config), {row.part for row in rows(model.config)}
+    possible = [part for part in PARTS if part in pretrained and part in written]
+    if unfit := [part for part in names if part not in (*possible, *HEAD_PARTS)]:
+        known = f"the parts of its pretraining are {', '.join(possible)}"
+        raise UserError(f"{model.source} is a {model.config.encoder} model, which has no {unfit[0]}; {known}")
     labelled = [part for part in names if part in HEAD_PARTS]
     if labelled:
         if head is None or head.part != labelled[0]:
@@ -241,7 +270,9 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
         if head.reads_pooler and "pooler" not in {*model.params, *names}:
-            raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; declare the pooler as new too")
+            impossible = f"a {model.config.encoder} model cannot have one"
+            remedy = "declare the pooler as new too" if "pooler" in possible else impossible
+            raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
@@ -277,9 +308,60 @@ def without_parts(model: Model, drop: Collection[str]) -> Model:
     return dataclasses.replace(model, params=kept, head=head, untrained=model.untrained - set(drop))
 
 
-def check_parts(new: Collection[str], drop: Collection[str]) -> None:
+def _own_head(
+    fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None, drop: Collection[str]
+) -> TaskHead | None:
+    """The task head of config.json. Its labels do not matter if the head is left out."""
+    try:
+        return head_from_json(fields, architecture, source, labels)
+    except UserError:
+        unlabelled = head_from_json(fields, architecture, source, ("A", "B"))
+        if unlabelled is None or unlabelled.part not in drop:
+            raise
+        return unlabelled
+
+
+def _check_outputs(
+    head: TaskHead,
+    tensors: Mapping[str, np.ndarray],
+    names: Mapping[str, str],
+    source: str,
+    given: Sequence[str] | None,
+) -> None:
+    """Raises UserError if a labelled head of a transformers class has another number of outputs than labels, which are the
+    `given` ones or those of config.json."""
+    bias = next((x for name, x in tensors.items() if names[name] == f"{head.module}.bias"), None) if head.is_plain else None
+    if head.has_labels and bias is not None and bias.ndim == 1 and len(bias) != head.num_outputs:
+        if given:
+            raise UserError(labels_needed(len(given), head.part, len(bias)))
+        raise UserError(
+            f"{source}: the {head.module} has {counted(len(bias), 'output')}, and config.json has "
+            f"{counted(len(head.labels), 'label')}; `convert --labels=A,B,...` names {len(bias)}, and "
+            f"`convert --drop={head.part}` leaves the head out"
+        )
+
+
+def labels_needed(given: int, part: str, outputs: int) -> str:
+    """The message about another number of labels than a head has outputs."""
+    return f"{counted(given, 'label')} for the {counted(outputs, 'output')} of the {part}; give {outputs}"
+
+
+def _config_notes(fields: JsonObject, architecture: str, head: TaskHead | None) -> tuple[str, ...]:
+    """Clauses about what config.json says and is not followed: a class of another code, a label2id that is left over."""
+    notes = []
+    named = fields.get("architectures") or []
+    if isinstance(named, list) and fields.get("model_type") == "bert" and architecture not in named and named:
+        notes.append(f"the class {named[0]} of config.json is not known here; it was read as a {architecture}")
+    own = {label: str(i) for i, label in enumerate(head.labels)} if head else {}
+    stated = fields.get("label2id")
+    if own and isinstance(stated, dict) and {label: str(i) for label, i in stated.items()} != own:
+        notes.append("label2id of config.json was not used, since it differs from id2label")
+    return tuple(notes)
+
+
+def check_parts(new: Collection[str]) -> None:
     """Raises UserError for unknown parts, and for more than one new task head."""
-    for part in (*new, *drop):
+    for part in new:
         if part not in PARTS:
             raise UserError(f"a model has no part {part!r}: {nearest(part, PARTS)}; parts are {', '.join(PARTS)}")
     labelled = [part for part in new if part in HEAD_PARTS]
@@ -366,11 +448,12 @@ def _read_by(head: TaskHead | None) -> tuple[str, ...]:
     return ("pooler", head.part) if head.reads_pooler else (head.part,)
 
 
-def _other_fields(fields: JsonObject, head: TaskHead | None) -> JsonObject:
+def _other_fields(fields: JsonObject, head: TaskHead | None, *, keep_class: bool) -> JsonObject:
     """The fields of config.json that this package does not use, and `hidden_act`, so that an export has the same one of its
-    several names for a function. Fields about labels are unused if the model has no task head.
+    several names for a function. Fields about labels are unused if the model has no task head, and `auto_map` names code that is
+    not exported. The class of the tokenizer is left out unless `keep_class`: with another vocabulary it is another one.
     """
-    stated = head_to_json(head) if head else ()
+    stated = {*(head_to_json(head) if head else ()), *(() if keep_class else ("tokenizer_class",)), "auto_map"}
     return {name: x for name, x in fields.items() if name not in (*WRITTEN, *stated, OURS) or name == "hidden_act"}
 
 

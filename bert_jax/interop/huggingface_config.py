@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from bert_jax.corpus.files import Json, JsonObject
 from bert_jax.errors import UserError
@@ -204,19 +204,21 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
 
 
 def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], source: str) -> str:
-    """The class in `config.json`'s "architectures"; without that field, the class that follows from the tensors.
+    """The first known class in `config.json`'s "architectures"; without one, the class that follows from the tensors' names. If
+    "architectures" has unknown classes only, `model_type` must be "bert", and only the pooler and the pretraining heads are
+    looked for: only the unknown class knows the meaning of other tensors.
 
     Raises UserError for a class that is no BERT, and where several classes fit the tensors.
     """
     named = [] if fields.get("model_type") in OWN_TYPES else fields.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the model\'s whole file')
-    if named:
-        if named[0] not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
-            raise UserError(f"{source}: architectures={named!r} is not a supported class; supported: {known}")
-        return named[0]
-    for module, heads in sorted(_heads_by_module().items(), key=lambda item: len(item[1])):
+    if supported := next((name for name in named if name in ARCHITECTURES), None):
+        return supported
+    if named and fields.get("model_type") != "bert":
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(f"{source}: architectures={named!r} is not a supported class; supported: {known}")
+    for module, heads in () if named else sorted(_heads_by_module().items(), key=lambda item: len(item[1])):
         if not any(name.startswith(f"{module}.") for name in tensor_names):
             continue
         if len(heads) == 1:
@@ -230,9 +232,11 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     return architecture_of([part for part, prefix in prefixes.items() if any(name.startswith(prefix) for name in tensor_names)])
 
 
-def head_from_json(fields: JsonObject, architecture: str, source: str) -> TaskHead | None:
-    """The task head of a `config.json`: that of its class, or one under "bert_jax"; None without either. The default labels are
-    those of transformers, LABEL_0 and LABEL_1.
+def head_from_json(
+    fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None = None
+) -> TaskHead | None:
+    """The task head of a `config.json`: that of its class, or one under "bert_jax"; None without either. Its labels are the
+    `labels` that are given, or those of the file. The default labels are those of transformers, LABEL_0 and LABEL_1.
 
     Raises UserError where the labels contradict each other or the problem is unknown.
     """
@@ -245,7 +249,7 @@ def head_from_json(fields: JsonObject, architecture: str, source: str) -> TaskHe
         head = head_class(name)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-    labels = _labels(fields, source) if head.has_labels else ()
+    labels = (tuple(labels) if labels else _labels(fields, source)) if head.has_labels else ()
     problem = "classification"
     if "problem" in head.settings:
         stated = fields.get("problem_type")
@@ -296,6 +300,9 @@ def _own_head(fields: JsonObject, source: str) -> JsonObject:
     return dict(own)
 
 
+_ANEW = "`convert --labels=A,B,...` gives the labels anew"
+
+
 def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     by_id = fields.get("id2label")
     if by_id is None:
@@ -306,15 +313,27 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
     try:
         ids = {int(i): str(label) for i, label in by_id.items()}
     except (AttributeError, ValueError) as error:
-        raise UserError(f'{source}: id2label={by_id!r} must be an object such as {{"0": "no", "1": "yes"}}') from error
+        raise UserError(
+            f'{source}: id2label={str(by_id)[:100]} must be an object such as {{"0": "no", "1": "yes"}}; {_ANEW}'
+        ) from error
     if sorted(ids) != list(range(len(ids))):
-        raise UserError(f"{source}: the ids of id2label are {sorted(ids)}; they must count 0, 1, 2, ...")
+        raise UserError(f"{source}: the ids of id2label are {sorted(ids)}; they must count 0, 1, 2, ...; {_ANEW}")
     labels = tuple(ids[i] for i in range(len(ids)))
     several = next((label for label, count in collections.Counter(labels).items() if count > 1), None)
     if several is not None:
         same = ", ".join(str(i) for i, label in ids.items() if label == several)
-        raise UserError(f"{source}: id2label gives the outputs {same} the same label {several!r}; give each another label")
+        raise UserError(
+            f"{source}: id2label gives the outputs {same} the same label {several!r}; give each another label, or {_ANEW}"
+        )
     stated = fields.get("label2id")
-    if stated is not None and stated != {label: i for i, label in enumerate(labels)}:
-        raise UserError(f"{source}: label2id={stated!r} contradicts id2label={by_id!r}; correct one of them")
+    if stated is None:
+        return labels
+    if not isinstance(stated, dict):
+        raise UserError(f'{source}: label2id={str(stated)[:100]} must be an object such as {{"no": 0, "yes": 1}}; remove it')
+    swapped = next((label for i, label in enumerate(labels) if str(stated.get(label, i)) != str(i)), None)
+    if swapped is not None:  # transformers answers by id2label; names that id2label lacks are left over from another model
+        raise UserError(
+            f"{source}: label2id gives {swapped!r} the id {stated[swapped]!r}, and id2label the id {labels.index(swapped)}; "
+            f"correct one of them, or {_ANEW}"
+        )
     return labels

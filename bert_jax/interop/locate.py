@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import pathlib
+import shlex
 
 from bert_jax.corpus.files import read_json
 from bert_jax.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
@@ -18,6 +19,8 @@ from bert_jax.storage.paths import checked, is_remote
 CONFIG = "config.json"
 MODULES = "modules.json"
 """The file of sentence-transformers that lists the modules of a model and their folders."""
+VECTORS = tuple(f"vectors.{form}{packed}" for form in ("txt", "vec", "bin") for packed in ("", ".gz"))
+"""The files of word vectors that are looked for in a directory; the first is the one that `convert` exports."""
 
 
 def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -63,13 +66,21 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
             f"or a model of the hub as {name_on_hub(name)}"
         )
     if not path.is_dir():
-        raise UserError(f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}")
+        convert = f"a file of word vectors is converted first: python -m bert_jax.convert --from={path} --to=DIR"
+        raise UserError(f"{path} is a file; name the directory that holds {CONFIG} and {WEIGHTS}; {convert}")
     if (path / "checkpoints").is_dir():
         raise UserError(f"{path} is a workdir without an exported model yet; continue its run with the command that started it")
     others = [path / file for file in NOT_READ if (path / file).exists()]
     if others and not weights_file(path):
         raise UserError(f"{others[0]} is not read; save the weights as {WEIGHTS} (save_pretrained of transformers does)")
-    if (path / "bert_config.json").is_file():
+    if (path / "bert_config.json").is_file() and (weights := weights_file(path)):
+        raise UserError(
+            f"{path} has {weights.name}, but no {CONFIG}; if bert_config.json describes it, copy that: "
+            f"cp {shlex.quote(str(path / 'bert_config.json'))} {shlex.quote(str(path / CONFIG))}"
+        )
+    if vectors := next((name for name in VECTORS if (path / name).is_file()), None):
+        raise UserError(f"{path} holds {vectors}; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
+    if any(path.glob("*.index")):
         raise UserError(f"{path} is a TensorFlow checkpoint; convert it first: python -m bert_jax.convert --from={path} --to=DIR")
     absent = [file for file, there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, weights_file(path))) if not there]
     raise UserError(f"{path} is not a model directory: {' and '.join(absent)} missing; name one that holds them, or a workdir")
@@ -81,8 +92,9 @@ def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
     if not (directory / MODULES).is_file():
         return None
     modules = read_json(directory / MODULES, "copy the model again")
-    paths = [module.get("path") for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
-    folders = [directory / path for path in paths if isinstance(path, str) and path == pathlib.PurePath(path).name]
+    named = [module.get("path") for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+    paths = [pathlib.PurePath(path) for path in named if isinstance(path, str)]
+    folders = [directory / path for path in paths if len(path.parts) == 1 and path.name != ".."]
     return next((folder for folder in folders if (folder / CONFIG).is_file() and weights_file(folder)), None)
 
 

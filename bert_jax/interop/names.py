@@ -11,14 +11,15 @@ The tensor names are those of transformers' `BertForPreTraining` and its variant
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import counted
@@ -93,6 +94,9 @@ TABLE = (
 
 REQUIRED_PARTS = ("embeddings", "encoder")
 
+PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
+"""The optional parts of a model, which an import may drop or add with random weights."""
+
 DECODER = Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D")
 """The decoder of a model in which it is not tied to the word embeddings (`ModelConfig.tied_decoder`)."""
 
@@ -154,6 +158,11 @@ OLD_ENDINGS = {
     "LayerNorm.beta": "LayerNorm.bias",
     ".dense_act.weight": ".dense.weight",
     ".dense_act.bias": ".dense.bias",
+}
+# Buffers of transformers, which some versions saved: their names, what they hold, and the values.
+BUFFERS: dict[str, tuple[str, Callable[[int], np.ndarray]]] = {
+    "bert.embeddings.position_ids": ("0, 1, 2", np.arange),
+    "bert.embeddings.token_type_ids": ("0, 0, 0", np.zeros),
 }
 
 
@@ -245,23 +254,25 @@ def params_from_tensors(
     vocabulary.
 
     The pooler and the heads may be missing as a whole, unless they are `required`; parts to `drop` are left out, if present.
-    Raises UserError, with `source`, listing all other tensors that are missing, unexpected or of another shape, tensors of
-    integers, and values that are not finite.
+    Raises UserError, with `source` and the tensors' names in `tensors`, listing all other tensors that are missing, unexpected or
+    of another shape, tensors of integers, and values that are not finite.
     """
-    tensors = canonical(tensors, source, tied=config.tied_decoder) if config.encoder == "transformer" else dict(tensors)
+    in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
+    tensors = canonical(tensors, config, source)
     if config.positions != "learned":
         tensors = _without_fixed_positions(tensors, config, source)
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
     tensors = {name: x for name, x in tensors.items() if part_of(name, expected) not in drop}
     present = ({expected[name].part for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
     missing = [name for name, row in expected.items() if row.part in present and name not in tensors]
-    unused = [name for name in tensors if name not in expected]
+    unused = [in_file.get(name, name) for name in tensors if name not in expected]
     misshapen = [
-        f"{name} {list(x.shape)} instead of {list(their_shape(expected[name], config, head))}"
+        f"{in_file.get(name, name)} {list(x.shape)} instead of {list(their_shape(expected[name], config, head))}"
         for name, x in tensors.items()
         if name in expected and x.shape != their_shape(expected[name], config, head)
     ]
-    quantised = [f"{name} ({x.dtype})" for name, x in tensors.items() if name in expected and x.dtype.kind in "biuc"]
+    whole = [name for name, x in tensors.items() if name in expected and x.dtype.kind in "biuc"]
+    quantised = [f"{in_file.get(name, name)} ({tensors[name].dtype})" for name in whole]
     if quantised:
         raise UserError(f"{source} holds no floating-point weights for {some_of(quantised)}; save the model unquantised")
     problems = {"missing": missing, "not part of this model": unused, "other shapes than config.json gives": misshapen}
@@ -269,6 +280,8 @@ def params_from_tensors(
         listed = "; ".join(f"{what}: {some_of(names)}" for what, names in problems.items() if names)
         whole = sorted({expected[n].part for n in missing} - {expected[n].part for n in tensors if n in expected})
         remedy = f" (declare {' and '.join(whole)} as new for random weights)" if whole and not unused and not misshapen else ""
+        if unused and not missing and not misshapen:
+            remedy = f"; {drop_remedy(unused, [in_file.get(name, name) for name in expected])}"
         raise UserError(f"{source} does not hold the BERT that its config.json describes: {listed}{remedy}")
     flat: dict[str, np.ndarray] = {}
     for row in rows(config, head):
@@ -302,40 +315,86 @@ def part_of(name: str, expected: Mapping[str, Row]) -> str:
     return next((f"{kind}_head" for kind, head in HEADS.items() if head.module == module), "")
 
 
-def canonical(tensors: Mapping[str, np.ndarray], source: str, *, tied: bool) -> dict[str, np.ndarray]:
-    """Renames tensors to the names of `BertForPreTraining`: replaces old suffixes, adds the prefix to a plain encoder, drops
-    copies of tied tensors.
+_WORD_TABLE = re.compile(r"((?:[^.]+\.)*?)(bert\.)?embeddings\.word_embeddings\.weight")
 
-    Raises UserError for a copy that differs from its tied tensor, and for position ids that are not 0, 1, 2, ... Without `tied`,
-    the decoder's weight is a separate tensor.
-    """
-    bare = not any(name.startswith("bert.") for name in tensors)
+
+def wrapper_of(names: Collection[str]) -> str:
+    """What the names of a BERT's tensors begin with in a file that was saved from a module around it, such as "module." of
+    DistributedDataParallel and "_orig_mod." of torch.compile. Empty without one, and if there are several BERTs."""
+    found = {match[1] for name in names if (match := _WORD_TABLE.fullmatch(name))}
+    return found.pop() if len(found) == 1 else ""
+
+
+def canonical_names(names: Collection[str], config: ModelConfig) -> dict[str, str]:
+    """For each name in a file, the one of `BertForPreTraining`: without the prefix of a wrapper, with today's suffixes, and with
+    the prefix of a plain encoder. The names of our own encoders stay."""
+    if config.encoder != "transformer":
+        return {name: name for name in names}
+    wrapper = wrapper_of(names)
+    inner = {name: name.removeprefix(wrapper) for name in names}
+    bare = not any(name.startswith("bert.") for name in inner.values())
     modules = {*(head.module for head in HEADS.values() if head.module), *HEAD_PARTS}
     heads = ("cls.", *(f"{module}." for module in modules))
-    renamed: dict[str, np.ndarray] = {}
-    for name, value in tensors.items():
+    for stored, name in inner.items():
         for old, new in OLD_ENDINGS.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
-        if bare and not name.startswith(heads):
-            name = f"bert.{name}"
-        renamed[name] = value
+        inner[stored] = f"bert.{name}" if bare and not name.startswith(heads) else name
+    return inner
+
+
+def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, np.ndarray]:
+    """Renames tensors to `canonical_names`, and drops buffers and copies of tied tensors.
+
+    Raises UserError for a copy that differs from its tied tensor, and for buffers with other values than transformers', which
+    cannot be represented. In a model without `tied_decoder`, the decoder's weight is a separate tensor.
+    """
+    names, tied = canonical_names(tensors, config), config.tied_decoder
+    in_file = {name: stored for stored, name in names.items()}
+    renamed = {names[stored]: value for stored, value in tensors.items()}
     for copy, original in TIED.items():
         if copy in renamed and tied:
             value = renamed.pop(copy)
             if not np.array_equal(value, renamed.setdefault(original, value)):
                 raise UserError(
-                    f"{source}: {copy} differs from {original}, but config.json ties the two; set tie_word_embeddings to false "
-                    "if they are separate"
+                    f"{source}: {in_file[copy]} differs from {in_file.get(original, original)}, but config.json ties the two; "
+                    "set tie_word_embeddings to false if they are separate"
                 )
     if not tied and "cls.predictions.decoder.bias" in renamed:  # transformers uses this bias, and saves the other one unused
         renamed["cls.predictions.bias"] = renamed.pop("cls.predictions.decoder.bias")
-    buffer = "bert.embeddings.position_ids"  # not a parameter; older versions saved it
-    if buffer in renamed:
-        positions = renamed.pop(buffer).ravel()
-        if not np.array_equal(positions, np.arange(positions.size)):
-            raise UserError(f"{source}: {buffer} is not 0, 1, 2, ...; other positions cannot be represented")
+    for buffer, (content, values) in BUFFERS.items():
+        if buffer in renamed:
+            found = renamed.pop(buffer).ravel()
+            if not np.array_equal(found, values(found.size)):
+                raise UserError(f"{source}: {in_file[buffer]} is not {content}, ...; other values cannot be represented")
     return renamed
+
+
+def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
+    """The tensors, of all `names` in `source`, that `pattern` names: a name, or several with `*` as a wildcard. Raises UserError
+    if there is none."""
+    if matched := fnmatch.filter(names, pattern):
+        return matched
+    hint = nearest(pattern, [*PARTS, *names])
+    if hint.startswith("known"):
+        hint = f"its tensors are {some_of(names, 4)}"
+    raise UserError(
+        f"{pattern!r} cannot be dropped: neither a tensor of {source} nor a part: {hint}; parts are {', '.join(PARTS)}"
+    )
+
+
+def drop_remedy(unused: Collection[str], needed: Collection[str], mark: str = ".") -> str:
+    """The remedy for `unused` tensors: a flag of `convert` with patterns that match them and none of the `needed` ones. `mark`
+    separates the parts of a name."""
+    patterns: dict[str, None] = {}
+    for name in unused:
+        parts = name.split(mark)
+        prefixes = (mark.join([*parts[:n], ""]) for n in range(1, len(parts)))
+        whole = next((prefix for prefix in prefixes if not any(other.startswith(prefix) for other in needed)), None)
+        patterns[name if whole is None else f"{whole}*"] = None
+    listed = ",".join(patterns) if len(patterns) <= 12 else "NAME,PATTERN"
+    quoted = f"'{listed}'" if "*" in listed else listed
+    return f"`convert --drop={quoted}` leaves {'it' if len(unused) == 1 else 'them'} out"
 
 
 def reading_notes(
@@ -343,15 +402,19 @@ def reading_notes(
 ) -> tuple[str, ...]:
     """Clauses for messages about tensors that `params_from_tensors` has renamed, converted or ignored."""
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
-    is_bert = config.encoder == "transformer"
-    parts = {part_of(name, expected) for name in (canonical(tensors, "", tied=config.tied_decoder) if is_bert else tensors)}
+    names = canonical_names(tensors, config)
+    in_file = {name: stored for stored, name in names.items()}
+    parts = {part_of(name, expected) for name in names.values()}
     old = [name for name in tensors if name.endswith(tuple(OLD_ENDINGS))]
     endings = [ending.lstrip(".") for ending in OLD_ENDINGS if any(name.endswith(ending) for name in old)]
-    buffers = [name for name in tensors if name.endswith("embeddings.position_ids")]
+    buffers = [stored for stored, name in names.items() if name in BUFFERS]
+    copies = [name for name in TIED if name in in_file and config.tied_decoder]
+    wrapper = wrapper_of(tensors) if config.encoder == "transformer" else ""
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
     notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
-    notes += [f"{name}, a copy of {TIED[name]}, was left out" for name in TIED if name in tensors and config.tied_decoder]
+    notes += [f"names were read without {wrapper!r}, with which they begin"] if wrapper else []
+    notes += [f"{in_file[name]}, a copy of {in_file.get(TIED[name], TIED[name])}, was left out" for name in copies]
     notes += [f"{name}, which is no parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []
     return tuple(notes)

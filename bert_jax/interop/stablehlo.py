@@ -159,13 +159,15 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
             return {"last_hidden_state": last} | ({} if pooled is None else {"pooled": pooled.squeeze(1)})
         outputs = {}
         if "mlm_head" in used:
-            outputs["mlm_logits"] = bert.mlm_head(last, bert.embeddings.word_embeddings.embedding)
+            is_bert = config.encoder == "transformer"
+            table = bert.embeddings.word_embeddings.embedding if is_bert else None
+            outputs["mlm_logits"] = bert.mlm_head(last, table) if is_bert else bert.masked_logits(last, positions)
         if "nsp_head" in used:
             outputs["nsp_logits"] = bert.nsp_head(pooled).squeeze(1)
         return outputs
 
     apply = nn.apply(outputs_of, module)
-    return lambda *inputs: apply({"params": params}, *inputs)
+    return lambda *inputs: apply({"params": jax.tree.map(jnp.asarray, params)}, *inputs)
 
 
 def _signature(model: Model, exported: export.Exported, function: str) -> JsonObject:

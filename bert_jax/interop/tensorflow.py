@@ -16,7 +16,6 @@ argument. Both are written as "gelu", and a field under "bert_jax" distinguishes
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import json
 import os
 import pathlib
@@ -30,15 +29,18 @@ from jaxtyping import PyTree
 from bert_jax.corpus.files import JsonObject, read_object
 from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.corpus.tokenizer_files import unfit_for_vocab_txt
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEADS, make_head
 from bert_jax.interop.directory import OURS, replaced_when_complete
-from bert_jax.interop.huggingface import PARTS, check_same_vocabulary, check_vocabulary, rows_without_pieces
+from bert_jax.interop.huggingface import check_same_vocabulary, check_vocabulary, rows_without_pieces
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
 from bert_jax.interop.names import (
+    PARTS,
     REQUIRED_PARTS,
     Row,
+    drop_remedy,
+    matching,
     params_from_tensors,
     rows,
     some_of,
@@ -77,7 +79,6 @@ SECOND_MOMENTS = ("adam_v", "Adam_1", "lamb_v")
 implementation."""
 MOST_LABELS = 1 << 20  # a head with more outputs is reported as a wrong shape
 STEP = "global_step"
-COUNTERS = (STEP, "beta1_power", "beta2_power")
 OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in every checkpoint of TensorFlow 2's kind
 
 
@@ -156,8 +157,8 @@ def import_tf1(
         )
     head = _head(bundle, ours, str(config_path))
     counterparts = _counterparts(config, head)
-    slots, dropped = _slots(bundle), _dropped(bundle, counterparts, drop)
-    elsewhere = {*slots, *dropped, *COUNTERS}
+    slots, dropped, counters = _slots(bundle, counterparts), _dropped(bundle, counterparts, drop), _counters(bundle, counterparts)
+    elsewhere = {*slots, *dropped, *counters}
     names = [name for name in bundle if name not in elsewhere]
     _check_tensors(bundle, names, counterparts)
     params = params_from_tensors(_tensors(bundle, names, counterparts), config, str(prefix), head=head)
@@ -176,8 +177,9 @@ def import_tf1(
         + rows_without_pieces(tokenizer, config)
         + _messages(
             assumed_gelu=gelu and activation is None,
-            slots=() if read_slots else slots,
+            slots={} if read_slots else slots,
             dropped=dropped,
+            counters=[name for name in counters if name != STEP],
             step=step,
             other=other,
         ),
@@ -275,10 +277,29 @@ def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
     return kind(labels=labels, problem="classification" if len(labels) > 1 else "regression")
 
 
-def _slots(bundle: Bundle) -> tuple[str, ...]:
-    """The names of the optimizer's slots: tensors whose name extends that of a variable."""
-    split = {name: name.rpartition("/") for name in bundle}
-    return tuple(n for n, (owner, _, slot) in split.items() if slot in (*FIRST_MOMENTS, *SECOND_MOMENTS) and owner in bundle)
+def _slots(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> dict[str, str]:
+    """The tensors of optimizers: from each name to the name of its slot, such as "adam_m", whatever optimizer wrote it.
+
+    A slot is named NAME/SLOT after a variable NAME. It has the variable's shape, or that shape without an axis (the sums of
+    Adafactor); one with a name of `FIRST_MOMENTS` or `SECOND_MOMENTS` may have any shape.
+    """
+    slots = {}
+    for name in bundle:
+        parts = name.split("/")
+        owners = ("/".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
+        owner = next((owner for owner in owners if owner in bundle), None)
+        if owner is None or name in counterparts:
+            continue
+        whole, slot = bundle.entries[owner].shape, name.removeprefix(f"{owner}/")
+        shapes = (whole, *(whole[:axis] + whole[axis + 1 :] for axis in range(len(whole))))
+        if slot in (*FIRST_MOMENTS, *SECOND_MOMENTS) or bundle.entries[name].shape in shapes:
+            slots[name] = slot
+    return slots
+
+
+def _counters(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> tuple[str, ...]:
+    """The scalars of the training program, such as its number of steps or a scale of the loss; BERT has no scalars."""
+    return tuple(name for name in bundle if bundle.entries[name].shape == () and name not in counterparts)
 
 
 def _dropped(bundle: Bundle, counterparts: Mapping[str, _Counterpart], drop: Collection[str]) -> tuple[str, ...]:
@@ -286,10 +307,7 @@ def _dropped(bundle: Bundle, counterparts: Mapping[str, _Counterpart], drop: Col
     dropped = []
     for what in drop:
         in_part = [name for name in bundle if name in counterparts and counterparts[name].part == what]
-        matched = in_part or fnmatch.filter(bundle, what)
-        if not matched and what not in PARTS:
-            raise UserError(f"{what!r} cannot be dropped: neither a tensor of {bundle.prefix} nor a part: {nearest(what, PARTS)}")
-        dropped += matched
+        dropped += in_part or ([] if what in PARTS else matching(list(bundle), what, str(bundle.prefix)))
     return tuple(dict.fromkeys(dropped))
 
 
@@ -307,7 +325,10 @@ def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping
     }
     if any(problems.values()):
         listed = "; ".join(f"{what}: {some_of(each)}" for what, each in problems.items() if each)
-        raise UserError(f"{bundle.prefix} does not hold the BERT that its {CONFIG} describes: {listed}")
+        unused = problems["not part of this model"]
+        alone = unused and not any(each for each in problems.values() if each is not unused)
+        remedy = f"; {drop_remedy(unused, list(counterparts), '/')}" if alone else ""
+        raise UserError(f"{bundle.prefix} does not hold the BERT that its {CONFIG} describes: {listed}{remedy}")
 
 
 def _tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping[str, _Counterpart]) -> dict[str, np.ndarray]:
@@ -336,7 +357,13 @@ def _slot_tensors(
 
 
 def _messages(
-    *, assumed_gelu: bool, slots: Collection[str], dropped: Collection[str], step: int | None, other: JsonObject
+    *,
+    assumed_gelu: bool,
+    slots: Mapping[str, str],
+    dropped: Collection[str],
+    counters: Collection[str],
+    step: int | None,
+    other: JsonObject,
 ) -> tuple[str, ...]:
     messages = []
     if assumed_gelu:
@@ -345,8 +372,9 @@ def _messages(
             "approximation, which the original's code uses since February 2019"
         )
     if slots:
-        kinds = sorted({name.rpartition("/")[2] for name in slots})
-        messages.append(f"{len(slots)} slots of the optimizer ({', '.join(kinds)}) were left out")
+        messages.append(f"{len(slots)} slots of the optimizer ({some_of(sorted(set(slots.values())))}) were left out")
+    if counters:
+        messages.append(f"numbers of the training program were left out: {some_of(counters)}")
     if dropped:
         messages.append(f"dropped: {some_of(dropped)}")
     if step is not None:

@@ -1,28 +1,56 @@
-"""Word vectors in word2vec's text format, with the files of the tokenizer beside them.
+"""Writes word vectors in word2vec's text format, and reads the formats of published ones.
 
-`vectors.txt`: a line with the number of words and the width, then a line for each word: the word and its vector, with spaces
-between. Numbers have nine significant digits, from which float32 is read back exactly.
+Written: `vectors.txt`, with the files of the tokenizer. It has a line with the number of words and the width, then a line for
+each word: the word and its vector, with spaces between. Numbers have nine significant digits, from which float32 is read back
+exactly.
+
+Read: the same format (`.vec` of fastText too), without its first line (GloVe), and word2vec's binary format: the same first line,
+then for each word its bytes, a space, and its vector as little-endian float32. Each may be compressed with gzip, bzip2 or xz.
+Files are read as a stream, into one table.
 """
 
 from __future__ import annotations
 
+import bz2
+import dataclasses
+import gzip
+import itertools
 import json
+import lzma
 import pathlib
+import re
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any
 
 import numpy as np
 from jaxtyping import Float32
 
 from bert_jax import __version__
 from bert_jax.corpus.files import read_object
-from bert_jax.corpus.tokenizer import CONFIG_FILE, load_tokenizer
+from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, infer_casing, load_tokenizer
+from bert_jax.corpus.tokenizer_files import SPECIAL_NAMES, vocabulary_files
+from bert_jax.corpus.wordpiece import WordPiece
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
+from bert_jax.interop.locate import VECTORS
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 
-VECTORS = "vectors.txt"
+OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+"""The first bytes of compressed files, and what reads them."""
+FASTTEXT = b"\xba\x16\x4f\x2f"
+"""The first bytes of a model of fastText, whose `.bin` is another format than word2vec's."""
+LARGEST_RATIO = 1100
+"""The most that gzip can compress, rounded up; a header with more words than could lie in the file is wrong."""
+WIDEST = 1 << 16
+_LONGEST_WORD, _LONGEST_LINE, _BLOCK = 1 << 14, 1 << 21, 1 << 20
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{2}")
+_AGAIN = "copy the whole file again"
 
 
 def export_word2vec(directory: pathlib.Path, model: Model) -> None:
@@ -34,9 +62,10 @@ def export_word2vec(directory: pathlib.Path, model: Model) -> None:
     check_finite({"word vectors": table}, f"nothing is written to {directory}: {{found}}; the model is unusable")
     for piece in model.tokenizer.pieces:
         if piece.split() != [piece]:
-            raise UserError(f"the piece {piece!r} has spaces, which word2vec's format cannot hold; choose another format")
+            fault = "has spaces" if piece else "is empty"
+            raise UserError(f"the piece {piece!r} {fault}, which word2vec's format cannot hold; choose another format")
     with replaced_when_complete(directory, "word2vec") as incomplete:
-        with (incomplete / VECTORS).open("w", encoding="utf-8") as file:
+        with (incomplete / VECTORS[0]).open("w", encoding="utf-8") as file:
             file.write(f"{len(table)} {table.shape[1]}\n")
             for row, piece in enumerate(model.tokenizer.pieces):
                 file.write(f"{piece} {' '.join(f'{x:.9g}' for x in table[row].tolist())}\n")
@@ -46,52 +75,261 @@ def export_word2vec(directory: pathlib.Path, model: Model) -> None:
         (incomplete / CONFIG_FILE).write_text(json.dumps(settings | {OURS: ours}, indent=2) + "\n")
 
 
-def holds_word2vec(directory: pathlib.Path) -> bool:
-    """Whether `directory` has vectors in word2vec's text format and no model in another one."""
-    return (directory / VECTORS).is_file() and not (directory / "config.json").exists()
+def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
+    """The file of word vectors at `path`: `path` itself, or one of VECTORS in a directory without a config.json. None without
+    one."""
+    if path.is_dir():
+        found = next((path / name for name in VECTORS if (path / name).is_file()), None)
+        return None if (path / "config.json").exists() else found
+    if not path.is_file():
+        return None
+    bare = path.with_suffix("") if path.suffix in (".gz", ".bz2", ".xz") else path
+    if bare.suffix in (".vec", ".w2v") or path.name in VECTORS:
+        return path
+    try:  # of other files, those that begin as vectors do
+        _read_form(path)
+    except _NotVectors:
+        return None
+    except UserError:
+        pass  # vectors with a fault, which reading them names
+    return path
 
 
-def import_word2vec(directory: pathlib.Path, *, vocabulary: pathlib.Path | None = None, lowercase: bool | None = None) -> Model:
-    """The static model of the vectors in `directory`, for the tokenizer there or that of `vocabulary`, whose pieces are the words
-    of the file in any order. Raises UserError naming the line of what is no vector, and the pieces without one."""
-    tokenizer = load_tokenizer(vocabulary or directory, lowercase=lowercase)
-    words, table = read_vectors(directory / VECTORS)
-    row_of = {word: row for row, word in enumerate(words)}
-    if missing := [piece for piece in tokenizer.pieces if piece not in row_of]:
-        raise UserError(
-            f"{directory / VECTORS} has no vector for {counted(len(missing), 'piece')} of the vocabulary, such as {missing[0]!r};"
-            " give the vocabulary that the vectors were trained with"
-        )
-    ordered = table[[row_of[piece] for piece in tokenizer.pieces]]
-    config = ModelConfig(encoder="static", num_layers=0, vocab_size=tokenizer.size, hidden_size=table.shape[1])
-    left = len(words) - tokenizer.size
+def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = None, lowercase: bool | None = None) -> Model:
+    """The static model of the word vectors at `path`, a file or directory that `find_vectors` knows.
+
+    Its pieces are those of the tokenizer in the directory or of `vocabulary`, which must be words of the file, in any order; or,
+    without one, all words of the file. Special tokens that the file lacks have the mean of all vectors. Raises UserError naming
+    the line or word at which the file is wrong, and pieces without a vector.
+    """
+    file = find_vectors(path)
+    assert file is not None, path
+    found = vocabulary or (path if path.is_dir() and vocabulary_files(path) else None)
+    if found is None:
+        words, table, notes = read_vectors(file, room=len(SPECIAL_NAMES))
+        tokenizer, table = _with_specials(words, table, lowercase)
+        casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
+        notes = (f"the vocabulary is the words of the file, {casing}; --vocab=PATH chooses another", *notes)
+    else:
+        tokenizer = load_tokenizer(found, lowercase=lowercase)
+        words, table, notes = read_vectors(file, tokenizer.pieces)
+        special = {tokenizer.pieces[i] for i in tokenizer.special_ids}
+        row_of = {word: row for row, word in enumerate(words)}
+        if missing := [piece for piece in tokenizer.pieces if piece not in row_of and piece not in special]:
+            raise UserError(
+                f"{file} has no vector for {counted(len(missing), 'piece')} of the vocabulary, such as {missing[0]!r};"
+                " give the vocabulary that the vectors were trained with"
+            )
+        mean = table.mean(0, dtype=np.float64).astype(np.float32)
+        table = np.stack([table[row_of[piece]] if piece in row_of else mean for piece in tokenizer.pieces])
     return Model(
-        params={"embeddings": {"word_embeddings": {"embedding": ordered}}},
-        config=config,
+        params={"embeddings": {"word_embeddings": {"embedding": table}}},
+        config=ModelConfig(encoder="static", num_layers=0, vocab_size=tokenizer.size, hidden_size=table.shape[1]),
         tokenizer=tokenizer,
-        source=str(directory),
-        notes=(f"vectors of {counted(left, 'word')} that the vocabulary lacks were left out",) if left else (),
+        source=str(path),
+        notes=notes,
     )
 
 
-def read_vectors(path: pathlib.Path) -> tuple[list[str], Float32[np.ndarray, "V D"]]:
-    """(the words of a file in word2vec's text format, their vectors). Raises UserError naming the line that is wrong."""
-    with path.open(encoding="utf-8") as file:
-        header = file.readline().split()
-        if len(header) != 2 or not all(number.isdecimal() for number in header) or "0" in header:
-            raise UserError(f"{path}: line 1 must be the number of words and the width, as in 8192 300; export the file again")
-        count, width = (int(number) for number in header)
-        words, rows = [], []
-        for number, line in enumerate(file, 2):
-            word, *values = line.rstrip("\n").rstrip(" ").split(" ")
-            try:
-                vector = np.array(values, np.float32)
-            except ValueError:
-                vector = np.full(len(values), np.nan, np.float32)
-            if len(values) != width or not np.isfinite(vector).all():
-                raise UserError(f"{path}: line {number} must be a word and {width} finite numbers; export the vectors again")
-            words.append(word)
-            rows.append(vector)
-    if len(words) != count:
-        raise UserError(f"{path} has {counted(len(words), 'word')}, and its first line says {count:,}; copy the whole file again")
-    return words, np.stack(rows)
+def read_vectors(
+    path: pathlib.Path, wanted: Sequence[str] | None = None, *, room: int = 0
+) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
+    """(the words of a file, their vectors after `room` rows without values, clauses about what was left out).
+
+    With `wanted`, only the vectors of these words are kept in memory. The first vector of a word that comes twice counts. Raises
+    UserError naming the line or word that is wrong.
+    """
+    form = _read_form(path)
+    count = form.count or _count_lines(path)
+    keep = None if wanted is None else set(wanted)
+    try:
+        table = np.empty((room + (count if keep is None else len(keep)), form.width), np.float32)
+    except MemoryError as error:
+        raise UserError(
+            f"{path} has {counted(count, 'word')} of width {form.width:,}, which do not fit in memory; give --vocab=PATH with "
+            "the words that you need"
+        ) from error
+    row_of: dict[str, int] = {}
+    seen, twice, spaced, odd = 0, [], 0, 0
+    for number, word, vector in _rows(path, form):
+        seen += 1
+        if not np.isfinite(vector).all():
+            raise UserError(f"{path}: {number} must be a word and {form.width} finite numbers; export the vectors again")
+        if word is None:
+            odd += 1
+        elif keep is not None and word not in keep:
+            continue
+        elif word in row_of:
+            twice.append(word)
+        elif word.split() != [word]:
+            spaced += 1
+        elif seen <= count:
+            table[room + len(row_of)] = vector
+            row_of[word] = len(row_of)
+    if seen != count:
+        raise UserError(f"{path} has {counted(seen, 'word')}, and its first line says {count:,}; {_AGAIN}")
+    left = seen - len(row_of) - len(twice) if keep is not None else 0
+    notes = [f"vectors of {counted(left, 'word')} that the vocabulary lacks were left out"] if left else []
+    if twice:
+        notes.append(f"{counted(len(twice), 'vector')} of words that came before, such as {twice[0]!r}, were left out")
+    notes += [f"{counted(spaced, 'word')} with spaces, which no piece can have, left out"] if spaced else []
+    notes += [f"{counted(odd, 'word')} that are not UTF-8 left out"] if odd else []
+    return list(row_of), table[: room + len(row_of)], tuple(notes)
+
+
+def _count_lines(path: pathlib.Path) -> int:
+    with _opened(path) as file:
+        return sum(1 for line in _guarded(path, file) if line.strip())
+
+
+class _NotVectors(UserError):
+    """A file does not begin as one of word vectors does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """What the beginning of a file shows."""
+
+    count: int | None
+    """The number of words; None without a first line that says it."""
+    width: int
+    is_binary: bool
+
+
+def _read_form(path: pathlib.Path) -> _Form:
+    """The format of the vectors in a file. Raises _NotVectors for another file, and UserError for a first line that cannot be
+    right."""
+    if _start_of(path).startswith(FASTTEXT):
+        raise UserError(f"{path} is a model of fastText, not vectors in word2vec's format; take the .vec file of that model")
+    with _opened(path) as file:
+        blocks = _guarded(path, (file.readline(_LONGEST_LINE) for _ in range(2)))
+        first, second = next(blocks), next(blocks)
+    fields = first.split()
+    if len(fields) == 2 and all(re.fullmatch(rb"[0-9]+", field) for field in fields):
+        named = " ".join(field.decode()[:20] for field in fields)
+        is_binary = bool(_BINARY.search(second)) or (".bin" in path.suffixes and not _are_numbers(second.split()[1:]))
+        size = path.stat().st_size * (1 if _opener(path) is None else LARGEST_RATIO)
+        count, width = (int(field) if len(field) < 13 else 10**12 for field in fields)
+        least = 4 * width + 1 if is_binary else 2 * width + 1  # bytes of a word and its vector
+        if not (1 <= width <= WIDEST and count >= 1 and count * least <= size):
+            raise UserError(
+                f"{path}: line 1 must be the number of words and the width (at most {WIDEST:,}), as in 8192 300, and a file of "
+                f"{counted(path.stat().st_size, 'byte')} cannot hold {named}; {_AGAIN}"
+            )
+        return _Form(count, width, is_binary)
+    if len(fields) >= 3 and _are_numbers(fields[1:]) and any(not field.isdigit() for field in fields[1:]):
+        return _Form(None, len(fields) - 1, False)
+    raise _NotVectors(
+        f"{path}: line 1 must be the number of words and the width, as in 8192 300, or a word and its vector; export the file "
+        "again"
+    )
+
+
+def _are_numbers(fields: Sequence[bytes]) -> bool:
+    try:
+        return bool([float(field) for field in fields])
+    except ValueError:
+        return False
+
+
+def _rows(path: pathlib.Path, form: _Form) -> Iterator[tuple[str, str | None, Float32[np.ndarray, " D"]]]:
+    """Yields for each vector (where it is, as words for messages; its word, None if that is not UTF-8; the vector)."""
+    with _opened(path) as file:
+        if form.count is not None:
+            file.readline()
+        yield from (_binary_rows if form.is_binary else _text_rows)(path, file, form)
+
+
+def _text_rows(
+    path: pathlib.Path, file: IO[bytes], form: _Form
+) -> Iterator[tuple[str, str | None, Float32[np.ndarray, " D"]]]:
+    for number, line in enumerate(_guarded(path, file), 1 if form.count is None else 2):
+        if not line.strip():
+            continue
+        word, *numbers = line.rsplit(None, form.width)
+        try:
+            with np.errstate(over="ignore"):
+                vector = np.array([float(x) for x in numbers], np.float32)
+        except ValueError:
+            vector = np.full(form.width, np.nan, np.float32)
+        last = word.split()[-1:] if len(word.split()) > 1 else []
+        if len(numbers) != form.width or _are_numbers(last):  # a number too few, or one too many
+            vector = np.full(form.width, np.nan, np.float32)
+        try:
+            yield f"line {number}", word.decode().lstrip(), vector
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}: line {number} is not UTF-8 at byte {error.start + 1}; convert the file: "
+                "iconv -f LATIN1 -t UTF-8 OLD > NEW"
+            ) from error
+
+
+def _binary_rows(
+    path: pathlib.Path, file: IO[bytes], form: _Form
+) -> Iterator[tuple[str, str | None, Float32[np.ndarray, " D"]]]:
+    size, buffer, at = 4 * form.width, b"", 0
+    blocks = _guarded(path, iter(lambda: file.read(max(_BLOCK, 2 * size)), b""))
+    for number in itertools.count(1):
+        while len(buffer) - at < _LONGEST_WORD + size and (block := next(blocks, b"")):
+            buffer, at = buffer[at:] + block, 0
+        if not buffer[at:].strip(b"\n"):
+            return
+        end = buffer.find(b" ", at, at + _LONGEST_WORD)
+        if end < 0 or end + 1 + size > len(buffer):
+            raise UserError(f"{path} is damaged or incomplete at word {number:,} of {form.count:,}; {_AGAIN}")
+        try:
+            word: str | None = buffer[at:end].lstrip(b"\n").decode()
+        except UnicodeDecodeError:
+            word = None
+        yield f"word {number}", word, np.frombuffer(buffer, "<f4", form.width, end + 1)
+        at = end + 1 + size
+
+
+def _start_of(path: pathlib.Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(6)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); name another file") from error
+
+
+def _opener(path: pathlib.Path) -> Callable[..., IO[bytes]] | None:
+    start = _start_of(path)
+    return next((opener for magic, opener in OPENERS.items() if start.startswith(magic)), None)
+
+
+def _opened(path: pathlib.Path) -> IO[bytes]:
+    opener = _opener(path)
+    return path.open("rb") if opener is None else opener(path, "rb")
+
+
+def _guarded(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the blocks of a file that may be damaged. Raises UserError instead of the errors of decompression."""
+    try:
+        yield from blocks
+    except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError) as error:
+        raise UserError(f"{path} cannot be read to its end ({error}); {_AGAIN}") from error
+
+
+def _with_specials(
+    words: list[str], table: Float32[np.ndarray, "R D"], lowercase: bool | None
+) -> tuple[Tokenizer, Float32[np.ndarray, "V D"]]:
+    """(a tokenizer whose pieces are special tokens and the words, their vectors). The first rows of `table`, one for each special
+    token, have no values yet; the words' vectors follow."""
+    there = set(words)
+    absent = [names[0] for names in SPECIAL_NAMES.values() if not there & set(names)]
+    certain, _ = infer_casing(words)
+    if lowercase is None:
+        lowercase = certain if certain is not None else all(word == word.lower() for word in words)
+    foreign = (word for word in words if not word.isascii())
+    accents = any(unicodedata.category(mark) == "Mn" for word in foreign for mark in unicodedata.normalize("NFD", word))
+    model = WordPiece(
+        [*absent, *words],
+        lowercase=lowercase,
+        strip_accents=False if accents else None,
+        split_cjk=not any(_IDEOGRAPHS.search(word) for word in words),
+        unknown=next(name for name in SPECIAL_NAMES["unk"] if name in there or name in absent),
+    )
+    room = len(SPECIAL_NAMES)
+    table[:room] = table[room:].mean(0, dtype=np.float64)
+    return Tokenizer(model), table[room - len(absent) :]

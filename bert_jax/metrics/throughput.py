@@ -4,42 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from bert_jax.hardware import peak_flops
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.metrics.scores import TOKENS, score_title
-
-# Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
-# of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it, up to a word's end; the longest match is used.
-PEAKS = {
-    "TPU v2": 22.5e12,
-    "TPU v3": 61.5e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,  # v5p
-    "TPU v5p": 459e12,
-    "TPU v5e": 197e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    "TPU7x": 2307e12 / 2,
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H100 NVL": 835e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H200": 989e12,
-    "NVIDIA L4": 121e12,
-    "NVIDIA L40S": 362e12,
-    "NVIDIA A10": 125e12,
-}
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """The bf16 peak of one device in FLOP/s; None if the table does not list it."""
-    known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
-    return PEAKS[max(known, key=len)] if known else None
 
 
 class Throughput:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
 from bert_jax.corpus.files import JsonObject
-from bert_jax.interface.progress import Progress
-from bert_jax.interface.words import counted
+from bert_jax.interface.progress import CLEAR_LINE, Progress
+from bert_jax.interface.words import counted, without_controls
 from bert_jax.prediction.output import PartialFile, check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Record, Records, in_groups
 
@@ -70,6 +70,7 @@ class Writer:
         self._path = None if output in (None, "-") else checked_target(output or "", source)
         if self._path is None:
             check_stdout(source)
+        self._on_terminal = self._path is None and sys.stdout.isatty()
         self._name = "standard output" if self._path is None else f"--output={output}"
         self._files = contextlib.ExitStack()
         self._partial: PartialFile | None = None
@@ -105,7 +106,8 @@ class Writer:
         """Writes the answer to a record."""
         self._count(record)
         if self._as_text:
-            self._write(self._as_text(values))
+            text = self._as_text(values)
+            self._write(without_controls(text) if self._on_terminal else text)
         else:
             self._write_json(record, values)
 
@@ -116,7 +118,7 @@ class Writer:
 
     def _report(self, record: Record, problem: str) -> None:
         self._failed += 1
-        clear = "\r\x1b[2K" if self._progress else ""
+        clear = CLEAR_LINE if self._progress else ""
         print(f"{clear}error: {record.place}{problem}", file=sys.stderr)
         if not self._as_text:
             self._write_json(record, {"line": record.number, "error": problem})

@@ -36,8 +36,8 @@ class Embed:
     """
 
     pooling: str | None = None
-    """"mean": over all tokens, of a static model over those of the text; "cls": the hidden state of [CLS]; "pooler": the output
-    of the trained pooler."""
+    """"mean": over all tokens, for a static model over those of the text; "cls": the state of [CLS]; "pooler": the output of
+    the trained pooler."""
     layers: tuple[int, ...] = (-1,)
     """0 is the embeddings, N the last layer; negative numbers count from the end."""
     combine: str = "mean"

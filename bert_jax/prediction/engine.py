@@ -195,7 +195,7 @@ class Engine:
     def _run_batch(self, function: Callable[..., Any], packed: Packed, static: dict[str, Any]) -> tuple[Packed, Any]:
         check_ids(self.config, **{k: packed.arrays[k] for k in ("input_ids", "token_type_ids", "position_ids")})
         batch = {name: jax.device_put(x, self._rows if x.ndim == 2 else self._whole) for name, x in packed.arrays.items()}
-        batch["kinds"] = self._kinds
+        batch["piece_kinds"] = self._kinds
         result = function(self.params, batch, config=self.config, **static)
         return packed, jax.block_until_ready(result) if self._waits else result
 

@@ -1,6 +1,6 @@
 """The jitted forward passes of the verbs: (parameters, packed batch) -> probabilities, vectors or logits.
 
-A batch holds `Packed.arrays` (`packing.py`) and "kinds" int8 [V], the kind of each piece (`engine.kinds_of_pieces`).
+A batch holds `Packed.arrays` (`packing.py`) and "piece_kinds" int8 [V], the kind of each piece (`engine.kinds_of_pieces`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def candidates(
     case the softmax is over all rows of the word embeddings, as in transformers, also those without a piece.
     """
     probabilities = jax.nn.softmax(masked_logits(params, batch, config))
-    kinds = batch["kinds"][None]
+    kinds = batch["piece_kinds"][None]
     fits = {"any": kinds != NO_PIECE, "start": kinds == START, "continuation": kinds == CONTINUATION}[kind]
     probabilities = jnp.where(fits, probabilities, 0.0)
     best, ids = jax.lax.top_k(probabilities, top_k)

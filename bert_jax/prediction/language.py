@@ -136,7 +136,9 @@ class FillMask:
         lines = [answer.text]
         for number, mask in enumerate(answer.masks, 1):
             lines += [f"  [MASK] {number}"] if len(answer.masks) > 1 else []
-            lines += [f"  {candidate.probability:7.2%}  {candidate.token}" for candidate in mask]
+            for candidate in mask:
+                token = candidate.token if candidate.token.isprintable() else repr(candidate.token)
+                lines.append(f"  {candidate.probability:7.2%}  {token}")
         return "\n".join(lines)
 
     def as_json(self, answer: Filled) -> JsonObject:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.heads.mention import MentionHead
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import head_of, logits_of
@@ -106,6 +107,8 @@ def place_of(text: str, mention: str) -> tuple[int, int]:
         raise UserError(
             f"{words!r} occurs {counted(len(places), 'time')} in {shortened(text)}; say which, for example '{words}#1'"
         )
-    if number and not 1 <= int(number) <= len(places):
-        raise UserError(f"{mention!r}: {words!r} occurs {counted(len(places), 'time')} in {shortened(text)}; count from 1")
-    return places[int(number) - 1 if number else 0]
+    which = whole_number(number or "1", 1, len(places))
+    if which is None:
+        times = f"{words!r} occurs {counted(len(places), 'time')}"
+        raise UserError(f"{shortened(mention)}: {times} in {shortened(text)}; count from 1")
+    return places[which - 1]

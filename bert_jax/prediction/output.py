@@ -46,7 +46,7 @@ def checked_target(output: str, source: os.stat_result | None = None) -> pathlib
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"{name} cannot be written: no permission to make files in {path.parent}; choose another --output")
     for part in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
-        if _is_being_written(part):
+        if is_being_written(part):
             raise UserError(f"{name} is being written by another process (in {part}); wait for it, or choose another --output")
     return path
 
@@ -122,7 +122,8 @@ def _locked(part: pathlib.Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _is_being_written(part: pathlib.Path) -> bool:
+def is_being_written(part: pathlib.Path) -> bool:
+    """Whether a process that still runs writes the temporary file `part`."""
     with contextlib.suppress(OSError), _locked(part) as gained:
         return not gained
     return False

@@ -21,9 +21,9 @@ from bert_jax.pretraining.corpora import Corpora
 from bert_jax.programs.compilation import compiling
 from bert_jax.programs.pretraining import PretrainingProgram, jitted_eval_step, trained_parameters
 from bert_jax.runtime.launch import Run
-from bert_jax.runtime.memory_advice import evaluation_demand
-from bert_jax.sharding.out_of_memory import fits_in_memory
-from bert_jax.sharding.rules import BATCH, parameter_shardings
+from bert_jax.runtime.memory_advice import evaluation_demand, least_bytes
+from bert_jax.sharding.out_of_memory import fits_in_memory, require_memory
+from bert_jax.sharding.rules import BATCH, parameter_shardings, row_multiple
 from bert_jax.training.losses import Sums
 from bert_jax.training.objectives import bilm_targets
 from bert_jax.training.steps import add_sums
@@ -42,7 +42,13 @@ class HeldoutEvaluation:
         settings = experiment.evaluation
         examples = experiment.example_config(phase)
         self._batches = functools.partial(
-            heldout_batches, corpora.heldout, examples, settings.batch_size, settings.rows, HELDOUT_SEED
+            heldout_batches,
+            corpora.heldout,
+            examples,
+            settings.batch_size,
+            settings.rows,
+            HELDOUT_SEED,
+            row_multiple=row_multiple(mesh),
         )
         objective = experiment.objective_name
         rows = [(batch["masked_targets"], batch["nsp_labels"], _predicted(objective, batch)) for batch in self._batches()]
@@ -52,12 +58,14 @@ class HeldoutEvaluation:
             self._baseline |= unigram_baseline(target_counts(corpora.train, plan, objective), predicted)
         self._tokens_per_word = _tokens_per_word(targets, corpora.heldout, examples.masking)
         self._count = int((targets >= 0).any(1).sum())  # without the empty rows that pad the last batch
-        self._batch_size, self._mesh, self._run = settings.batch_size, mesh, run
+        self._batch_size, self._mesh, self._run = len(rows[0][0]), mesh, run
         self._step = jitted_eval_step(experiment, mesh)
         self._gathered = jax.jit(
             lambda params: params, out_shardings=parameter_shardings(trained_parameters(experiment), mesh)
         )
         self._demand = functools.partial(evaluation_demand, experiment, phase, mesh)
+        needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
+        require_memory(needs, mesh, self._demand)
         self._is_compiled = False
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:

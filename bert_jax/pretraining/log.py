@@ -79,6 +79,12 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             100 * plan["random_next_fraction"],
             100 * plan["padding_fraction"],
         )
+        if self._experiment.next_sentence and plan["random_next_fraction"] in (0.0, 1.0):
+            log.warning(
+                "every pair of this corpus has %s next sentence, so the next-sentence head learns to give one answer, and is "
+                "exported like that; train without it (--config.examples.pairs=none), or on documents of several sentences",
+                "a random" if plan["random_next_fraction"] else "the true",
+            )
         self.throughput = Throughput(self._run.ledger)
 
     def training(self, step: int, phase: Phase, window: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from bert_jax.pretraining.evaluation import HeldoutEvaluation
 from bert_jax.programs.compilation import compiled
 from bert_jax.programs.pretraining import PretrainingProgram
 from bert_jax.runtime.launch import Run
+from bert_jax.runtime.memory_advice import require_training_memory
 from bert_jax.sharding.rules import BATCH
 from bert_jax.training.steps import TrainState
 
@@ -34,6 +35,8 @@ class Phase:
     def __init__(self, program: PretrainingProgram, index: int, corpora: Corpora, run: Run, passed_over: int = 0):
         experiment = program.experiment
         self.experiment, self.index, self.config = experiment, index, experiment.phases[index]
+        for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
+            require_training_memory(experiment, later, program.mesh)
         self.start, self.end = experiment.phase_starts()[index : index + 2]
         self.source = batch_source(experiment, index, corpora.train)
         self.passed_over = passed_over

@@ -191,7 +191,10 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
                     self._send({"silent": self.silent()} if self._index == 0 else {})
                     due = now + self._beat
                 times = [due, self._ending.earliest] if self._ending else [due]
-                for key, _ in selector.select(min(at - now for at in times if at > now)):
+                ready = selector.select(min(at - now for at in times if at > now))
+                if time.monotonic() - now > SILENT * self._beat:  # this process was stopped, and the others perhaps with it
+                    self._heard = dict.fromkeys(self._heard, time.monotonic())
+                for key, _ in ready:
                     if not self._listen(key.data):
                         selector.unregister(key.fileobj)
                 self._look_for_silence()

@@ -163,7 +163,12 @@ class ProcessShare:
 
     def _live(self) -> None:
         told = False
-        while not self._closed.wait(self._beat):
+        while True:
+            before = time.monotonic()
+            if self._closed.wait(self._beat):
+                return
+            if time.monotonic() - before > 2 * self._beat:  # this process was stopped, and the others perhaps with it
+                self._heard = {other: (record, time.monotonic()) for other, (record, _) in self._heard.items()}
             try:
                 self._write(beats=self._own["beats"] + 1)
             except OSError as error:  # for example a full disk; the next heartbeat may succeed

@@ -83,6 +83,7 @@ class Watchdog:
     A collective with a dead peer waits without end, and JAX's heartbeat does not detect it. The limit without progress is
     max(`factor` x the median time of the last 101 steps, `floor` seconds); before the first step is done, and from the beginning
     of a compilation to the next progress, it is max(`start`, `floor`) seconds, since the compilation of a large model takes long.
+    Time in which the process was stopped (Ctrl-Z) does not count.
     `leave` ends the process with an exit status.
 
     >>> with Watchdog(workdir) as watchdog:
@@ -150,7 +151,7 @@ class Watchdog:
         return max(self._factor * statistics.median(self._steps), self._floor)
 
     def _watch(self) -> None:
-        while not self._closed.wait(min(5.0, self.limit() / 4)):
+        while not self._closed_within(min(5.0, self.limit() / 4)):
             waited = self._clock() - self._last
             if waited > self.limit():
                 process = jax.process_index()
@@ -161,6 +162,18 @@ class Watchdog:
                     self.heartbeats.tell(found, silent)
                 self._leave(HUNG)
                 return
+
+    def _closed_within(self, pause: float) -> bool:
+        """Waits; whether the watchdog was closed. Time in which the whole process did not run, after Ctrl-Z or in a suspended
+        machine, is no time without progress."""
+        before = time.monotonic()
+        closed = self._closed.wait(pause)
+        stopped = time.monotonic() - before - pause
+        if stopped > pause:
+            now = self._clock()
+            self._last = min(now, self._last + stopped)
+            self._last_step = None if self._last_step is None else min(now, self._last_step + stopped)
+        return closed
 
     def _report(self, found: str, process: int) -> None:
         path = self._directory / f"hang-{process}-{time.strftime('%Y%m%d-%H%M%S')}.txt"

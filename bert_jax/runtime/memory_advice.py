@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.batches.labelled import LabelledBatches
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig
-from bert_jax.sharding.out_of_memory import Demand
+from bert_jax.sharding.out_of_memory import Demand, require_memory
 from bert_jax.sharding.rules import row_multiple
 
 KEPT = "The workdir is unchanged: the same command with one of these flags continues the run."
 ELSEWHERE = "(in another --workdir: it changes the trained model)"
+
+
+def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, mesh: Mesh, layers: int = 1) -> float:
+    """A lower bound on the bytes that a step takes on one device for its part of `rows`: the hidden states of `layers` layers,
+    and the logits of the predicted tokens."""
+    hidden = layers * length * model.hidden_size * jnp.dtype(model.dtype).itemsize
+    logits = 0 if model.encoder == "static" else 4 * predictions * model.vocab_size
+    return rows / row_multiple(mesh) / mesh.shape["tensor"] * (hidden + logits)
+
+
+def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:
+    """Raises OutOfMemory if the batch of a phase cannot fit into the memory of the devices, before anything is compiled."""
+    p, model = experiment.phases[phase], experiment.model
+    layers = max(model.num_layers, 1) if model.rematerialisation == "none" else 1  # their inputs are kept for the backward pass
+    needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, layers)
+    require_memory(needs, mesh, functools.partial(pretraining_demand, experiment, phase, mesh))
 
 
 def state_demand(experiment: PretrainingExperiment, mesh: Mesh) -> Demand:
@@ -48,7 +68,7 @@ def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh)
 
 def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches, length: int, mesh: Mesh) -> Demand:
     """The memory message about the training step of a task, on rows of `length` tokens."""
-    t, rows = experiment.training, len(batches.at(0)["input_ids"])
+    t, rows = experiment.training, batches.row_counts[-1]
     remedies = [
         *([f"--config.training.accumulation={2 * t.accumulation}"] if rows >= 2 * t.accumulation * row_multiple(mesh) else []),
         *([] if t.freeze_encoder else _recomputing(experiment.model.rematerialisation)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hmac
 import importlib.metadata
 import json
 import os
@@ -19,7 +20,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 import jax
 import numpy as np
@@ -27,13 +28,17 @@ from jax.experimental import multihost_utils
 
 from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError
-from bert_jax.interface.words import counted
+from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.words import counted, cut
 from bert_jax.runtime.code_version import code_digest, git_commit
-from bert_jax.runtime.messages import receive, send
+from bert_jax.runtime.messages import Calls, own_address, receive, send
 from bert_jax.runtime.slices import PORT, slice_variables
 from bert_jax.runtime.workdir import flatten
 from bert_jax.storage.paths import Place
 
+SECRET = "BERT_JAX_SECRET"
+"""The variable with a secret that all processes of a run share; SkyPilot gives them one. With it, process 0 ignores callers that
+do not know it."""
 SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -62,7 +67,7 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
         if coordinator is None or count is None or index is None:
             raise UserError(f"{', '.join(missing)} missing: --coordinator=HOST:PORT --processes=N --process=I go together")
         host, _, port = coordinator.rpartition(":")
-        if not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        if not host or whole_number(port, 1, 65_535) is None:
             raise UserError(
                 f"--coordinator={coordinator} must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "
                 f"--coordinator={host or 'localhost'}:{PORT} is one"
@@ -95,10 +100,12 @@ def connect(hosts: Hosts, *, timeout: float, patience: float) -> None:
     """
     limit = 2 * int(patience) + 100
     start = max(60, int(timeout))
+    host, _, port = hosts.coordinator.rpartition(":")
     jax.distributed.initialize(
         hosts.coordinator,
         hosts.count,
         hosts.index,
+        coordinator_bind_address=f"{own_address(host) or '[::]'}:{port}",
         initialization_timeout=start,
         heartbeat_timeout_seconds=limit,
         shutdown_timeout_seconds=0,
@@ -174,26 +181,23 @@ def _collect_facts(
 ) -> Verdict:
     """The roll call in process 0: receives the facts of the others, compares them, calls `begin`, and sends each the verdict."""
     start, last_message = time.monotonic(), 0.0
+    required = {name for name in facts if not name.startswith("config.")}
     received: dict[int, dict[str, str]] = {}
     connections: dict[int, socket.socket] = {}
     try:
-        server = socket.create_server(("", port), backlog=hosts.count)
+        calls = Calls((own_address(hosts.coordinator.rpartition(":")[0]), port), hosts.count)
     except OSError as error:
         refused = f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port"
         return refused, "", {}
-    with server:
+    with calls:
         while len(received) < hosts.count - 1 and time.monotonic() < deadline:
-            server.settimeout(min(1.0, max(0.01, deadline - time.monotonic())))
-            try:
-                connection, _ = server.accept()
-            except OSError:  # no connection yet
-                connection = None
-            if connection is not None:
-                try:
-                    connection.settimeout(10)
-                    index, its_facts = parse_json(receive(connection))
-                    received[int(index)], connections[int(index)] = its_facts, connection
-                except (OSError, ValueError, TypeError):  # the client is no process of this run
+            call = calls.next(min(1.0, max(0.01, deadline - time.monotonic())))
+            if call is not None:
+                connection, text = call
+                index, its_facts = _read_facts(text, hosts.count, required)
+                if index and (index not in received or _has_ended(connections[index])):
+                    received[index], connections[index] = its_facts, connection
+                else:  # the caller is no process of this run
                     connection.close()
             missing = [i for i in range(1, hosts.count) if i not in received]
             if missing and time.monotonic() - start - last_message > 10:
@@ -209,6 +213,37 @@ def _collect_facts(
             with contextlib.suppress(OSError):  # it has ended meanwhile, which the closed connection will tell
                 send(connection, json.dumps([error_message, result]))
     return error_message, result, connections
+
+
+def _proof(text: str) -> str:
+    """What shows that `text` is of a process of this run, by the secret that all of them share; "" without a secret."""
+    secret = os.environ.get(SECRET) or os.environ.get("SKYPILOT_TASK_ID", "")
+    return hmac.new(secret.encode(), text.encode(), "sha256").hexdigest() if secret else ""
+
+
+def _read_facts(text: str, count: int, required: Set[str]) -> tuple[int, dict[str, str]]:
+    """The number of a process that has called, and its facts, the `required` ones at least; (0, {}) where `text` is of no
+    process of this run."""
+    try:
+        match parse_json(text):
+            case [int(index), {**facts}, *proofs] if 1 <= index < count:  # older versions send no proof
+                said = {str(name): str(value) for name, value in facts.items()}
+                proof = str(proofs[0]) if proofs else ""
+                if required <= said.keys() and hmac.compare_digest(proof.encode(), _proof(json.dumps([index, facts])).encode()):
+                    return int(index), said
+    except (ValueError, TypeError, RecursionError):
+        pass
+    return 0, {}
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Whether the other end has closed a connection over which it sends nothing yet."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping[int, dict[str, str]]) -> str:
@@ -243,7 +278,7 @@ def _send_facts(
         try:
             with contextlib.ExitStack() as opened:
                 connection = opened.enter_context(socket.create_connection(address, timeout=5))
-                send(connection, json.dumps([hosts.index, facts]))
+                send(connection, json.dumps([hosts.index, facts, _proof(json.dumps([hosts.index, facts]))]))
                 connection.settimeout(timeout + 15)  # process 0 may have started just now, and waits as long for the others
                 error_message, result = parse_json(receive(connection))
                 opened.pop_all()
@@ -329,11 +364,11 @@ def require_shared_directory(directory: Place) -> None:
 def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
     """The workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single worker."""
     workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
-    slices = int(slice_.get("MEGASCALE_NUM_SLICES") or 1)
+    slices = _number_of(slice_, "MEGASCALE_NUM_SLICES", 1, 10_000, 1)
     count = len(workers) * slices
     if count == 1:
         return None
-    here = int(slice_.get("MEGASCALE_SLICE_ID") or 0)
+    here = _number_of(slice_, "MEGASCALE_SLICE_ID", 0, slices - 1, 0)
     first = (slice_.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0]).split(":")[0]
     names = tuple(
         f"worker {i}" + (f" ({workers[i % len(workers)]})" if i // len(workers) == here else f" (slice {i // len(workers)})")
@@ -346,4 +381,14 @@ def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
     everywhere = shlex.quote(f"cd {shlex.quote(str(where))} && {command}")
     group = f"tpu-vm ssh {name}" if slices == 1 else f"queued-resources ssh {name.rpartition('-')[0] or name} --node=all"
     remedy = f"gcloud compute tpus {group} --zone={zone} --worker=all --command={everywhere}"
-    return Hosts(f"{first}:{PORT}", count, int(slice_.get("TPU_WORKER_ID") or 0) + here * len(workers), names, remedy)
+    worker = _number_of(slice_, "TPU_WORKER_ID", 0, len(workers) - 1, 0)
+    return Hosts(f"{first}:{PORT}", count, worker + here * len(workers), names, remedy)
+
+
+def _number_of(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    """The number in the description of a slice, or the default without one. Raises UserError for another text."""
+    text = slice_.get(name) or str(default)
+    number = whole_number(text, low, high)
+    if number is None:
+        raise UserError(f"{name}={cut(text)} is not a whole number from {low} to {high}; correct the variable, or unset it")
+    return number

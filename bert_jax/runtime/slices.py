@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from bert_jax.corpus.files import parse_json
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.runtime.messages import receive, send
+from bert_jax.runtime.messages import Calls, own_address, receive, send
 
 # Google's firewall for a slice opens the ports 8470, 8471, 8474 and 8476; JAX's default, 8482 since 0.8.1, is closed on v6e
 # (jax-ml/jax#35905).
@@ -102,22 +102,20 @@ Slices = tuple[list[list[str]], list[str]]
 def _collected(own: Sequence[str], addresses: Sequence[str], port: int, deadline: float) -> Slices:
     slice_of, connections = {addresses[0]: list(own)}, []
     try:
-        server = socket.create_server(("", port), backlog=len(addresses))
+        calls = Calls((own_address(addresses[0]), port), len(addresses))
     except OSError as error:
         raise UserError(f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it") from error
-    with server:
+    with calls:
         while slice_of.keys() != set(addresses) and time.monotonic() < deadline:
-            server.settimeout(min(1.0, max(0.01, deadline - time.monotonic())))
-            try:
-                connection, _ = server.accept()
-            except OSError:  # no connection yet
+            call = calls.next(min(1.0, max(0.01, deadline - time.monotonic())))
+            if call is None:
                 continue
-            try:
-                connection.settimeout(10)
-                told = parse_json(receive(connection))
-                slice_of[told["slice"][told["worker"]]] = told["slice"]
+            connection, text = call
+            workers, worker = _read_slice(text)
+            if {*workers} <= {*addresses} and worker in range(len(workers)):
+                slice_of[workers[worker]] = workers
                 connections.append(connection)
-            except (OSError, ValueError, TypeError, LookupError):  # the client is no host of this run
+            else:  # the caller is no host of this run
                 connection.close()
         found = [slice_of[address] for address in addresses if address in slice_of]
         slices = [one for i, one in enumerate(found) if one not in found[:i]]
@@ -126,6 +124,15 @@ def _collected(own: Sequence[str], addresses: Sequence[str], port: int, deadline
             with connection, contextlib.suppress(OSError):  # it has ended meanwhile, which the roll call will tell
                 send(connection, json.dumps([slices, missing]))
     return slices, missing
+
+
+def _read_slice(text: str) -> tuple[list[str], int]:
+    """The addresses of a slice and the number of the worker that tells them; ([], 0) where `text` is something else."""
+    with contextlib.suppress(ValueError, RecursionError):
+        match parse_json(text):
+            case {"slice": [*workers], "worker": int(worker)} if all(isinstance(address, str) for address in workers):
+                return [str(address) for address in workers], worker
+    return [], 0
 
 
 def _asked(told: dict[str, object], head: tuple[str, int], deadline: float) -> Slices:

@@ -29,6 +29,9 @@ CONFIG = "config.json"
 LOCK = ".lock"
 WRITTEN_BY = "written_by"  # the key of config.json that distinguishes a workdir from a model directory
 
+TRAINING = ("phases", "training", "optimizer", "schedule")
+"""The groups of keys that say how a model is trained: another run may go on with its weights and other values of them."""
+
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +54,8 @@ def open_workdir(
     Yields a function that raises UserError once the directory is not in its place any more: it was moved or removed, or is that
     of another run. Otherwise what is written next would begin a new directory of the old name.
 
-    A start that ends in a UserError before it has written anything leaves a directory without a run unchanged.
+    A start that ends in a UserError before its first step leaves the directory as it was: without a run, or with the
+    configuration that it had.
     """
     with contextlib.suppress(PermissionError):  # `_make` reports it
         _require_ours(directory)  # first, so that no lock file is left in the directory of something else
@@ -65,6 +69,8 @@ def open_workdir(
             _require_same(directory, verb, {**plain, WRITTEN_BY: stored[WRITTEN_BY]}, config, may_change)
         written_by = f"bert_jax {__version__} {verb}"
         write_json(directory / CONFIG, {WRITTEN_BY: written_by, **config})
+        metrics = directory / METRICS
+        before = metrics.stat().st_size if metrics.exists() else None
         try:
             yield lambda: require_in_place(directory, holder)
         except UserError:
@@ -72,6 +78,8 @@ def open_workdir(
                 _remove_made_anew(directory)
             elif stored is None:
                 _withdraw(directory, made)
+            elif metrics.exists() and metrics.stat().st_size == before:  # refused before its first step
+                write_json(directory / CONFIG, stored)
             raise
 
 
@@ -214,18 +222,19 @@ def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked:
         raise UserError(f"--workdir={directory} holds a run of `{stored_verb}`, not of `{verb}`; name another --workdir")
     changed = differences({k: v for k, v in stored.items() if k != WRITTEN_BY}, asked)
     allowed = {key for key in changed if any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change)}
-    for key in sorted(allowed):
-        log.info("%s is now %s (was %s)", key, json.dumps(changed[key][1]), json.dumps(changed[key][0]))
     refused = [(key, *changed[key]) for key in changed if key not in allowed]
     if refused:
         width = max(len(key) for key, _, _ in refused)
         table = "\n".join(f"  {key:<{width}}  stored {old}, given {new}" for key, old, new in refused)
-        more = any(key.split(".")[-1] in ("steps", "epochs") for key, _, _ in refused)
+        names = [{key.partition(".")[0], key.rpartition(".")[2]} for key, _, _ in refused]
+        more = any(name & {*TRAINING, "steps", "epochs"} for name in names)
         further = f"; to train its model further, name another --workdir and --config.init_from={directory}" if more else ""
         raise UserError(
             f"--workdir={directory} holds a run with another configuration:\n{table}\n"
             f"name another --workdir for the new configuration, or repeat the old values to continue that run{further}"
         )
+    for key in sorted(allowed):
+        log.info("%s is now %s (was %s)", key, json.dumps(changed[key][1]), json.dumps(changed[key][0]))
 
 
 @contextlib.contextmanager

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
+from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
 
@@ -100,6 +103,35 @@ def fits_in_memory(demand: Callable[[], Demand]) -> Iterator[None]:
         if shortage := shortage_of(error):
             raise OutOfMemory(demand().sentence(shortage)) from error
         raise
+
+
+def require_memory(needs: float, mesh: Mesh, demand: Callable[[], Demand]) -> None:
+    """Raises OutOfMemory if a device of `mesh` has less memory than `needs`, the bytes that a step takes on it at the least.
+
+    A program that is far too large may compile for minutes, or fill the memory of the host, before a device refuses it.
+    """
+    devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    limits = [limit for device in devices if (limit := (device.memory_stats() or {}).get("bytes_limit"))]
+    if len(limits) == len(devices):
+        has, space = min(limits), "hbm"
+    elif (memory := host_memory()) is not None and all(device.platform == "cpu" for device in devices):
+        needs, has, space = needs * len(devices), memory, "host memory"
+    else:
+        return
+    if needs > has:
+        raise OutOfMemory(demand().sentence(DoesNotFit(needs, has, space)))
+
+
+def host_memory() -> int | None:
+    """The bytes of memory that this machine, or the container that this process is in, has; None if that is not known."""
+    try:
+        sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, OSError, ValueError):
+        return None
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+            sizes.append(int(pathlib.Path(file).read_text()))
+    return min(sizes)
 
 
 def shortage_of(error: BaseException) -> DoesNotFit | None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.interface.numbers import whole_number
 from bert_jax.storage.objects import StorageError, read, remove, write
 from bert_jax.storage.paths import Place
 
@@ -129,10 +130,11 @@ def _machine() -> str:
 def _is_dead(text: str) -> bool:
     """Whether the process that wrote this text into a lock ran on this machine and has ended."""
     _, machine, number, *_ = [*text.split("\n"), "", ""]
-    if not machine or machine != _machine() or not number.isdecimal():
+    process = whole_number(number, 1, 2**31 - 1)
+    if not machine or machine != _machine() or process is None:
         return False
     try:
-        os.kill(int(number), 0)
+        os.kill(process, 0)
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):

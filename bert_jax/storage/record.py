@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Iterator
 
 from bert_jax.errors import UserError
+from bert_jax.interface.numbers import whole_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +56,10 @@ class Record:
         copies = {}
         for line in lines:
             generation, *rest = line.split("\t", 3)
+            size, modified = (whole_number(text) for text in (*rest[:2], "", "")[:2])
             is_inside = bool(rest) and not rest[-1].startswith("/") and ".." not in rest[-1].split("/")
-            if len(rest) == 3 and rest[0].isdecimal() and rest[1].isdecimal() and is_inside:
-                copies[rest[2]] = Copy(generation, int(rest[0]), int(rest[1]))
+            if len(rest) == 3 and size is not None and modified is not None and is_inside:
+                copies[rest[2]] = Copy(generation, size, modified)
         return copies
 
     def write(self, copies: dict[str, Copy]) -> None:

@@ -153,8 +153,9 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
     """A description of degenerate predictions, which hardly depend on the input, as after some fine-tuning runs on few examples
     (paper section 4.1); "" if there is no sign of it.
 
-    Signs, if the labels differ: all predictions are the same; or, of a regression, their standard deviation is below 1 % of that
-    of the labels, or a prediction is not finite.
+    Signs, if the labels differ: all predictions are the same; or, of a regression, a prediction is not finite, or their standard
+    deviation is below 1 % of that of the labels and they do not order the examples either: Spearman's correlation is within three
+    standard errors of 0. Nearly equal predictions in the right order are not degenerate, since the correlations ignore scale.
     """
     predictions, labels = _paired(predictions, labels)
     if (labels == labels[0]).all():
@@ -165,8 +166,11 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
         return ""
     if not np.isfinite(predictions).all():
         return "some predictions are not finite"
-    nearly = bool(np.std(np.float64(predictions)) < 0.01 * np.std(np.float64(labels)))
-    return "all predictions are nearly the same: their standard deviation is below 1 % of that of the labels" if nearly else ""
+    if np.std(np.float64(predictions)) >= 0.01 * np.std(np.float64(labels)):
+        return ""
+    if len(labels) > 1 and abs(spearman(predictions, labels)) > 3 / (len(labels) - 1) ** 0.5:
+        return ""
+    return "all predictions are nearly the same: their standard deviation is below 1 % of that of the labels"
 
 
 def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray) -> dict[str, float]:

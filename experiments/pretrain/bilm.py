@@ -1,7 +1,7 @@
 r"""ELMo's bidirectional LSTM language model on your own text, on a CPU: the features of TagLM and ELMo, before BERT.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
-        --output=runs/wikipedia_corpus
+        --alphabet=1000 --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/bilm.py --workdir=runs/bilm
 
 Two layers of LSTMs in each direction with cells of width 512 and projections to 128, so features of width 256, and one softmax

@@ -1,7 +1,7 @@
 r"""A model of BERT-Mini's shape (4 layers of width 256) on tens of millions of words of your own, on a CPU, in an hour or two.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
-        --output=runs/wikipedia_corpus
+        --alphabet=1000 --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/laptop
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py:more --workdir=runs/laptop_more \
         --config.init_from=runs/laptop --config.seed=1

@@ -1,7 +1,7 @@
 r"""A model of BERT-Tiny's shape as a left-to-right language model, which predicts every next token and generates text.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
-        --output=runs/wikipedia_corpus
+        --alphabet=1000 --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/left_to_right.py --workdir=runs/left_to_right
     tpu_scripts/run.sh predict generate --model=runs/left_to_right "The river" --tokens=30 --temperature=0.8 --top-k=20
 

@@ -1,7 +1,7 @@
 r"""Word vectors by skip-gram with negative sampling (word2vec) on your own text, on a CPU.
 
     tpu_scripts/run.sh corpus --source='jsonl:wikipedia/train-*.jsonl.gz' --train-vocab=wordpiece --vocab-size=8192 --lowercase \
-        --output=runs/wikipedia_corpus
+        --alphabet=1000 --output=runs/wikipedia_corpus
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/static.py --workdir=runs/static
     tpu_scripts/run.sh analyse neighbours king paris monday --model=runs/static --output=runs/static/neighbours
     tpu_scripts/run.sh convert --from=runs/static --to=runs/static/vectors --format=word2vec

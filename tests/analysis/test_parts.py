@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import fcntl
 import io
 import json
 import os
@@ -29,7 +30,7 @@ from bert_jax.analysis.coreference.antecedents import Coreference
 from bert_jax.analysis.dependencies import hits
 from bert_jax.analysis.dependencies.scores import Dependencies
 from bert_jax.analysis.divergence import mixture_entropies, plane, sampled_sources
-from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.folder import Folder, appearing_together
 from bert_jax.analysis.heads import statistics
 from bert_jax.analysis.heads.statistics import Heads
 from bert_jax.analysis.maps import Slots, word_slots
@@ -37,6 +38,7 @@ from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.words import Kind, Window, Word
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import hints, intervals, range_text
+from bert_jax.prediction.output import PARTIAL_SUFFIX
 from bert_jax.tasks.readers.conllu import Sentence
 from tests.analysis.made_up import attention
 
@@ -276,6 +278,36 @@ def test_a_file_that_is_read_is_not_written_and_others_are_replaced(tmp_path):
     for content in (b"1", b"2"):
         assert pathlib.Path(deep.write("d", content)) == tmp_path / "b" / "c" / "d"
     assert (tmp_path / "b" / "c" / "d").read_bytes() == b"2"
+
+
+def test_the_files_of_a_command_appear_together_at_its_end_or_not_at_all(tmp_path):
+    out = tmp_path / "new" / "out"
+    with appearing_together():
+        Folder(out)
+    assert not (tmp_path / "new").exists()
+    for content, seen in ((b"old", set()), (b"new", {"a", "b"})):
+        with appearing_together():
+            folder = Folder(out)
+            for name in ("a", "b"):
+                Folder(out).write(name, b"first")
+                folder.write(name, content)
+            assert {path.name for path in out.glob("[!.]*")} == seen
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == {"a": content, "b": content}
+    with pytest.raises(KeyboardInterrupt), appearing_together():  # noqa: PT012
+        Folder(out).write("a", b"half")
+        raise KeyboardInterrupt
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {"a": b"new", "b": b"new"}
+
+
+def test_two_commands_do_not_write_to_a_directory_at_once(tmp_path):
+    others = tmp_path / f".analysis.1{PARTIAL_SUFFIX}"
+    with others.open("w") as file, appearing_together():
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match=rf"--output={tmp_path} is being written by another process \(in {others}\); wait"):
+            Folder(tmp_path)
+    with appearing_together():
+        Folder(tmp_path).write("a", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 # --------------------------------------------------------------------------------------------------------------------- attention

@@ -125,6 +125,17 @@ def weight(model: str, change: Callable[[np.ndarray], np.ndarray], name: str = "
     return spoil
 
 
+def extra_tensors(model: str, *names: str) -> Spoil:
+    """A model has more tensors than its class."""
+
+    def spoil(root: pathlib.Path) -> None:
+        path = root / model / "model.safetensors"
+        more = dict.fromkeys(names, np.zeros(1, np.float32))
+        safetensors.numpy.save_file(safetensors.numpy.load_file(path) | more, path, {"format": "pt"})
+
+    return spoil
+
+
 def some_shards(name: str) -> Spoil:
     """A corpus's manifest names its first shard only."""
 

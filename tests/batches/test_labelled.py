@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from bert_jax.batches import labelled
 from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.examples.assemble import Batch
 from bert_jax.examples.labelled import Feature, LabelLayout, RowShape, pack_features, row_shape
@@ -17,7 +17,7 @@ BATCH_SIZE = 12
 
 
 def batches_of(seed: int = 0, *, batch_size: int = BATCH_SIZE, row_multiple: int = 4) -> LabelledBatches:
-    return LabelledBatches(FEATURES, SHAPE, batch_size, seed, row_multiple=row_multiple, pad_id=0)
+    return LabelledBatches(FEATURES, SHAPE, batch_size, seed, epochs=3, row_multiple=row_multiple, pad_id=0)
 
 
 def sequences_in(batch: Batch) -> list[tuple[int, ...]]:
@@ -80,32 +80,50 @@ def test_the_shards_of_the_hosts_together_are_the_whole_batch(hosts):
 
 
 @pytest.mark.parametrize("row_multiple", [1, 3, 8])
-def test_rows_divide_over_the_devices_and_come_in_few_numbers(row_multiple):
-    features = random_features("sequence", 400, seed=2)
-    batches = LabelledBatches(features, row_shape(features, LAYOUTS["sequence"]), 64, 0, row_multiple=row_multiple, pad_id=0)
-    rows = collections.Counter(len(batches.at(step)["input_ids"]) for step in range(4 * batches.steps_per_epoch))
-    assert all(count % row_multiple == 0 for count in rows)
-    assert len(rows) <= 3, "each costs a compilation"
+@pytest.mark.parametrize("worth", [1, 2**40])
+def test_the_batches_of_a_run_come_in_two_numbers_of_rows_at_most(row_multiple: int, worth: int, monkeypatch: pytest.MonkeyPatch):
+    """Each costs a compilation: a second one only where it saves enough."""
+    monkeypatch.setattr(labelled, "WORTH_COMPILING", worth)
+    features = [*random_features("sequence", 400, seed=2), *random_features("sequence", 40, seed=3)]
+    shape = row_shape(features, LAYOUTS["sequence"])
+    for batch_size in (7, 64):
+        batches = LabelledBatches(features, shape, batch_size, 0, epochs=4, row_multiple=row_multiple, pad_id=0)
+        rows = {len(batches.at(step)["input_ids"]) for step in range(4 * batches.steps_per_epoch)}
+        assert all(count % row_multiple == 0 for count in rows)
+        assert rows == set(batches.row_counts)
+        assert len(rows) <= (1 if worth > 1 else 2)
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "row_multiple", "rows"),
+    ("needed", "counts"),
     [
-        (64, 1, 17),  # 16 full rows and a twentieth
-        (64, 8, 24),
-        (1024, 1, 272),  # 268.8, to a multiple of a 16th of 256
-        (1024, 8, 272),
-        (1024, 3, 270),  # to a multiple of 15
-        (5000, 1, 527),  # all 2,000 features fill 500 rows: 525, to a multiple of 31
+        ([5, 5, 5, 5, 6], (5, 6)),  # 26 rows, not 30
+        ([5, 5, 6, 6, 6], (6,)),  # two rows of padding of 30
+        ([3, 5, 9, 5, 5, 5, 4, 5, 9, 5], (5, 9)),  # 3 would need 9 rows for most of the others
+        ([4], (4,)),
+        ([4, 4, 4], (4,)),
     ],
 )
-def test_a_batch_has_as_many_rows_as_its_features_fill_and_a_twentieth_to_a_multiple_of_about_a_16th(
-    batch_size, row_multiple, rows
-):
-    features = [Feature(0, (np.arange(16, dtype=np.int32),), (np.zeros(16, np.int32),))] * 2_000
-    shape = RowShape(LAYOUTS["sequence"], 64, 4)
-    batches = LabelledBatches(features, shape, batch_size, 0, row_multiple=row_multiple, pad_id=0)
-    assert len(batches.at(0)["input_ids"]) == rows
+def test_the_numbers_of_rows_are_the_two_with_the_least_padding_where_that_saves_a_tenth(needed, counts, monkeypatch):
+    monkeypatch.setattr(labelled, "WORTH_COMPILING", 1)
+    assert labelled.choose_row_counts(np.array(needed), 32) == counts
+    monkeypatch.setattr(labelled, "WORTH_COMPILING", 2**20)
+    assert labelled.choose_row_counts(np.array(needed), 32) == (max(needed),)
+    assert labelled.choose_row_counts(np.repeat(needed, 2**20), 32) == counts
+
+
+def test_a_batch_that_needs_more_rows_than_those_that_were_packed_before_the_run_has_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(labelled, "PACKED_AHEAD", 1)
+    short, long = (Feature(0, (np.zeros(size, np.int32),), (np.zeros(size, np.int32),)) for size in (1, 32))
+    shape = RowShape(LAYOUTS["sequence"], 32, 4)
+    features = [short, short, short, short, long, long]
+    needed = set()
+    for seed in range(5):
+        batches = LabelledBatches(features, shape, 2, seed, epochs=1, row_multiple=1, pad_id=0)
+        ends = [batches.at(step)["sequence_ids"] for step in range(3)]
+        assert sum(int((ids > 0).sum()) for ids in ends) == 2 * 32 + 4
+        needed |= {len(ids) for ids in ends}
+    assert needed == {1, 2}
 
 
 # ------------------------------------------------------------------------------------------------------------------- evaluation

@@ -164,9 +164,9 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     labelled = load_task(experiment.task)
     start = labelled_start(experiment, labelled.head)
     data, mesh = read_features(labelled, start), make_mesh(experiment.mesh)
-    batches = LabelledBatches(
-        data.features["train"], data.shape, setting.batch_size, experiment.seed, row_multiple=1, pad_id=data.pad_id
-    )
+    train, size = data.features["train"], setting.batch_size
+    epochs = -(-options.steps * size // len(train))
+    batches = LabelledBatches(train, data.shape, size, experiment.seed, epochs=epochs, row_multiple=1, pad_id=data.pad_id)
     program = program_of(experiment, start, labelled, data.features["train"], batches.steps_per_epoch, mesh)
     state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
     scalars = {

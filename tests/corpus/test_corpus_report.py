@@ -71,6 +71,29 @@ def test_one_document_and_documents_of_one_sentence_are_warned_of(tmp_path, buil
     assert any("have a single sentence" in warning for warning in report["warnings"])
 
 
+def test_dialogue_of_which_most_lines_repeat_is_warned_of(tmp_path, build):
+    lines = [line for number in range(100) for line in ("Yes.", "No, I do not think so.", f"And what, then, of number {number}?")]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
+    assert report["dropped"]["repeated-lines"] == 198
+    assert not any("cleaning dropped" in warning for warning in report["warnings"])  # 49 % of the characters
+    (tmp_path / "a.txt").write_text("\n".join(line.partition(", then")[0] for line in lines))
+    report = build(tmp_path / "less", f"text:{tmp_path}/a.txt", layout="sentences")
+    (warning,) = [warning for warning in report["warnings"] if "cleaning dropped" in warning]
+    assert re.match(r"cleaning dropped 99% of the text .* repeated-lines \(297 times\): .*--keep=repeated-lines\.$", warning)
+    said = "0.00% of the lines equal an earlier one, after 297 that repeat within a document were dropped\n"
+    assert f"repeats      {said}" in format_report(report)
+    report = build(tmp_path / "kept", f"text:{tmp_path}/a.txt", layout="sentences", keep={"repeated-lines"})
+    assert any("99% of the lines repeat an earlier line" in warning for warning in report["warnings"])
+
+
+def test_most_documents_twice_are_warned_of(tmp_path, build):
+    (tmp_path / "a.txt").write_text("\n\n".join(english(40) * 3))
+    report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
+    (warning,) = [warning for warning in report["warnings"] if "cleaning dropped" in warning]
+    assert warning.startswith("cleaning dropped 67% of the text (more than 50%), most often by the rule duplicate-documents (80")
+
+
 def test_good_text_gives_no_warning(tmp_path, text_file, build):
     report = build(tmp_path / "corpus", f"text:{text_file}")
     assert report["warnings"] == []
@@ -132,6 +155,12 @@ def a_report(**changes: Any) -> dict[str, Any]:
         "duplicate_lines_sampled": 1,
         "most_repeated_lines": [{"occurrences": 1_200, "text": "all rights"}, {"occurrences": 2, "text": "the end"}],
         "one_sentence_documents": 50,
+        "given_twice": [],
+        "dropped_share": 0.5,
+        "rare_pieces": 1_700,
+        "unused_pieces": 752,
+        "letters_changed": 0.005,
+        "letters_changed_examples": "й → и",
         "sentence_length_histogram": [[2, 3, 10], [4, 7, 4_000], [8, 15, 0]],
         "document_length_histogram": [],
         "read": {"documents": 1_001, "characters": 1},
@@ -152,6 +181,12 @@ def splits(train: dict[str, float] | None = None, heldout: dict[str, float] | No
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
+        ({"letters_changed": 0.005}, {"letters_changed": 0.0051}, r"^0\.5% of the letters lose a mark .*\(й → и\).*--cased"),
+        (
+            {"dropped_share": 0.5},
+            {"dropped_share": 0.51},
+            r"^cleaning dropped 51% of the text .*rule symbol-lines \(2 times\): lines without a letter\. .*-lines\.$",
+        ),
         ({"duplicate_line_rate": 0.1}, {"duplicate_line_rate": 0.101}, r"^10% of the lines repeat .*more than 10%"),
         (splits({"unknown_rate": 0.01}), splits({"unknown_rate": 0.011}), r"^1\.1% of the tokens are unknown \(more than 1%\)"),
         (splits({"documents": 2}, {"documents": 98}), splits({"documents": 1}, {"documents": 98}), "^there is only one document"),
@@ -180,6 +215,7 @@ def test_the_text_of_a_report():
         format_report(report)
         == f"""\
 vocabulary   wordpiece, 8,192 pieces, uncased
+             1,700 pieces under 10 times in train, 752 never
 read         1,001 documents, 1 character
              layout book: a.txt, b.txt
              layout lines: c.txt
@@ -202,7 +238,10 @@ WARNING: second
 """
     )
     plain = format_report(a_report(vocabulary={"kind": "wordpiece", "size": 1, "lowercase": False}, read={}))
-    assert plain.startswith("vocabulary   wordpiece, 1 piece, cased\nread         0 documents, 0 characters\n")
+    assert plain.startswith("vocabulary   wordpiece, 1 piece, cased\n             1,700 pieces under")
+    assert "\nread         0 documents, 0 characters\n" in plain
+    stripped = format_report(a_report(letters_changed=0.091))
+    assert "4,000 tokens, 0.000% unknown after 9.1% of the letters lost their marks\n" in stripped
     assert "10.00% of the lines equal an earlier one\n" in plain
     assert "override" not in plain
 
@@ -215,9 +254,15 @@ def test_a_report_adds_the_shards_up(tiny):
 
     counts = {"documents": 3, "sentences": 9, "tokens": 8}
     manifest = {"splits": {"train": counts, "heldout": counts | {"tokens": 0}}, "read": {}, "dropped": {}, "layouts": {}}
+    manifest |= {"kept_characters": 0}
     shards = [shard({1: 2, 3: 1}, {5: 2}, 1), shard({2: 4, 3: 2}, {}, 3)]
     fractions = {"asked": 0.1, "used": 0.1, "least": 0.1}
-    report = corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions)
+    token_counts = np.full(tiny.size, 10)
+    token_counts[[tiny.pad_id, *tiny.encode("a b c d")]] = (0, 0, 9, 9, 1)
+    letters = {"a": 90, "й": 6, "책": 3, "é": 1, ".": 50}
+    report = corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions, token_counts, letters)
+    assert (report["rare_pieces"], report["unused_pieces"]) == (4, 1)
+    assert (report["letters_changed"], report["letters_changed_examples"]) == (0.1, "й → и, 책 → ᄎ ᅢ ᆨ, é → e")
     assert report["splits"]["train"] == counts | {"unknown_tokens": 4, "unknown_rate": 0.5}
     assert report["splits"]["heldout"]["unknown_rate"] == 0.0
     assert report["sentence_length_histogram"] == [[2, 3, 2], [4, 7, 4], [8, 15, 3]]
@@ -225,4 +270,5 @@ def test_a_report_adds_the_shards_up(tiny):
     assert (report["duplicate_line_rate"], report["duplicate_lines_sampled"], report["one_sentence_documents"]) == (0.75, 7, 6)
     assert report["most_repeated_lines"] == [{"occurrences": 4, "text": ("the cat sat on " * 20)[:100]}]
     manifest["splits"]["train"]["tokens"] = 1
-    assert corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions)["splits"]["train"]["unknown_rate"] == 4.0
+    report = corpus_report(manifest | {"vocabulary": {}}, shards, tiny, 7, fractions, token_counts, {})
+    assert (report["splits"]["train"]["unknown_rate"], report["letters_changed"]) == (4.0, 0.0)

@@ -74,7 +74,7 @@ def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text
         verb(*flags)
 
 
-def test_a_vocabulary_whose_training_broke_off_is_trained_with_the_same_flags_and_no_others(
+def test_a_vocabulary_whose_training_broke_off_is_trained_with_whatever_flags_come_next(
     tmp_path, text_file, verb, monkeypatch
 ):
     asked, training_text = [], verb_module.training.training_text
@@ -89,11 +89,12 @@ def test_a_vocabulary_whose_training_broke_off_is_trained_with_the_same_flags_an
         verb(*flags, "--vocab-megabytes=3")
     monkeypatch.setattr(verb_module.training, "training_text", training_text)
     assert asked == [3_000_000]
-    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 3, is 200; choose"):
-        verb(*flags)
-    assert f"pieces in {tmp_path}/corpus/tokenizer" in verb(*flags, "--vocab-megabytes=3")
+    assert not (tmp_path / "corpus").exists()
+    assert f"pieces in {tmp_path}/corpus/tokenizer" in verb(*flags)
+    with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
+        verb(*flags, "--vocab-megabytes=3")
     (tmp_path / "corpus" / ".vocabulary.json").unlink()
-    with pytest.raises(UserError, match="other vocabulary settings: kind was set by another command, is wordpiece; size was"):
+    with pytest.raises(UserError, match="other vocabulary settings: kind was set by another command, is wordpiece; choose"):
         verb(*flags, "--vocab-megabytes=3")
 
 
@@ -276,3 +277,31 @@ def test_help_explains_every_layout_and_rule(verb, capsys):
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown for name in [*LAYOUTS, *RULES])
+
+
+@pytest.mark.parametrize("vocabulary", ["--vocab", "--train-vocab=wordpiece"])
+def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_same_output(
+    tmp_path, text_file, tiny_vocabulary, verb, vocabulary
+):
+    flags = [f"--output={tmp_path}/corpus", f"--vocab={tiny_vocabulary}" if vocabulary == "--vocab" else vocabulary]
+    (tmp_path / "bad.txt").write_bytes(b"A line.\n" * 40_000 + b"\xff\n")
+    (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04")
+    wrong = (
+        (f"--source=text:{tmp_path}/bad.txt", "is not UTF-8"),
+        (f"--source=jsonl:{text_file}", "is bad: not JSON"),
+        (f"--source=text:{tmp_path}/a.parquet", "write --source=parquet:"),
+    )
+    for source, message in wrong:
+        with pytest.raises(UserError, match=message):
+            verb(*flags, source)
+    assert "train " in verb(*flags, f"--source=text:{text_file}")
+    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was begun with other settings: sources was"):
+        verb(*flags, f"--source=text:{tmp_path}/*/a.txt")
+
+
+def test_a_source_that_is_given_twice_is_said(tmp_path, text_file, tiny_vocabulary, verb):
+    source = f"--source=text:{text_file}"
+    verb(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
+    said = f"WARNING: {text_file} is given by more than one --source. Documents that repeat were dropped"
+    assert said in (tmp_path / "corpus" / "report.txt").read_text()
+    assert open_corpus(tmp_path / "corpus").num_documents < 300

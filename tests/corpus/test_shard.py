@@ -18,6 +18,7 @@ class Letters:
     """A tokenizer whose tokens are letters."""
 
     size = 200
+    strips = False
 
     def append(self, text, out) -> None:
         out.extend(ord(c) for c in text if c.isalpha())

@@ -52,6 +52,17 @@ def test_a_pattern_without_files_is_an_error_that_names_it(tmp_path):
         find_items([Source("text", f"{tmp_path}/*.txt")], ReadOptions())
 
 
+def test_a_path_that_exists_is_taken_as_it_is_whatever_signs_it_has(tmp_path):
+    for name in ("a[1].txt", "a1.txt", "b*.txt", "bc.txt"):
+        (tmp_path / name).write_text("Some text.\n")
+    (tmp_path / "d[2]").mkdir()
+    for name in ("a[1].txt", "b*.txt"):
+        (item,) = find_items([Source("text", f"{tmp_path}/{name}")], ReadOptions())
+        assert item.path == f"{tmp_path}/{name}"
+    with pytest.raises(UserError, match=r"d\[2\] is a directory"):
+        find_items([Source("text", f"{tmp_path}/d[2]")], ReadOptions())
+
+
 def test_files_are_found_in_the_order_of_their_names_and_empty_ones_left_out(tmp_path):
     for name in ("b.txt", "a.txt", "sub/c.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 import shutil
 
 import numpy as np
 import pytest
 
+from bert_jax.batches.source import BatchSource
 from bert_jax.corpus import store as store_module
 from bert_jax.corpus.integrity import CorruptedCorpus
 from bert_jax.corpus.offsets import ShardedOffsets
@@ -17,6 +19,7 @@ from bert_jax.corpus.shard import token_dtype
 from bert_jax.corpus.store import TokenStore, open_corpus, open_splits
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.examples.config import ExampleConfig
 from tests.corpus.conftest import english
 from tests.examples.corpora import corpus_from_arrays
 
@@ -334,3 +337,21 @@ def test_the_manifest_records_what_the_corpus_was_made_of(directory, text_file, 
     assert manifest["vocabulary"]["lowercase"] is True
     assert manifest["splits"]["train"]["documents"] + manifest["splits"]["heldout"]["documents"] == 300
     assert {len(facts["sha256"]) for shard in manifest["shards"] for facts in shard["files"].values()} == {64}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_file_that_is_cut_while_it_is_mapped_stops_the_run_with_a_sentence(directory, monkeypatch, whole):
+    """Without the check the process ends with "Bus error", since whole pages of the map are gone."""
+    if not whole:
+        monkeypatch.setattr(store_module, "BLOCK_TOKENS", 100)  # offsets are read where they are
+    corpus = open_corpus(directory)
+    source = BatchSource(corpus, ExampleConfig(length=32, max_predictions=4), 4, seed=0)
+    source.at(0)
+    for name in ("tokens", *([] if whole else ["sentences"])):
+        for shard in directory.glob("shard-*"):
+            os.truncate(shard / f"train.{name}.npy", 100)
+        said = rf"train\.{name}\.npy was cut to 100 bytes while it was in use, .*run the command that built it again"
+        with pytest.raises(CorruptedCorpus, match=said):
+            source.at(1) if name == "tokens" else corpus.joined_offsets()
+    with pytest.raises(CorruptedCorpus, match="was cut to 100 bytes"):
+        corpus.tokens[0:10]

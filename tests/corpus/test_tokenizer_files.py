@@ -339,6 +339,14 @@ def test_a_class_of_tokenizer_with_other_rules_is_refused_by_its_name(tmp_path, 
         load_tokenizer(tmp_path, lowercase=False)
 
 
+@pytest.mark.parametrize(("name", "missing"), [("BertTokenizerFast", "vocab.txt"), ("AlbertTokenizer", "spiece.model")])
+def test_a_class_that_reads_another_kind_of_file_than_is_there_is_refused(tmp_path, name, missing):
+    write(tmp_path, tokenizer_config={"tokenizer_class": name})
+    (tmp_path / {"vocab.txt": "spiece.model", "spiece.model": "vocab.txt"}[missing]).write_text("[PAD]")
+    with pytest.raises(UserError, match=rf"{name} reads {missing}, which is missing beside .*; copy it from the model"):
+        load_tokenizer(tmp_path)
+
+
 def test_the_class_in_tokenizer_config_wins_over_that_of_the_model(tmp_path):
     write(tmp_path, vocab=PIECES, config={"tokenizer_class": "BertJapaneseTokenizer"})
     load_tokenizer(write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False}))

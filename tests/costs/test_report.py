@@ -9,7 +9,6 @@ import pytest
 
 from bert_jax.aot import as_json, as_text
 from bert_jax.costs.calibration import Calibration
-from bert_jax.costs.chips import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.memory import Memory
 from bert_jax.costs.report import (
@@ -25,6 +24,7 @@ from bert_jax.costs.report import (
     totals_text,
 )
 from bert_jax.costs.topologies import parse_topology
+from bert_jax.hardware import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.interface.words import duration
 from tests.costs.test_estimate import V5E, A, estimated, program, work
 
@@ -40,6 +40,17 @@ def one(
     kept = {"parameters": 2**30, "optimizer": 2**31, "padding": 0}
     memory = Memory(12 * 2**30, 16 * 2**30, kept, {"activations": 2**33}, 2**30)
     return record(step, parse_topology("v5e:4x4"), types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.88, 0.57))  # type: ignore[arg-type]
+
+
+def test_a_step_that_wastes_its_chips_is_told_what_would_cost_less():
+    wasteful, single = text(one()), one(data=1)["advice"]
+    advice = "at 9.1 % of peak with 16 rows of 128 tokens per chip, a larger batch or fewer chips (a smaller --topology) would"
+    assert advice in " ".join(wasteful.split())
+    assert "a larger batch would cost less for the same work" in single  # one chip cannot be fewer
+    better = one(cycles=100_000)
+    assert better["utilisation"] > 0.2
+    assert better["advice"] is None
+    assert "would cost less" not in text(better)
 
 
 def test_rates_are_per_chip_and_utilisation_is_of_all_chips_peak():

@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 import pytest
+from jax.experimental import topologies as jax_topologies
 
 from bert_jax.costs import topologies
-from bert_jax.costs.chips import CHIPS
 from bert_jax.costs.compiling import DoesNotFit
 from bert_jax.costs.topologies import known_shapes, parse_topology, require_compiler
 from bert_jax.errors import UserError
-from bert_jax.metrics.throughput import peak_flops
+from bert_jax.hardware import CHIPS, peak_flops
 
 
 @pytest.mark.parametrize(
@@ -180,13 +180,13 @@ def test_the_compiler_is_asked_for_the_devices_by_its_own_names(
         assert (given, more) == ((name, "tpu"), options)
         return types.SimpleNamespace(devices=("a", "b"))
 
-    monkeypatch.setattr(topologies.topologies, "get_topology_desc", described)
+    monkeypatch.setattr(jax_topologies, "get_topology_desc", described)
     assert topologies.devices_of(parse_topology(text)) == ["a", "b"]
 
     def refuses(*given: str, **more: Any) -> None:
         raise jax.errors.JaxRuntimeError("UNKNOWN: no such topology\nmore")
 
-    monkeypatch.setattr(topologies.topologies, "get_topology_desc", refuses)
+    monkeypatch.setattr(jax_topologies, "get_topology_desc", refuses)
     monkeypatch.setattr(topologies.importlib.metadata, "version", lambda name: "1.0")
     with pytest.raises(
         UserError, match=rf"\(libtpu 1\.0\) refuses the topology {parse_topology(text).name}: UNKNOWN: no such topo"

@@ -59,7 +59,7 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None)
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
-    batches = LabelledBatches(features, shape, 4, 0, row_multiple=1, pad_id=0)
+    batches = LabelledBatches(features, shape, 4, 0, epochs=2, row_multiple=1, pad_id=0)
     parts: dict[str, Any] = {
         "experiment": FinetuningExperiment.from_dict({"init_from": "m"}),
         "run": run,

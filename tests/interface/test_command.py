@@ -185,22 +185,22 @@ def test_an_error_of_the_system_is_a_sentence_with_a_remedy(fails: Callable[[], 
     assert (ended.value.code, said.count("\n")) == (2, 1)
 
 
-def started(tmp_path: pathlib.Path, module: str, **environment: str) -> subprocess.Popen[str]:
+def started(tmp_path: pathlib.Path, module: str, stdout: int = subprocess.PIPE, **environment: str) -> subprocess.Popen[bytes]:
     """A command whose module has this text, as `python -m` starts it; its standard output tells how far it is."""
     (tmp_path / "made.py").write_text(textwrap.dedent(module))
     program = "from bert_jax.interface.command import run_command; run_command('made')"
     variables = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "PYTHONUNBUFFERED": "1", **environment}
-    pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", program], env=variables, stdout=pipe, stderr=pipe, text=True)
+    command = [sys.executable, "-c", program]
+    return subprocess.Popen(command, env=variables, stdout=stdout, stderr=subprocess.PIPE)
 
 
-def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def end(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     """(exit status, standard output, standard error) of a process."""
     said, complained = process.communicate(timeout=60)
-    return process.returncode, said, complained
+    return process.returncode, (said or b"").decode(), complained.decode()
 
 
-def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     """The end of a process that gets Ctrl-C when it has said its first line."""
     assert process.stdout is not None
     process.stdout.readline()
@@ -294,3 +294,53 @@ def test_a_library_for_which_there_is_no_memory_is_one_sentence(tmp_path: pathli
     assert complained.startswith("error: this machine's memory ran out (libx.so: failed to map segment from shared object);")
     assert status == 2
     assert "Traceback" in end(started(tmp_path, "raise ImportError('no such name')"))[2]
+
+
+HOSTILE = "\\x1b[2Jred\\x07\\x9b1m\\r\\tend"
+SHOWN = "\\u001b[2Jred\\u0007\\u009b1m\\u000d\tend"
+
+
+def test_control_characters_of_texts_and_names_do_not_reach_the_terminal(tmp_path: pathlib.Path):
+    main = f"text = '{HOSTILE}'\ndef main():\n  print('text', text)\n  print(text, file=sys.stderr)\n"
+    main += "  sys.stderr.write('\\r\\x1b[2K' + 'progress' + text + '\\n')\n  raise UserError(text)"
+    module = f"import sys\nfrom bert_jax.errors import UserError\n{main}"
+    status, said, complained = end(started(tmp_path, module))
+    assert (status, said) == (2, "text \x1b[2Jred\x07\x9b1m\r\tend\n"), "a file or another program gets the text as it is"
+    assert complained == f"{SHOWN}\n\r\x1b[2Kprogress{SHOWN}\nerror: {SHOWN}\n"
+    ours, theirs = os.openpty()
+    process = started(tmp_path, module, stdout=theirs)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as terminal:
+        assert terminal.readline().decode() == f"text {SHOWN}\r\n"
+        assert end(process)[0] == 2
+
+
+def test_what_is_very_long_is_shown_without_its_middle(tmp_path: pathlib.Path):
+    module = """
+        import sys
+        from bert_jax.errors import UserError
+        def main():
+            print("warning: " + "y" * 5000, file=sys.stderr)
+            raise UserError(f"--to={'x' * 5000}: too long ({'a b ' * 2000}); name another")
+    """
+    warning, error = end(started(tmp_path, module))[2].splitlines()
+    assert warning == f"warning: {'y' * 150}... (4,700 characters) ...{'y' * 150}"
+    assert error.startswith(f"error: --to={'x' * 145}... (4,")
+    assert error.endswith("a b ); name another")
+    assert len(error) < 2500
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_full_disk_behind_standard_output_is_not_that_of_the_outputs(tmp_path: pathlib.Path, size: int):
+    module = f"""
+        from bert_jax.errors import UserError
+        def main():
+            try:
+                print("x" * {size})
+            except OSError as error:
+                raise UserError("--output cannot be written") from error
+    """
+    with pathlib.Path("/dev/full").open("wb") as full:
+        status, _, complained = end(started(tmp_path, module, stdout=full.fileno()))
+    said = "error: standard output cannot be written: No space left on device; redirect it, for example >FILE\n"
+    assert (status, complained) == (2, said)

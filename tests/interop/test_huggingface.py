@@ -303,6 +303,51 @@ def test_what_is_no_model_directory_is_said_to_be_what_it_is(tmp_path, exported)
         import_model(exported)
 
 
+def add_tensors(directory: pathlib.Path, *names: str) -> None:
+    tensors = safetensors.numpy.load_file(directory / "model.safetensors")
+    safetensors.numpy.save_file(tensors | dict.fromkeys(names, np.zeros(2, np.float32)), directory / "model.safetensors")
+
+
+def test_a_model_of_an_own_class_is_an_encoder_whose_other_tensors_are_dropped_by_name(exported):
+    plain = import_model(exported)
+    edit_config(exported, architectures=["MyBert"], auto_map={"AutoModel": "my_bert.MyBert"})
+    back = import_model(exported)
+    assert back.parts == plain.parts
+    assert "the class MyBert of config.json is not known here; it was read as a BertForPreTraining" in back.notes
+    assert "auto_map" not in back.other_fields
+    add_tensors(exported, "classifier.weight", "classifier.bias", "mine.0.weight", "x")
+    with pytest.raises(UserError, match=r"`convert --drop='classifier\.\*,mine\.\*,x'` leaves them out"):
+        import_model(exported)
+    for drop in (["classifier.*", "mine.*", "x"], ["sequence_head", "mine.0.weight", "x"]):
+        back = import_model(exported, drop=drop)
+        assert (back.head, back.parts) == (None, plain.parts)
+        np.testing.assert_array_equal(back.params["pooler"]["dense"]["bias"], plain.params["pooler"]["dense"]["bias"])
+    back = import_model(exported, drop=["cla*", "*mine*", "x"])
+    assert "dropped: classifier.bias, classifier.weight, mine.0.weight, x" in back.notes
+
+
+def test_a_part_whose_tensors_are_all_dropped_by_name_is_left_out(exported):
+    assert import_model(exported, drop=["cls.seq*", "bert.pooler.*"]).parts == ("mlm_head",)
+    with pytest.raises(UserError, match=r"missing: cls\.seq_relationship\.bias"):
+        import_model(exported, drop=["cls.seq_relationship.bias"])
+    with pytest.raises(UserError, match=r"missing: bert\.encoder\.layer\.0\.attention\.self\.query\.weight"):
+        import_model(exported, drop=["bert.encoder.*"])
+
+
+def test_a_task_head_that_config_json_describes_wrongly_is_relabelled_or_dropped(vocabulary, tmp_path):
+    head = make_head("token", labels=("O", "B-X", "I-X"))
+    export_model(tmp_path / "m", make_labelled_model(vocabulary, head))
+    edit_config(tmp_path / "m", label2id={"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2})
+    assert import_model(tmp_path / "m").head == head
+    assert "label2id of config.json was not used, since it differs from id2label" in import_model(tmp_path / "m").notes
+    for labels in ({"0": "LABEL_0", "1": "LABEL_1"}, {"0": "O", "2": "B-X", "3": "I-X"}, ["O", "B-X", "I-X"]):
+        edit_config(tmp_path / "m", id2label=labels, label2id=None)
+        with pytest.raises(UserError, match=r"`convert --labels=A,B,\.\.\.`"):
+            import_model(tmp_path / "m")
+        assert import_model(tmp_path / "m", labels=["O", "B-X", "I-X"]).head == head
+        assert import_model(tmp_path / "m", drop=["token_head"]).parts == ()
+
+
 def test_half_precision_weights_are_read_as_float32(exported, tiny):
     weights = exported / "model.safetensors"
     tensors = safetensors.numpy.load_file(weights)

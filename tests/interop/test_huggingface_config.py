@@ -157,6 +157,18 @@ def test_the_labels_are_read_by_their_ids_whatever_their_order_and_type():
     assert sequence(id2label={"0": 1, "1": 2}).labels == ("1", "2")  # stars, for example
 
 
+@pytest.mark.parametrize(
+    "stated", [{"a": "0", "b": "1"}, {"LABEL_0": 0, "LABEL_1": 1}, {"a": 0}, {"b": 1, "c": 0}, {"other": "x"}, {}]
+)
+def test_a_label2id_of_texts_or_left_over_from_another_model_does_not_matter(stated):
+    assert sequence(id2label={"0": "a", "1": "b"}, label2id=stated).labels == ("a", "b")
+
+
+def test_labels_that_are_given_replace_those_of_the_file_whatever_these_are():
+    for fields in ({}, {"id2label": {"0": "a", "2": "b"}}, {"id2label": {"0": "a", "1": "a"}}, {"label2id": 3, "id2label": 4}):
+        assert head_from_json(fields, "BertForSequenceClassification", "", ["x", "y", "z"]).labels == ("x", "y", "z")
+
+
 def test_what_transformers_leaves_out_is_its_default():
     assert sequence() == SequenceHead(labels=("LABEL_0", "LABEL_1"))
     assert sequence(num_labels=3).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
@@ -171,9 +183,9 @@ def test_what_transformers_leaves_out_is_its_default():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "label2id=.* contradicts id2label=.*; correct one"),
-        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}, "contradicts"),
-        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0}}, "contradicts"),
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 1, "b": 0}}, "gives 'a' the id 1, and id2label the id 0; correct"),
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"b": "0"}}, "gives 'b' the id '0', and id2label the id 1; correct one"),
+        ({"id2label": {"0": "a", "1": "b"}, "label2id": ["a", "b"]}, "label2id=.* must be an object such as"),
         ({"id2label": dict.fromkeys("012", "x")}, "id2label gives the outputs 0, 1, 2 the same label 'x'; give"),
         ({"id2label": {"0": "same", "1": "same"}, "label2id": {"same": 1}}, "gives the outputs 0, 1 the same label 'same'"),
         ({"num_labels": 1_000_001}, "num_labels=1000001 must be a whole number up to 1,000,000; copy"),
@@ -214,6 +226,15 @@ def test_a_class_is_known_by_its_name_or_by_tensors_that_leave_no_doubt():
         architecture_from_json({}, [*encoder, "classifier.bias"], "c.json")
     with pytest.raises(UserError, match=r"c\.json: architectures=\['GPT2LMHeadModel'\] is not a supported class"):
         architecture_from_json({"architectures": ["GPT2LMHeadModel"]}, encoder, "c.json")
+
+
+def test_an_unknown_class_of_model_type_bert_has_the_parts_that_every_bert_may_have():
+    encoder, words = ["bert.embeddings.LayerNorm.weight", "bert.pooler.dense.bias"], "cls.predictions.bias"
+    own = {"architectures": ["MyBert"], "model_type": "bert"}
+    assert architecture_from_json(own, [*encoder, "classifier.bias", "mine.bias"], "") == "BertModel"
+    assert architecture_from_json(own, [*encoder, words], "") == "BertForMaskedLM"
+    for named in (["BertForMaskedLM", "MyBert"], ["MyBert", "BertForMaskedLM"]):
+        assert architecture_from_json(own | {"architectures": named}, encoder, "") == "BertForMaskedLM"
 
 
 @pytest.mark.parametrize("named", ["BertModel", [3], ["BertModel", 3]])

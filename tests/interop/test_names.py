@@ -99,7 +99,8 @@ def test_at_most_twelve_tensors_are_listed(tiny, tensors, count, rest):
     names = [f"other.{n:02}" for n in range(count)]
     with pytest.raises(UserError) as caught:
         params_from_tensors(tensors | dict.fromkeys(names, np.zeros(1, np.float32)), tiny[1], "the file")
-    assert str(caught.value).endswith(f"not part of this model: {', '.join(names[:12])}{rest}")
+    listed = f"not part of this model: {', '.join(names[:12])}{rest}"
+    assert str(caught.value).endswith(f"{listed}; `convert --drop='other.*'` leaves them out")
 
 
 def test_a_layer_too_many_is_refused(tiny, tensors):
@@ -146,7 +147,7 @@ def test_a_stored_copy_of_the_decoder_must_be_the_word_table(tiny, tensors):
 
 def test_positions_in_another_order_are_refused(tiny, tensors):
     tensors["bert.embeddings.position_ids"] = np.array([[0, 2, 1]])
-    with pytest.raises(UserError, match=r"the file: bert\.embeddings\.position_ids is not 0, 1, 2, \.\.\.; other positions"):
+    with pytest.raises(UserError, match=r"the file: bert\.embeddings\.position_ids is not 0, 1, 2, \.\.\.; other values"):
         params_from_tensors(tensors, tiny[1], "the file")
 
 
@@ -168,6 +169,42 @@ def test_positions_that_are_computed_are_stored_and_compared(vocabulary, change)
     tensors |= {"another": {POSITIONS: table + np.float32(1e-3)}, "short": {POSITIONS: table[:-1]}, "absent": {}}[change]
     with pytest.raises(UserError, match=r"file: .* is not the sinusoidal table of 40 rows that config\.json names"):
         params_from_tensors(tensors, config, "file")
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "_orig_mod.module.", "model.encoder."])
+@pytest.mark.parametrize("bare", [False, True])
+def test_the_names_of_a_module_around_the_model_are_read_without_its_prefix(tiny, tensors, wrapper, bare):
+    _, config = tiny
+    kept = {name: x for name, x in tensors.items() if not bare or name.startswith("bert.")}
+    wrapped = {f"{wrapper}{name.removeprefix('bert.') if bare else name}": x for name, x in kept.items()}
+    wrapped[f"{wrapper}{'' if bare else 'bert.'}embeddings.position_ids"] = np.arange(config.max_position)[None]
+    wrapped[f"{wrapper}{'' if bare else 'bert.'}embeddings.token_type_ids"] = np.zeros((1, config.max_position), np.int64)
+    back = params_from_tensors(wrapped, config, "")
+    jax.tree.map(np.testing.assert_array_equal, back, params_from_tensors(kept, config, ""))
+    assert f"names were read without {wrapper!r}, with which they begin" in reading_notes(wrapped, config, None, ())
+
+
+@pytest.mark.parametrize("wrapper", ["module.", ""])
+def test_messages_name_tensors_as_in_the_file(tiny, tensors, wrapper):
+    _, config = tiny
+    old = {f"{wrapper}{name.removeprefix('bert.')}": x for name, x in tensors.items() if name.startswith("bert.")}
+    old[f"{wrapper}embeddings.LayerNorm.gamma"] = old.pop(f"{wrapper}embeddings.LayerNorm.weight")[:3]
+    old |= {f"{wrapper}mine.weight": np.zeros(1, np.float32), f"{wrapper}encoder.extra": np.zeros(1, np.float32)}
+    with pytest.raises(UserError) as caught:
+        params_from_tensors(old, config, "the file")
+    assert f"not part of this model: {wrapper}mine.weight, {wrapper}encoder.extra; " in str(caught.value)
+    assert f"{wrapper}embeddings.LayerNorm.gamma [3] instead of [16]" in str(caught.value)
+    del old[f"{wrapper}embeddings.LayerNorm.gamma"]
+    old[f"{wrapper}embeddings.LayerNorm.weight"] = tensors["bert.embeddings.LayerNorm.weight"]
+    says = rf"`convert --drop='{wrapper}mine\.\*,{wrapper}encoder\.extra'` leaves them out$"
+    with pytest.raises(UserError, match=says):
+        params_from_tensors(old, config, "the file")
+
+
+def test_two_models_in_one_file_are_not_guessed(tiny, tensors):
+    twice = {f"{side}.{name}": x for name, x in tensors.items() for side in ("query", "passage")}
+    with pytest.raises(UserError, match=r"missing: bert\.embeddings.*not part of this model: query\.bert\.embeddings"):
+        params_from_tensors(twice, tiny[1], "the file")
 
 
 def test_what_was_read_otherwise_than_it_stands_is_told(tiny, tensors):

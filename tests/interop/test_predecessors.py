@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import pathlib
 import types
 
 import jax
+import jax.export
 import numpy as np
 import pytest
 
@@ -18,6 +21,7 @@ from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.word2vec import export_word2vec
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.pretraining import pretraining_model
 from tests.interop.tiny import make_model, make_vocabulary
 
 SETTINGS = {
@@ -118,6 +122,8 @@ def test_words_that_would_not_come_back_are_not_written(vocabulary, tmp_path, ch
     ("damage", "says"),
     [
         (lambda lines: ["words 16", *lines[1:]], "line 1 must be the number of words and the width"),
+        (lambda lines: [f"{'9' * 5000} 16", *lines[1:]], "line 1 must be the number of words and the width"),
+        (lambda lines: ["² 16", *lines[1:]], "line 1 must be the number of words and the width"),
         (lambda lines: [f"{lines[0]} 1", *lines[1:]], "line 1 must be the number of words and the width"),
         (lambda lines: ["0 16"], "line 1 must be the number of words and the width"),
         (lambda lines: [*lines[:3], lines[3] + " 1.0", *lines[4:]], "line 4 must be a word and 16 finite numbers"),
@@ -141,3 +147,48 @@ def test_a_bilm_is_not_written_in_a_format_that_cannot_hold_it(vocabulary, tmp_p
     export_model(tmp_path / "model", model_of(vocabulary, "bilm"))
     with pytest.raises(UserError, match=says):
         convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'other'}", f"--format={form}"])
+
+
+def loaded(directory: pathlib.Path, *inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """What the file of an export computes."""
+    forward = jax.export.deserialize((directory / "forward.stablehlo").read_bytes())
+    return {name: np.asarray(x) for name, x in forward.call(*inputs).items()}
+
+
+@pytest.mark.parametrize("name", ["bilm", "left_to_right", "characters"])
+def test_the_programs_of_a_bilm_compute_its_vectors_and_its_predictions(vocabulary, tmp_path, name):
+    model = model_of(vocabulary, name)
+    export_model(tmp_path / "model", model)
+    ids = np.array([[2, 9, 30, 11, 3, 0], [2, 7, 3, 0, 0, 0]], np.int32)
+    mask = (ids > 0).astype(np.int32)
+    positions = np.broadcast_to(np.arange(6, dtype=np.int32), ids.shape)
+    batch = {"input_ids": ids, "token_type_ids": 0 * ids, "position_ids": positions, "sequence_ids": mask}
+    batch |= {"masked_positions": positions}
+    expected = pretraining_model(model.config, next_sentence=False).apply({"params": model.params}, batch)
+    for function, ours, theirs in (("encode", "last", "last_hidden_state"), ("pretraining", "mlm_logits", "mlm_logits")):
+        flags = ["--format=stablehlo", f"--function={function}", "--platforms=cpu"]
+        convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / function}", *flags])
+        found = loaded(tmp_path / function, ids, mask, 0 * ids)[theirs]
+        assert found.shape[-1] == (model.config.hidden_size if function == "encode" else model.config.vocab_size)
+        np.testing.assert_allclose(found, np.asarray(expected[ours])[..., : found.shape[-1]], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("part", ["pooler", "mlm_head", "nsp_head", "skip_gram_head"])
+def test_a_part_that_a_kind_of_model_cannot_have_is_refused_and_others_are_added(vocabulary, tmp_path, name, part):
+    whole = model_of(vocabulary, name)
+    bare = {tree: whole.params[tree] for tree in ("embeddings", "encoder") if tree in whole.params}
+    export_model(tmp_path / "model", dataclasses.replace(whole, params=bare))
+    if part not in (["skip_gram_head"] if name == "static" else ["mlm_head", "pooler"]):
+        says = rf"model is a {SETTINGS[name]['encoder']} model, which has no {part}; the parts of its pretraining are "
+        with pytest.raises(UserError, match=says):
+            convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'm'}", f"--new={part}"])
+        return
+    convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'm'}", f"--new={part}"])
+    assert import_model(tmp_path / "m").parts == (part,)
+
+
+def test_a_head_that_reads_a_pooler_is_refused_for_word_vectors(vocabulary, tmp_path):
+    export_model(tmp_path / "model", model_of(vocabulary, "static"))
+    with pytest.raises(UserError, match=r"reads the pooler, which .* lacks; a static model cannot have one"):
+        convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'm'}", "--new=sequence_head", "--labels=a,b"])

@@ -353,7 +353,7 @@ def test_new_parts_that_cannot_be_made_are_refused():
     head = SequenceHead(labels=("a", "b"))
     for arguments, said in [
         ({"new": NewParts(["nsp"])}, "no part 'nsp': did you mean 'nsp_head'"),
-        ({"drop": ["encoder"]}, "no part 'encoder'"),
+        ({"drop": ["encoder"]}, "'encoder' cannot be dropped: neither a tensor of .*masked/model.safetensors nor a part: "),
         ({"new": NewParts(["sequence_head", "span_head"], head)}, "a model has one task head at most"),
         ({"new": NewParts(["sequence_head", "pooler"])}, "needs labels"),
         ({"new": NewParts(["token_head"], head)}, "needs labels"),

@@ -237,6 +237,8 @@ def test_people_read_the_candidates_of_each_mask_under_its_text(predictor):
     assert [line.split()[0][-1] for line in lines[1:]] == ["%"] * 5
     assert question.as_text(two).splitlines()[:2] == ["[MASK] is [MASK]", "  [MASK] 1"]
     assert len(question.as_text(two).splitlines()) == 1 + 2 * 6
+    line_end = dataclasses.replace(one, masks=((Candidate("\n", (7,), 0.5),),))
+    assert question.as_text(line_end).splitlines() == ["the [MASK].", "   50.00%  '\\n'"]
     scored = {"text": "a", "log_likelihood": -2.0, "perplexity": 4.0}
     assert Score().as_text(scored) == "log-likelihood     -2.000  perplexity      4.00 a token  a"
     pseudo = {"text": "a", "pseudo_log_likelihood": -2.0, "pseudo_perplexity": 4.0}

@@ -75,7 +75,8 @@ def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_com
     asked: list[Any] = []
     shown: list[tuple[int, int]] = []
 
-    def heldout(*settings: Any) -> Iterator[dict[str, np.ndarray]]:
+    def heldout(*settings: Any, row_multiple: int) -> Iterator[dict[str, np.ndarray]]:
+        assert row_multiple == 2
         asked.append(settings)
         return heldout_rows(settings[5] if len(settings) > 5 else (0, 1))
 
@@ -148,7 +149,7 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     targets = np.array([[2, 3, 6], [4, 7, 8], [-1, -1, -1], [-1, -1, -1]], np.int32)
     batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
     continuation = np.arange(VOCABULARY) >= 6
-    monkeypatch.setattr(evaluation, "heldout_batches", lambda *settings: iter([batch]))
+    monkeypatch.setattr(evaluation, "heldout_batches", lambda *settings, row_multiple: iter([batch]))
     monkeypatch.setattr(evaluation, "jitted_eval_step", step_of)
     monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: 0)
     monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: NamedSharding(mesh, PartitionSpec()))

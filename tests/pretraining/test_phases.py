@@ -13,7 +13,8 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.model.config import published
-from bert_jax.pretraining import phases
+from bert_jax.pretraining import evaluation, phases
+from bert_jax.sharding import out_of_memory
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 
 
@@ -64,3 +65,36 @@ def test_the_rows_of_a_phase_begin_with_its_first_step_and_are_of_its_own_seed(m
     (train, examples, rows, seed), (*_, other_seed) = second.source.settings, first.source.settings
     assert (train, examples.length, rows) == ("tokens", 64, 4)
     assert seed != other_seed
+
+
+def test_a_batch_that_cannot_fit_is_refused_before_anything_is_compiled_in_a_later_phase_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(phases, "BatchSource", Source)
+    monkeypatch.setattr(phases, "HeldoutEvaluation", lambda *settings: settings)
+    monkeypatch.setattr(out_of_memory, "host_memory", lambda: 1 << 30)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
+    corpora: Any = types.SimpleNamespace(train="tokens", verification=None)
+    for size, accumulation, fits in ((8, 1, True), (65_536, 1, False), (65_536, 1_024, True)):
+        second = {"steps": 4, "length": 64, "batch_size": size, "accumulation": accumulation}
+        values = {"model": published("tiny"), "phases": [{"steps": 3, "length": 32, "batch_size": 8}, second]}
+        program: Any = types.SimpleNamespace(experiment=PretrainingExperiment.from_dict(values), mesh=mesh)
+        if fits:
+            phases.Phase(program, 0, corpora, types.SimpleNamespace())  # type: ignore[arg-type]
+            continue
+        says = r"training step of phase 1 does not fit in memory: it needs 15\d\.\d\d GiB of host memory, and there are 1\.00 GiB"
+        with pytest.raises(UserError, match=says) as raised:
+            phases.Phase(program, 0, corpora, types.SimpleNamespace())  # type: ignore[arg-type]
+        assert "--config.phases.1.accumulation=2" in str(raised.value)
+
+
+def test_an_evaluation_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
+    rows = {"masked_targets": np.zeros((4_096, 20), np.int32), "nsp_labels": np.zeros((4_096, 1), np.int32)}
+    monkeypatch.setattr(evaluation, "heldout_batches", lambda *settings, row_multiple: iter([rows]))
+    monkeypatch.setattr(out_of_memory, "host_memory", lambda: 1 << 30)
+    train: Any = types.SimpleNamespace(token_counts=np.ones(30_522), vocabulary=types.SimpleNamespace(unk_id=1, sep_id=2))
+    corpora: Any = types.SimpleNamespace(train=train, heldout="held out")
+    values = {"model": published("tiny"), "phases": [{"steps": 3, "length": 32}], "evaluation": {"batch_size": 100_000}}
+    experiment = PretrainingExperiment.from_dict(values)
+    program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+    plan: Any = types.SimpleNamespace(config=experiment.example_config(0))
+    with pytest.raises(UserError, match=r"the evaluation of phase 0 does not fit in memory: it needs 9\.38 GiB of host memory"):
+        evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]

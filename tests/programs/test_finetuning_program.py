@@ -49,7 +49,7 @@ def experiment(**sections: Any) -> FinetuningExperiment:
 def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int = 4) -> Any:
     """The parameters after so many steps from PARAMS, as numpy arrays."""
     mesh = make_mesh(MeshConfig(), devices)
-    batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, row_multiple=4, pad_id=0)
+    batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=4, pad_id=0)
     program = program_of(one, START, task_of(), FEATURES, batches.steps_per_epoch, mesh)
     peak, seed = np.float32(one.training.learning_rate), np.uint32(one.seed)
     scalars = {"steps": np.int32(steps), "warmup_steps": np.int32(0), "peak": peak, "seed": seed}
@@ -248,7 +248,7 @@ def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers
     config = dataclasses.replace(TINY, num_layers=3, scan_unroll=1, hidden_dropout=0.5, attention_dropout=0.5)
     params = random_label_parameters(HEAD, config, seed=1)
     teacher: Any = types.SimpleNamespace(config=config, head=HEAD, params=params)
-    batch = LabelledBatches(FEATURES, SHAPE, 16, 0, row_multiple=8, pad_id=0).at(0)
+    batch = LabelledBatches(FEATURES, SHAPE, 16, 0, epochs=1, row_multiple=8, pad_id=0).at(0)
     mesh = make_mesh(MeshConfig())
     ones = [experiment(distillation={"teacher": "t", "hidden_weight": weight}) for weight in (1.0, 0.0)]
     with_states, without = (teaching(teacher, one, CONFIG.num_layers, mesh) for one in ones)

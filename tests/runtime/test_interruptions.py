@@ -151,6 +151,24 @@ def test_the_report_begins_with_what_was_found(
     assert (told, left) == ([(found, silent)], [HUNG])
 
 
+def test_time_in_which_the_process_was_stopped_is_no_hang(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    now, pauses, left = [1000.0], [1.0, 500.0, 1.0, 4.0, 4.0, 4.0], list[int]()
+    monkeypatch.setattr(interruptions, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    watchdog = Watchdog(tmp_path, floor=8.0, start=8.0, clock=lambda: now[0], leave=left.append)
+    watchdog.step_done(1)
+
+    def wait(seconds: float) -> bool:
+        now[0] += pauses.pop(0)  # 500: Ctrl-Z, and `fg` after eight minutes
+        return not pauses
+
+    monkeypatch.setattr(watchdog, "_closed", types.SimpleNamespace(wait=wait))
+    monkeypatch.setattr(watchdog, "_report", lambda *given: None)
+    watchdog._watch()
+    assert (left, now[0]) == ([HUNG], 1510.0), "1 + 2 + 1 + 4 seconds are within the limit of 8, and the next 4 are not"
+    watchdog.step_done(2)
+    assert watchdog._steps[0] == 510.0 - 498.0
+
+
 def test_a_report_that_cannot_be_written_is_on_stderr_all_the_same(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
     Watchdog(tmp_path / "gone")._report("it hangs", 0)
     said = capfd.readouterr().err

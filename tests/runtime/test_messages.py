@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.runtime import gathering
-from bert_jax.runtime.messages import receive, send
+from bert_jax.runtime import gathering, messages
+from bert_jax.runtime.messages import Calls, own_address, receive, send
 
 
 @pytest.fixture
@@ -53,6 +53,85 @@ def test_a_text_may_come_in_parts_and_has_a_megabyte_at_most():
     longer: Any = Bytes(((1 << 20) + 1).to_bytes(4, "big") + b"x" * (1 << 21))
     with pytest.raises(ValueError, match="longer than any"):
         receive(longer)
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    with Calls(("127.0.0.1", 0), expected=1) as calls:
+        yield calls
+
+
+def caller(calls: Calls, data: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(calls._server.getsockname(), timeout=10)
+    connection.sendall(data)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_caller_is_heard_whoever_else_calls_and_however_slowly(calls: Calls, monkeypatch: pytest.MonkeyPatch):
+    text = "dämmerung".encode()
+    strangers = [
+        caller(calls, b"GET / HTTP/1.1\r\n\r\n"),
+        caller(calls, (1 << 21).to_bytes(4, "big")),
+        caller(calls, b"\0\0\0\2\xff\xff"),
+    ]
+    silent, half, gone = caller(calls), caller(calls, b"\0\0\0\x09half"), caller(calls)
+    gone.close()
+    parts = caller(calls, len(text).to_bytes(4, "big") + text[:3])
+    assert calls.next(0.2) is None
+    parts.sendall(text[3:])
+    call = calls.next(10)
+    assert call is not None
+    assert call[1] == "dämmerung"
+    call[0].sendall(b"!")
+    assert parts.recv(1) == b"!"
+    assert all(is_closed(stranger) for stranger in strangers)
+    monkeypatch.setattr(messages, "PATIENCE", 0.0)  # of those who come now
+    late = caller(calls)
+    assert calls.next(0.2) is None
+    assert is_closed(late)
+    calls.__exit__(None, None, None)
+    assert all(is_closed(stranger) for stranger in (silent, half))
+    call[0].close()
+
+
+def test_of_very_many_callers_the_oldest_are_turned_away(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(messages, "MOST_CALLERS", 2)
+    with Calls(("127.0.0.1", 0), expected=1) as calls:
+        callers = []
+        for _ in range(5):
+            callers.append(caller(calls))
+            assert calls.next(0.05) is None
+        assert [is_closed(one) for one in callers[:2]] == [True, True]
+        callers[2].sendall(b"\0\0\0\1x")
+        call = calls.next(10)
+        assert call is not None
+        assert call[1] == "x"
+        call[0].close()
+        for one in callers:
+            one.close()
+
+
+def test_a_process_listens_at_the_address_that_is_named():
+    assert [own_address(host) for host in ("127.0.0.1", "localhost", "127.0.0.2")] == ["127.0.0.1", "127.0.0.1", "127.0.0.2"]
+
+
+def test_a_name_that_does_not_tell_an_address_of_this_machine_stands_for_all(monkeypatch: pytest.MonkeyPatch):
+    found = {"me": "127.0.1.1", "nat": "192.0.2.7"}
+
+    def getaddrinfo(host: str, *_: object) -> list[Any]:
+        if host not in found:
+            raise socket.gaierror("no such name")
+        return [(None, None, None, "", (found[host], 0))]
+
+    monkeypatch.setattr(messages.socket, "getaddrinfo", getaddrinfo)
+    assert [own_address(host) for host in ("me", "nat", "nowhere")] == ["", "", ""]
 
 
 def test_values_of_different_lengths_are_gathered_in_the_order_of_the_processes(monkeypatch: pytest.MonkeyPatch):

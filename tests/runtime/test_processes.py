@@ -322,12 +322,13 @@ def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_all(monkeypatch: pytest.MonkeyPatch):
-    asked: dict[str, int] = {}
+    asked: dict[str, Any] = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **limits: asked.update(limits, given=given))
     processes.connect(group(2, 1)[1], timeout=300.0, patience=600.0)
     assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # it may speak after half of its limit
     assert asked == {
         "given": ("127.0.0.1:1", 2, 1),
+        "coordinator_bind_address": "127.0.0.1:1",
         "initialization_timeout": 300,
         "heartbeat_timeout_seconds": 2 * 600 + 100,
         "shutdown_timeout_seconds": 0,  # its barrier would wait for processes that wait for the first one

@@ -54,28 +54,28 @@ class Time:
         self.now += seconds
 
 
-class Server:
-    """A server to which these connect, None for nobody within the time that is waited."""
+class Calls:
+    """Callers one after the other, None for nobody within the time that is waited."""
 
     def __init__(self, clock: Time, connections: list[Connection | None]):
         self._clock, self._connections = clock, connections
-        self.timeouts: list[float] = []
+        self.waited: list[float] = []
+        self.at_pause: Callable[[], object] = lambda: None
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Calls:
         return self
 
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def settimeout(self, seconds: float) -> None:
-        self.timeouts.append(seconds)
-
-    def accept(self) -> tuple[Connection, str]:
+    def next(self, seconds: float) -> tuple[Connection, str] | None:
+        self.waited.append(seconds)
         connection = self._connections.pop(0) if self._connections else None
         if connection is None:
-            self._clock.now += self.timeouts[-1]
-            raise TimeoutError
-        return connection, "an address"
+            self._clock.now += seconds
+            self.at_pause()
+            return None
+        return connection, connection.text
 
 
 @pytest.fixture
@@ -95,11 +95,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     return clock
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, clock: Time, *connections: Connection | None) -> Server:
-    server = Server(clock, list(connections))
+def serve(monkeypatch: pytest.MonkeyPatch, clock: Time, *connections: Connection | None) -> Calls:
+    calls = Calls(clock, list(connections))
     for module in (processes, slices):
-        monkeypatch.setattr(module.socket, "create_server", lambda address, backlog: server)
-    return server
+        monkeypatch.setattr(module, "own_address", lambda host: f"own of {host}")
+        monkeypatch.setattr(module, "Calls", lambda address, expected: calls)
+    return calls
 
 
 def test_the_first_process_says_every_ten_seconds_who_is_missing(clock: Time, monkeypatch: pytest.MonkeyPatch):
@@ -108,7 +109,7 @@ def test_the_first_process_says_every_ten_seconds_who_is_missing(clock: Time, mo
     with pytest.raises(UserError, match=r"3 workers expected, and worker 1, worker 2 did not start"):
         processes.roll_call(hosts(3), {}, 25.005, say=said.append)
     assert said == ["waiting for worker 1, worker 2 of 3 (11s)", "waiting for worker 1, worker 2 of 3 (22s)"]
-    assert server.timeouts == [1.0] * 25 + [0.01]
+    assert server.waited == [1.0] * 25 + [0.01]
 
 
 def test_the_others_say_every_ten_seconds_that_they_wait(clock: Time, monkeypatch: pytest.MonkeyPatch):
@@ -147,7 +148,7 @@ def test_connections_are_kept_where_all_is_well_and_else_closed(clock: Time, mon
         except UserError as caught:
             result, error = "", str(caught)
         assert [json.loads(text) for text in (*first.sent, *second.sent)] == [[error, result]] * 2
-        assert (stranger.closed, stranger.timeout, first.timeout) == (True, 10, 10)
+        assert stranger.closed
         assert (result == "this start") is (jax == "1")
         return [first, second]
 
@@ -169,7 +170,7 @@ def test_another_process_keeps_its_connection_to_the_first_one(clock: Time, monk
     assert processes.roll_call(hosts(3, 2), {"jax": "1"}, 30.0, kept=kept) == "this start"
     assert (kept, good.closed, good.timeout) == ({0: good}, False, 30 + 15)
     assert (stranger.closed, clock.slept) == (True, [0.2])
-    assert [json.loads(text) for text in good.sent] == [[2, {"jax": "1"}]]
+    assert [json.loads(text) for text in good.sent] == [[2, {"jax": "1"}, ""]]
     refused = Connection('["they differ", ""]')
     answers.append(refused)
     with pytest.raises(UserError, match="they differ"):
@@ -186,12 +187,13 @@ def test_a_roll_call_has_no_time_left_at_its_deadline(clock: Time, monkeypatch: 
         processes.roll_call(hosts(2, 1), {}, 0.0)
 
 
-def test_the_port_is_opened_for_all_processes(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    def create_server(address: tuple[str, int], backlog: int) -> None:
-        assert (address, backlog) == (("", 1), 3)
+def test_the_port_is_opened_at_the_named_address(clock: Time, monkeypatch: pytest.MonkeyPatch):
+    def listen(address: tuple[str, int], expected: int) -> None:
+        assert (address, expected) == (("own of a", 1), 3)
         raise OSError(98, "Address already in use")
 
-    monkeypatch.setattr(processes.socket, "create_server", create_server)
+    monkeypatch.setattr(processes, "own_address", lambda host: f"own of {host}")
+    monkeypatch.setattr(processes, "Calls", listen)
     with pytest.raises(UserError, match=r"^port 1 cannot be opened \(Address already in use\): another run"):
         processes.roll_call(hosts(3), {}, 30.0)
 
@@ -222,6 +224,54 @@ def test_at_most_eight_of_the_missing_are_named():
     assert processes._listed(hosts(12), list(range(1, 12))) == ", ".join(NAMES[1:9]) + " and 3 more"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "GET / HTTP/1.1",
+            '"x"',
+            "[]",
+            "{}",
+            "null",
+            '[1, "x"]',
+            "[1e999, {}]",
+            '["1", {}]',
+            "[[1], {}]",
+            "[0, {}]",
+            "[2, {}]",
+        ),
+        *("[-1, {}]", "[1, {}]", '[1, {"jax": "1"}, "no proof"]', '[1, {"commit": "a"}]', "[" * 50_000),
+    ],
+)
+def test_what_no_process_of_the_run_says_is_ignored(text: str, clock: Time, monkeypatch: pytest.MonkeyPatch):
+    stranger, other = Connection(text), Connection('[1, {"jax": "1"}]')
+    serve(monkeypatch, clock, stranger, other)
+    assert processes.roll_call(hosts(2), {"jax": "1"}, 30.0, begin=lambda: "this start") == "this start"
+    assert (stranger.sent, stranger.closed) == ([], True)
+
+
+def test_with_a_secret_only_those_that_know_it_are_heard(clock: Time, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
+    good = Connection('["", "this start"]')
+    monkeypatch.setattr(processes.socket, "create_connection", lambda address, timeout: good)
+    processes.roll_call(hosts(2, 1), {"jax": "1"}, 30.0)
+    knows, stranger = Connection(good.sent[0]), Connection('[1, {"jax": "1"}]')
+    serve(monkeypatch, clock, stranger, Connection(good.sent[0].replace('"1"', '"2"')), knows)
+    assert processes.roll_call(hosts(2), {"jax": "1"}, 30.0, begin=lambda: "this start") == "this start"
+    assert (stranger.sent, knows.sent) == ([], ['["", "this start"]'])
+
+
+def test_a_number_is_that_of_the_first_caller_for_as_long_as_it_is_there(clock: Time, monkeypatch: pytest.MonkeyPatch):
+    ended: list[Connection] = []
+    monkeypatch.setattr(processes, "_has_ended", ended.__contains__)
+    first, again, third, other = (Connection(f'[{i}, {{"jax": "1"}}]') for i in (1, 1, 1, 2))
+    calls = serve(monkeypatch, clock, first, again, None, third, other)
+    calls.at_pause = lambda: ended.append(first)
+    processes.roll_call(hosts(3), {"jax": "1"}, 30.0)
+    assert [len(one.sent) for one in (first, again, third, other)] == [0, 0, 1, 1]
+
+
 # ------------------------------------------------------------------------------------------------------- slices, one by one
 def joined(own: list[str], worker: int, timeout: float | None = 30.0) -> list[list[str]]:
     more = {} if timeout is None else {"timeout": timeout}
@@ -233,14 +283,13 @@ def told(own: list[str], worker: int) -> Connection:
 
 
 def test_the_first_host_collects_the_slices_and_tells_them_to_all(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    stranger, odd = Connection(), Connection("[]")
+    stranger, odd = Connection('{"slice": ["h2"], "worker": 1e999}'), Connection('{"slice": ["h2", "h9"], "worker": 0}')
     others = [told(["h2", "h1"], 1), told(["h2", "h1"], 0), told(["h0", "h3"], 1)]
     server = serve(monkeypatch, clock, None, stranger, odd, *others)
     assert joined(["h0", "h3"], 0) == [["h0", "h3"], ["h2", "h1"]]
     assert [json.loads(text) for one in others for text in one.sent] == [[[["h0", "h3"], ["h2", "h1"]], []]] * 3
     assert [one.closed for one in (stranger, odd, *others)] == [True] * 5
-    assert [one.timeout for one in (stranger, *others)] == [10] * 4
-    assert server.timeouts == [1.0] * 6
+    assert server.waited == [1.0] * 6
 
 
 def test_hosts_that_do_not_come_are_named_after_the_time(clock: Time, monkeypatch: pytest.MonkeyPatch):
@@ -248,17 +297,17 @@ def test_hosts_that_do_not_come_are_named_after_the_time(clock: Time, monkeypatc
     server = serve(monkeypatch, clock, here)
     with pytest.raises(UserError, match=r"^h2, h3 of 4 hosts did not start within 2 s, so"):
         joined(["h0", "h3"], 0, 2.005)
-    assert server.timeouts == [1.0, 1.0, 1.0, 0.01]
+    assert server.waited == [1.0, 1.0, 1.0, 0.01]
     assert json.loads(here.sent[0]) == [[["h0", "h3"], ["h2", "h1"]], ["h2", "h3"]]
     serve(monkeypatch, clock, here)
     with pytest.raises(UserError, match=r"^h1, h2, h3 of 4 hosts did not start within 0 s"):
         joined(["h0", "h3"], 0, 0.0)
 
-    def create_server(address: tuple[str, int], backlog: int) -> None:
-        assert (address, backlog) == (("", 8476), 4)
+    def listen(address: tuple[str, int], expected: int) -> None:
+        assert (address, expected) == (("own of h0", 8476), 4)
         raise OSError(98, "Address already in use")
 
-    monkeypatch.setattr(slices.socket, "create_server", create_server)
+    monkeypatch.setattr(slices, "Calls", listen)
     with pytest.raises(UserError, match=r"^port 8476 cannot be opened \(Address already in use\)"):
         joined(["h0", "h3"], 0)
 

@@ -125,6 +125,36 @@ def test_keys_that_may_change_do(tmp_path: pathlib.Path, caplog: pytest.LogCaptu
     assert caplog.messages == ["log_every is now 50 (was 10)", "phases.0.steps is now 20 (was 10)"]
 
 
+def test_keys_that_may_change_are_neither_told_nor_stored_where_the_start_is_refused(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    with open_workdir(tmp_path, "pretrain", CONFIG):
+        (tmp_path / "metrics.jsonl").write_text("a line")
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(UserError, match="seed  stored 0, given 3"),
+        open_workdir(tmp_path, "pretrain", CONFIG | {"log_every": 50, "seed": 3}, may_change=("log_every",)),
+    ):
+        pass
+    assert caplog.messages == []
+    with pytest.raises(UserError), open_workdir(tmp_path, "pretrain", CONFIG | {"log_every": 50}, may_change=("log_every",)):
+        raise UserError("the mesh does not fit")
+    assert stored_config(tmp_path)["log_every"] == 10
+    with pytest.raises(UserError), open_workdir(tmp_path, "pretrain", CONFIG | {"log_every": 50}, may_change=("log_every",)):  # noqa: PT012
+        (tmp_path / "metrics.jsonl").write_text("a line and another")
+        raise UserError("the disk is full")
+    assert stored_config(tmp_path)["log_every"] == 50
+
+
+@pytest.mark.parametrize("key", ["phases", "training", "optimizer"])
+def test_another_way_to_train_may_begin_with_the_weights_of_the_run(key: str, tmp_path: pathlib.Path):
+    with open_workdir(tmp_path, "pretrain", {key: {"batch_size": 16}}):
+        (tmp_path / "metrics.jsonl").touch()
+    hint = f"to train its model further, name another --workdir and --config.init_from={tmp_path}"
+    with pytest.raises(UserError, match=hint), open_workdir(tmp_path, "pretrain", {key: {"batch_size": 32}}):
+        pass
+
+
 def test_a_start_refused_before_it_trained_binds_nobody_to_its_configuration(tmp_path: pathlib.Path):
     with pytest.raises(UserError), open_workdir(tmp_path, "pretrain", CONFIG | {"seed": 3}):
         raise UserError("the mesh does not fit")
@@ -373,7 +403,7 @@ def test_the_configuration_of_a_run_is_read_by_its_verb(tmp_path: pathlib.Path):
             run_config(tmp_path, "pretrain")
 
 
-def test_only_a_longer_run_is_told_how_to_train_further(tmp_path: pathlib.Path):
+def test_a_longer_run_is_told_how_to_train_further(tmp_path: pathlib.Path):
     with open_workdir(tmp_path, "pretrain", {"seed": 0, "epochs": 2}):
         (tmp_path / "metrics.jsonl").touch()
     for changed, further in (({"seed": 1}, False), ({"epochs": 3}, True)):

@@ -57,7 +57,7 @@ def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
     kind = "sequence"
     program, mesh = program_on(name, kind)
     shape = row_shape(FEATURES[kind], LAYOUTS[kind])
-    batches = LabelledBatches(FEATURES[kind], shape, 40, 5, row_multiple=8, pad_id=0)
+    batches = LabelledBatches(FEATURES[kind], shape, 40, 5, epochs=2, row_multiple=8, pad_id=0)
     scalars = {"steps": np.int32(6), "warmup_steps": np.int32(0), "peak": np.float32(1e-3), "seed": np.uint32(5)}
     state, sums = program.begin(random_label_parameters(HEADS[kind], CONFIG)), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
@@ -73,7 +73,7 @@ def test_a_mesh_trains_as_one_device_does_dropout_included(name):
     for step, (a, b) in enumerate(zip(sums_of_one, sums, strict=True)):
         for key in a:
             assert b[key] == pytest.approx(a[key], rel=SUMS_WITHIN if step == 0 else 100 * SUMS_WITHIN), (step, key)
-    assert [these["rows"] for these in sums] == [40, 20, 40]
+    assert [these["examples"] for these in sums] == [40, 20, 40]
     assert int(state.step) == STEPS
     assert largest_difference(state_of_one.params, state.params) < PARAMETERS_WITHIN
     for slot in ("mu", "nu"):

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import types
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface import command
-from bert_jax.sharding.out_of_memory import Demand, DoesNotFit, OutOfMemory, fits_in_memory
+from bert_jax.sharding import out_of_memory
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.out_of_memory import Demand, DoesNotFit, OutOfMemory, fits_in_memory, host_memory, require_memory
 
 DEMAND = Demand("the step", "8 rows", ["--config.a=1", "--config.b=2"], "The rest stays.")
 TPU = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.25G of 15.75G hbm."
@@ -140,3 +145,28 @@ def test_a_verb_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pytest
     assert capsys.readouterr().err == (
         "error: this machine's memory ran out (Unable to allocate 8.00 PiB); end other programs, or take a machine with more\n"
     )
+
+
+def test_what_a_step_needs_is_compared_with_the_memory_of_the_machine_that_all_its_cpu_devices_share(monkeypatch):
+    monkeypatch.setattr(out_of_memory, "host_memory", lambda: 8 << 30)
+    for devices in (1, 4):
+        mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+        require_memory((8 << 30) / devices, mesh, lambda: DEMAND)
+        says = f"it needs {9 if devices == 1 else 12}.00 GiB of host memory, and there are 8.00 GiB"
+        with pytest.raises(OutOfMemory, match=says):
+            require_memory((9 if devices == 1 else 3) << 30, mesh, lambda: DEMAND)
+    monkeypatch.setattr(out_of_memory, "host_memory", lambda: None)
+    require_memory(2**60, mesh, lambda: DEMAND)
+
+
+def test_what_a_step_needs_is_compared_with_the_memory_of_the_smallest_device_where_devices_have_their_own():
+    sizes = iter((4, 2, 2, 4))
+    devices = [types.SimpleNamespace(process_index=0, memory_stats=lambda: {"bytes_limit": next(sizes) << 30}) for _ in range(2)]
+    mesh: Any = types.SimpleNamespace(devices=np.array(devices))
+    require_memory(2 << 30, mesh, lambda: DEMAND)
+    with pytest.raises(OutOfMemory, match=r"it needs 3\.00 GiB of HBM, and there are 2\.00 GiB"):
+        require_memory(3 << 30, mesh, lambda: DEMAND)
+
+
+def test_the_memory_of_this_machine_is_known():
+    assert (host_memory() or 0) > 2**28

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import pathlib
 import re
@@ -201,19 +202,22 @@ def test_a_local_path_is_its_own_copy():
 
 
 def test_globs_match_as_on_a_disk(bucket: str, tmp_path: pathlib.Path):
-    names = ("a.txt", "b.txt", "c.jsonl", "sub/d.txt", "sub/deep/e.txt")
+    names = ("a.txt", "b.txt", "c.jsonl", "sub/d.txt", "sub/deep/e.txt", ".f.txt", "._a.txt", ".git/g.txt", "a[1].txt", "xd.txt")
     for name in names:
         objects.write(f"{bucket}/t/{name}", b"text")
         path = tmp_path / "t" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("text")
     objects.write(f"{bucket}/t/empty.txt", b"")
-    for pattern in ("t/*.txt", "t/?.txt", "t/sub/*.txt", "t/*/*.txt", "t/**/*.txt", "t/a.txt", "t/[bc].*", "t/*.csv"):
-        wanted = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob(pattern))
+    patterns = ("t/*.txt", "t/?.txt", "t/sub/*.txt", "t/*/*.txt", "t/**/*.txt", "t/a.txt", "t/[bc].*", "t/*.csv", "t/.*.txt")
+    for pattern in (*patterns, "t/**/d.txt", "t/**", "t/**/deep/*", "t/*/**/*.txt", "t/.git/*", "t/a[[]*", "t/**/a.txt"):
+        on_disk = glob.glob(f"{tmp_path}/{pattern}", recursive=True)  # noqa: PTH207 - as local sources are found
+        wanted = sorted(str(pathlib.Path(path).relative_to(tmp_path)) for path in on_disk if pathlib.Path(path).is_file())
         copies = fetched_files(f"{bucket}/{pattern}", "--source")
         found = [path.relative_to(copy_place(bucket)).as_posix() for path in copies]
         assert found == wanted, pattern
-    assert all(copy_place(f"{bucket}/t/{name}").is_file() for name in names if name != "c.jsonl")  # a pattern removes no other's
+    assert fetched_files(f"{bucket}/t/a[1].txt", "--source") == [copy_place(f"{bucket}/t/a[1].txt")]  # a name, not a pattern
+    assert all(copy_place(f"{bucket}/t/{name}").is_file() for name in names)  # a pattern removes no other's
     with pytest.raises(UserError, match=f"^--source=text:{bucket}/t/none.txt: nothing of that name"):
         fetched_files(f"{bucket}/t/none.txt", "--source=text:")
 
@@ -227,6 +231,18 @@ def test_what_does_not_fit_on_the_disk_is_refused_before_anything_is_fetched(
     with pytest.raises(UserError, match=says):
         fetched(f"{bucket}/x", "--input")
     assert requests == []
+
+
+def test_what_is_there_already_needs_no_space(bucket: str, requests: list[str], monkeypatch: pytest.MonkeyPatch):
+    objects.write(f"{bucket}/x/a", b"1" * 1000)
+    fetched(f"{bucket}/x", "--input")
+    requests.clear()
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 900}))
+    assert (fetched(f"{bucket}/x", "--input") / "a").read_bytes() == b"1" * 1000
+    assert requests == []
+    objects.write(f"{bucket}/x/b", b"1")
+    with pytest.raises(UserError, match=r"needs 0\.00 GB"):
+        fetched(f"{bucket}/x", "--input")
 
 
 def test_what_is_not_there_is_named_with_the_flag(bucket: str):

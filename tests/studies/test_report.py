@@ -109,7 +109,7 @@ Table 5
 - Expected on sick: bert > ltr > random; missed, it came out as ltr > bert > random; 1 of 2 pairs beyond chance, and the opposite\
  for bert > ltr.
 - Expected on average: bert > ltr; not measured yet.
-- Runs that gave every example the same answer: left to right on stsb (2 of 15).
+- Runs that gave every example the same, or nearly the same, answer: left to right on stsb (2 of 15).
 - Runs that failed, and count in no mean: left to right on sick (1 of 15).
 - Each score is the mean over 3 pretrained models, each fine-tuned 5 times; the interval is over seeds of this procedure on these\
  tasks, not over tasks or corpora.

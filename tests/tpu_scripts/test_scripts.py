@@ -99,6 +99,17 @@ def test_a_half_made_or_moved_environment_is_made_anew(tmp_path: pathlib.Path, p
     assert "making .venv" in done.stderr
 
 
+def test_a_topology_that_does_not_exist_is_refused_before_the_compiler_is_installed(tmp_path: pathlib.Path):
+    checkout = make_checkout(tmp_path / "checkout")
+    shutil.copytree(REPOSITORY / "bert_jax", checkout / "bert_jax", dirs_exist_ok=True)
+    for flags in (("--topology=v5e:5x5",), ("--topology", "v5e:5x5", "--config=x.py")):
+        done = script(checkout, "run", "aot", *flags)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: --topology=v5e:5x5: v5e has no slice 5x5; nearest: v5e:4x8 (32 chips)")
+    assert not (checkout / ".venv-tpu").exists()
+    assert not (checkout / ".venv-setup").exists()
+
+
 def test_an_environment_of_someone_else_is_left_alone(tmp_path: pathlib.Path, python: str):
     checkout = make_checkout(tmp_path / "checkout")
     (checkout / ".venv").mkdir()

@@ -12,6 +12,8 @@ from bert_jax.analysis.maps import first_row
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.words import Kind, Window
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.words import cut
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.questions import NOT_FINITE
 
@@ -63,14 +65,14 @@ def read_attention(engine: Engine, window: Window) -> Attention:
 
 def read_head(name: str, layers: int, heads: int) -> tuple[int, int]:
     """(layer, head) from the name of a head such as "8-10". Raises UserError for one that the model does not have."""
-    found = re.fullmatch(r"(\d+)-(\d+)", name)
+    found = re.fullmatch(r"([0-9]+)-([0-9]+)", name)
     if found is None:
-        raise UserError(f"--head={name} is not the name of a head: LAYER-HEAD, such as 1-{min(2, heads)}")
-    layer, head = int(found[1]), int(found[2])
-    if not (1 <= layer <= layers and 1 <= head <= heads):
+        raise UserError(f"--head={cut(name)} is not the name of a head: LAYER-HEAD, such as 1-{min(2, heads)}")
+    layer, head = whole_number(found[1], 1, layers), whole_number(found[2], 1, heads)
+    if layer is None or head is None:
         hint = nearest(name, head_names(layers, heads)) if layers * heads <= 400 else ""
         hint = f"; {hint}" if hint.startswith("did") else ""
-        raise UserError(f"--head={name} is not there: the model has layers 1 to {layers} of heads 1 to {heads}{hint}")
+        raise UserError(f"--head={cut(name)} is not there: the model has layers 1 to {layers} of heads 1 to {heads}{hint}")
     return layer, head
 
 

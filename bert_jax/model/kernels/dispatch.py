@@ -21,12 +21,10 @@ from jax.sharding import AbstractDevice, Mesh
 from jax.typing import DTypeLike
 
 from bert_jax.errors import UserError
+from bert_jax.hardware import VMEM
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import attention_gpu, attention_plan, residual_norm_tpu
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
-
-VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
-"""MiB of a core's vector memory, by `device_kind`; the smallest is assumed for an unknown kind."""
 
 LONGEST = 8_192
 """The longest rows for which the TPU kernels of attention were compiled, for v5e, v5p and v6e in bfloat16."""

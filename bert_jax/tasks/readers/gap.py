@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from bert_jax.errors import UserError
-from bert_jax.interface.words import counted
+from bert_jax.interface.words import counted, cut
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Table, not_empty, parse_integer, read_table
 
@@ -20,8 +20,8 @@ GENDERS = {
 def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | None = None) -> list[PronounExample]:
     """The examples of a GAP file (TSV). Offsets count characters. Labels are None if the coref columns are missing.
 
-    Raises UserError for an invalid file, and for an offset at which the text differs from the mention; but with `leave_out` rows
-    that cannot be read are left out, and it is told each problem.
+    Raises UserError for an invalid file, for an ID that two rows have, and for an offset at which the text differs from the
+    mention; but with `leave_out` rows that cannot be read are left out, and it is told each problem.
     """
 
     def skipped(place: Place, cells: list[str]) -> None:
@@ -37,9 +37,15 @@ def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | 
 
 
 def _pronouns(table: Table, has_label: bool, leave_out: Callable[[str], object] | None) -> Iterator[PronounExample]:
+    lines: dict[str, int] = {}
     for place, row in table:
         try:
-            yield _pronoun(place, row, has_label)
+            if row["ID"] in lines:
+                first = f"line {lines[row['ID']]} has the ID {cut(row['ID'])!r} too"
+                raise place.error(f"{first}, by which predictions are named; give each its own")
+            example = _pronoun(place, row, has_label)
+            lines[example.id] = place.line
+            yield example
         except UserError as error:
             if leave_out is None:
                 raise

@@ -287,9 +287,11 @@ def test_a_text_of_gap_asks_for_one_of_two_names(tmp_path):
 
 def test_a_row_of_gap_that_cannot_be_read_is_left_out(tmp_path):
     blank = gap().replace("she\t35", " \t34")
-    texts, problems = read(tmp_path, HEADER + gap(3) + "1\t2\n" + gap() + gap(right=("TRUE", "yes")) + blank)
+    rows = [gap(3), "1\t2\n", gap(), "2" + gap(right=("TRUE", "yes")), "3" + blank, gap()]
+    texts, problems = read(tmp_path, HEADER + "".join(rows))
     assert len(texts) == 1
-    assert sorted(problem.partition(":")[0] for problem in problems) == ["line 2", "line 3", "line 5", "line 6"]
+    assert sorted(problem.partition(":")[0] for problem in problems) == ["line 2", "line 3", "line 5", "line 6", "line 7"]
+    assert "line 7: line 4 has the ID '1' too, by which predictions are named; give each its own" in problems
 
 
 def test_the_first_line_tells_the_format(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import not_finite
+from tests.bad_inputs.damage import extra_tensors, not_finite
 
 HEADS, ATTENTION = "heads 'the house'", "attention 'the house'"
 
@@ -25,12 +25,24 @@ CASES = [
     Case("a format that is none", f"{ATTENTION} --format=svg", "--format=svg is unknown: known: html, png"),
     Case("a head without a layer", f"{ATTENTION} --head=7", "--head=7 is not the name of a head: LAYER-HEAD, such as 1-2"),
     Case(
+        "a head of more digits than Python reads",
+        f"{ATTENTION} --head=1-{'9' * 5000}",
+        f"--head=1-{'9' * 55}... is not there: the model has layers 1 to 1 of heads 1 to 2",
+    ),
+    Case(
         "a layer out of range",
         f"{ATTENTION} --head=2-1",
         "--head=2-1 is not there: the model has layers 1 to 1 of heads 1 to 2; did you mean '1-1'?",
     ),
     Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 is not there: the model has layers 1 to 1 of heads"),
     # --------------------------------------------------------------------------------------------------------- what it reads
+    Case(
+        "a model with tensors of another class",
+        f"{HEADS} --model=model",
+        "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out",
+        copies={"model": "model"},
+        spoil=extra_tensors("model", "mine.bias", "mine.weight"),
+    ),
     Case("three texts", "attention a b c", "there are several texts, and a page shows one; give one, or two arguments as a pair"),
     Case("no text", "attention --input=in.txt", "there is no text; give one, or two as a pair", files={"in.txt": "\n"}),
     Case("a text without a token", "attention '\u200b'", "holds no token; give text"),

@@ -36,6 +36,11 @@ CASES = [
         "--topology=v5e is not GENERATION:SHAPE, as v5e:4x4, ... there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4,",
     ),
     Case(
+        "a topology of more digits than Python reads",
+        f"--topology=v5e:{'9' * 5000}x4",
+        " is not GENERATION:SHAPE, as v5e:4x4, ... there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4,",
+    ),
+    Case(
         "a number for a topology",
         "--topology=v5e-16",
         "--topology=v5e-16 gives a number, not a shape ... v5e has 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import cut, flip, keys, link, not_finite, remove, replace, weight
+from tests.bad_inputs.damage import cut, extra_tensors, flip, keys, link, not_finite, remove, replace, weight
 
 DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
 
@@ -21,7 +21,7 @@ CASES = [
     Case(
         "a dropped part that is none",
         "--drop=nsp",
-        "a model has no part 'nsp': did you mean 'nsp_head'?; parts are pooler, mlm_head, nsp_head, skip_gram_head,",
+        "'nsp' cannot be dropped: neither a tensor of $model/model.safetensors nor a part: did you mean 'nsp_head'?; parts are",
     ),
     Case(
         "a new part that is none",
@@ -74,6 +74,16 @@ CASES = [
         "--layers and --keep-layers are both given; give one of them",
     ),
     Case("a layer that is not there", "--keep-layers=0,2", "there is no layer 2 to keep: the model has 1 layer, from 0 to 0"),
+    Case(
+        "a layer that is a digit of another kind",
+        "--keep-layers=0,²",
+        "argument --keep-layers: '0,²' is not a list of layers such as 0,2,4",
+    ),
+    Case(
+        "a layer of more digits than Python reads",
+        f"--keep-layers={'9' * 5000}",
+        f"argument --keep-layers: '{'9' * 57}...' is not a list of layers such as 0,2,4",
+    ),
     Case("layers that are no numbers", "--keep-layers=a", "argument --keep-layers: 'a' is not a list of layers such as 0,2,4"),
     Case(
         "new positions that are not asked for",
@@ -168,6 +178,68 @@ CASES = [
         )
     ),
     Case(
+        "a model with tensors of another class",
+        "--from=model",
+        "not part of this model: mine.bias, mine.weight, x; `convert --drop='mine.*,x'` leaves them out",
+        copies={"model": "model"},
+        spoil=(extra_tensors("model", "mine.bias", "mine.weight", "x"), keys("model/config.json", architectures=["MyBert"])),
+    ),
+    Case(
+        "a dropped tensor that is not there",
+        "--from=model --drop=mine.weigth",
+        "'mine.weigth' cannot be dropped: neither a tensor of model/model.safetensors nor a part: did you mean 'mine.weight'?",
+        copies={"model": "model"},
+        spoil=extra_tensors("model", "mine.bias", "mine.weight"),
+    ),
+    Case(
+        "a dropped pattern that matches nothing",
+        "--from=model --drop='lora.*'",
+        "'lora.*' cannot be dropped: neither a tensor of model/model.safetensors nor a part: its tensors ... "
+        "more; parts are pooler, mlm_head, nsp_head,",
+        copies={"model": "model"},
+    ),
+    Case(
+        "a dropped pattern that takes what is needed",
+        "--from=model --drop='*.LayerNorm.bias'",
+        "model/model.safetensors does not hold the BERT that its config.json describes: missing: bert.embeddings.Layer",
+        copies={"model": "model"},
+    ),
+    Case(
+        "a dropped pattern of a checkpoint that matches nothing",
+        "--from=$tf1 --drop='*/lamb_x'",
+        "'*/lamb_x' cannot be dropped: neither a tensor of ... model.ckpt-1000 nor a part",
+    ),
+    Case(
+        "weights beside a configuration of the original",
+        "--from=old",
+        "old has model.safetensors, but no config.json; if bert_config.json describes it, copy that: cp old/bert_config.json",
+        copies={"old": "model"},
+        files={"old/bert_config.json": "{}"},
+        spoil=remove("old/config.json"),
+    ),
+    Case(
+        "more outputs than labels",
+        "--from=classifier",
+        "classifier/model.safetensors: the classifier has 2 outputs, and config.json has 3 labels; `convert --labels=A,B,... ... "
+        "and `convert --drop=sequence_head` leaves the head out",
+        copies={"classifier": "classifier"},
+        spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None),
+    ),
+    Case(
+        "labels of another number than the outputs, and than config.json",
+        "--from=classifier --labels=a,b,c,d",
+        "4 labels for the 2 outputs of the sequence_head; give 2",
+        copies={"classifier": "classifier"},
+        spoil=keys("classifier/config.json", id2label={"0": "a", "1": "b", "2": "c"}, label2id=None),
+    ),
+    Case(
+        "ids of labels in another order",
+        "--from=classifier",
+        "classifier/config.json: label2id gives 'good' the id 1, and id2label the id 0; correct one of them, or `convert",
+        copies={"classifier": "classifier"},
+        spoil=keys("classifier/config.json", label2id={"good": 1, "poor": 0}),
+    ),
+    Case(
         "a problem that is a list",
         "--from=classifier",
         "problem_type=['x'] is unknown; known: single_label_classification",
@@ -234,6 +306,30 @@ CASES = [
         "--replace-vocab=vocab.txt",
         "vocab.txt: 0 of its 1 piece have capitals, which does not show its casing; give --lowercase or --cased",
         files={"vocab.txt": "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\n"},
+    ),
+    Case(
+        "word vectors in another encoding",
+        "--from=fr.vec",
+        "fr.vec: line 2 is not UTF-8 at byte 4; convert the file: iconv -f LATIN1 -t UTF-8 OLD > NEW",
+        files={"fr.vec": "1 2\ncafé 1 2\n".encode("latin-1")},
+    ),
+    Case(
+        "word vectors in another encoding in a directory",
+        "--from=fr",
+        "fr/vectors.txt: line 2 is not UTF-8 at byte 4; convert the file: iconv -f LATIN1 -t UTF-8 OLD > NEW",
+        files={"fr/vectors.txt": "1 2\ncafé 1 2\n".encode("latin-1")},
+    ),
+    Case(
+        "word vectors with a number without end",
+        "--from=v.vec",
+        "v.vec: line 1 must be the number of words and the width ... cannot hold 11111111111111111111 2; copy",
+        files={"v.vec": "1" * 10_000 + " 2\na 1 2\n"},
+    ),
+    Case(
+        "binary word vectors that are cut short",
+        "--from=v.bin",
+        "v.bin is damaged or incomplete at word 2 of 2; copy the whole file again",
+        files={"v.bin": b"2 2\na " + bytes(range(8)) + b"\nb " + bytes(range(7))},
     ),
     Case(
         "an average of models that differ",

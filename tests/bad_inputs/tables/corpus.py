@@ -167,9 +167,28 @@ CASES = [
     Case(
         "a vocabulary smaller than its letters",
         "--train-vocab=wordpiece --vocab-size=6",
-        "--vocab-size=6 is less than the 51 pieces that the text's characters need",
+        "--vocab-size=6 is less than the 50 pieces that the text's characters need",
         without=NO_VOCAB,
         leaves=("corpus*",),
+    ),
+    Case(
+        "a new vocabulary that would lose marks",
+        f"{TRAIN} --source=text:a.txt",
+        "unless told otherwise, which changes 100.0% of the letters of this text ( ... ); give --cased to keep them, or",
+        files={"a.txt": "나는 오늘 아침에 새로 나온 책을 읽었다.\n"},
+        without=NO_VOCAB,
+    ),
+    Case(
+        "an alphabet of nothing",
+        f"{TRAIN} --alphabet=0",
+        "--alphabet=0 must be at least 1 and at most 10,000,000",
+        without=NO_VOCAB,
+    ),
+    Case(
+        "an alphabet of SentencePiece",
+        "--train-vocab=sentencepiece --alphabet=10",
+        "--alphabet is the number of characters of WordPiece; SentencePiece keeps those that cover 99.95 % of it",
+        without=NO_VOCAB,
     ),
     Case(
         "pieces smaller than their letters",

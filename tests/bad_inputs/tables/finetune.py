@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.bad_inputs.case import Case, Table
-from tests.bad_inputs.damage import cut, keys, not_finite, remove, replace
+from tests.bad_inputs.damage import cut, extra_tensors, keys, not_finite, remove, replace
 from tests.bad_inputs.places import FINETUNE, TRAIN
 
 CASES = [
@@ -55,6 +55,13 @@ CASES = [
         "model/model.safetensors (24,864 bytes) is damaged or incomplete (Error while ... copy or export the model again",
         copies={"model": "model"},
         spoil=cut("model/model.safetensors", 100),
+    ),
+    Case(
+        "a model with tensors of another class",
+        "--config.init_from=model",
+        "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out",
+        copies={"model": "model"},
+        spoil=extra_tensors("model", "mine.bias", "mine.weight"),
     ),
     Case(
         "a model whose configuration is damaged",

@@ -350,6 +350,20 @@ CASES = [
         spoil=replace("data/gap-development.tsv", "\tshe\t", "\tshe\t9"),
     ),
     Case(
+        "an offset of more digits than Python reads",
+        f"--config.task.name=gap {OFFICIAL_DATA}",
+        "data/gap-development.tsv, line 2: Pronoun-offset is '999999 ... ...', not an integer from 0; correct the row, or remove",
+        copies={"data": "gap"},
+        spoil=replace("data/gap-development.tsv", "\tshe\t", f"\tshe\t{'9' * 5000}"),
+    ),
+    Case(
+        "a row of GAP that is there twice",
+        f"--config.task.name=gap {OFFICIAL_DATA}",
+        "has the ID 'x' too, by which predictions are named; give each its own",
+        copies={"data": "gap"},
+        spoil=[add_line("data/gap-development.tsv", "x\tshe saw ada and bob\tshe\t0\tada\t8\tTRUE\tbob\t16\tFALSE\t-")] * 2,
+    ),
+    Case(
         "a pronoun of no gender",
         f"--config.task.name=gap {OFFICIAL_DATA}",
         "data/gap-development.tsv: the pronoun 'it' of x is neither masculine nor ... remove the row, GAP is scored by gender",
@@ -447,7 +461,7 @@ CASES = [
     Case(
         "JSON lines with the name of SQuAD",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json is not JSON (Extra data: ... its first line is an object of its own: name it .jsonl if each line",
+        "data/train-v1.1.json is not JSON (Extra data: ... its first line is an object of its own: name it .jsonl if each",
         files={"data/train-v1.1.json": '{"question": "who"}\n' * 2, "data/dev-v1.1.json": "[]"},
     ),
     Case(
@@ -460,7 +474,7 @@ CASES = [
     Case(
         "an offset that is no whole number",
         f"--config.task.name=squad/v1.1 {OFFICIAL_DATA}",
-        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has ... at 0.5, not a text and its start; a question",
+        "data/train-v1.1.json, data[0].paragraphs[0].qas[0].answers: has ... at 0.5, not a text and its start",
         copies={"data": "squad1"},
         spoil=replace("data/train-v1.1.json", '"answer_start": ', '"answer_start": 0.5, "old": '),
     ),

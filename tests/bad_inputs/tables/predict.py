@@ -296,6 +296,12 @@ CASES = [
         exit=1,
     ),
     Case(
+        "a mention of more digits than Python reads",
+        f"{RESOLVE} 'she saw ada and ada and eve' she 'ada#{'9' * 5000}' eve",
+        "'ada' occurs 2 times in 'she saw ada and ada and eve'; count from 1",
+        exit=1,
+    ),
+    Case(
         "a name that is the pronoun",
         f"{RESOLVE} 'she saw ada and eve' she she eve",
         "a='she' is the pronoun itself; give the two names it may mean",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from tests.bad_inputs.case import Case, Spoil, Table
-from tests.bad_inputs.damage import cut, flip, keys, remove, turned_round
+from tests.bad_inputs.damage import cut, extra_tensors, flip, keys, remove, turned_round
 
 CLASSIFY = "classify --model=$classifier"
 RESOLVE = "resolve --model=$resolver"
@@ -34,6 +34,12 @@ CASES = [
         "a model that is a file",
         "fill-mask --model=$train [MASK]",
         "$train is a file; name the directory that holds config.json and model.safetensors",
+    ),
+    Case(
+        "word vectors",
+        "embed --model=vectors x",
+        "vectors holds vectors.bin.gz; convert it first: python -m bert_jax.convert --from=vectors --to=DIR",
+        files={"vectors/vectors.bin.gz": b""},
     ),
     Case("an empty model", "fill-mask --model= [MASK]", "--model= is empty; give a name, or leave the flag out"),
     Case(
@@ -174,6 +180,16 @@ CASES = [
         "one token type in place of two",
         "model/model.safetensors does not hold the BERT that its config.json describes: other shapes than config.json",
         spoil=keys("model/config.json", type_vocab_size=1),
+    ),
+    *(
+        Case(
+            f"a model with tensors of another class for {verb}",
+            f"{verb} --model=model x",
+            "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out",
+            copies={"model": "model"},
+            spoil=(extra_tensors("model", "mine.bias", "mine.weight"), keys("model/config.json", architectures=["MyBert"])),
+        )
+        for verb in ("embed", "score")
     ),
     Case(
         "ids of labels that do not count",

@@ -357,6 +357,16 @@ CASES = [
         "--workdir=a and --workdir=b contradict each other; give one of them",
     ),
     Case(
+        "a coordinator's port of more digits than Python reads",
+        f"--coordinator=localhost:{'9' * 5000} --processes=2 --process=0",
+        " must be HOST:PORT of process 0, with a port of at ... --coordinator=localhost:8476 is one",
+    ),
+    Case(
+        "a phase of more digits than Python reads",
+        f"--config.phases.{'9' * 5000}.steps=1",
+        "' in config.phases; it has 0 to 1",
+    ),
+    Case(
         "a coordinator's port that is no port",
         "--coordinator=localhost:99999 --processes=2 --process=0",
         "--coordinator=localhost:99999 must be HOST:PORT of process 0, with a port of at ... --coordinator=localhost:8476 is one",

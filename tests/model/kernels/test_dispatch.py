@@ -18,11 +18,12 @@ from jax.ad_checkpoint import print_saved_residuals
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bert_jax.errors import UserError
+from bert_jax.hardware import VMEM
 from bert_jax.model import attention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import Block, Encoder
 from bert_jax.model.kernels.attention import SAVED, fused_attention
-from bert_jax.model.kernels.dispatch import VMEM, Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
+from bert_jax.model.kernels.dispatch import Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES

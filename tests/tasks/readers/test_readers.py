@@ -211,7 +211,7 @@ def test_codah_has_no_header_and_may_have_no_category(tmp_path: pathlib.Path):
 GAP = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
 
 
-def gap_row(a: str = "FALSE", b: str = "TRUE", pronoun: str = "Her", offset: int = 14) -> str:
+def gap_row(a: str = "FALSE", b: str = "TRUE", pronoun: str = "Her", offset: int | str = 14) -> str:
     return f"t-1\t“Ann” and Bea. Her dog.\t{pronoun}\t{offset}\tAnn\t1\t{a}\tBea\t10\t{b}\thttp://x\n"
 
 
@@ -220,7 +220,7 @@ def test_gap_labels_and_genders(tmp_path: pathlib.Path):
     read = read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=offset)))
     text = "“Ann” and Bea. Her dog."
     assert read == [PronounExample("t-1", text, "Her", offset, "Ann", 1, "Bea", 10, "B", "feminine")]
-    rows = gap_row("True", "false", offset=offset) + gap_row("FALSE", "FALSE", offset=offset)
+    rows = gap_row("True", "false", offset=offset) + gap_row("FALSE", "FALSE", offset=offset).replace("t-1", "t-2")
     assert [e.label for e in read_gap(put(tmp_path / "a.tsv", GAP + rows))] == ["A", "neither"]
     blind = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tB\tB-offset\nx\tBo and Al: his.\this\t11\tBo\t0\tAl\t7\n"
     read = read_gap(put(tmp_path / "a.tsv", blind))
@@ -232,6 +232,11 @@ def test_gap_offsets_are_checked(tmp_path: pathlib.Path):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=14)))
     with pytest.raises(UserError, match="A-coref and B-coref are both TRUE"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row("TRUE", offset=15)))
+    with pytest.raises(UserError, match=r"line 3: line 2 has the ID 't-1' too, .*; give each its own"):
+        read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=15) * 2))
+    for offset in ("9" * 5_000, "²", "-1"):
+        with pytest.raises(UserError, match=r"line 2: Pronoun-offset is .*, not an integer from 0; correct the row"):
+            read_gap(put(tmp_path / "a.tsv", GAP + gap_row(offset=offset)))
     with pytest.raises(UserError, match="line 2: A-coref is 'yes', not TRUE or FALSE"):
         read_gap(put(tmp_path / "a.tsv", GAP + gap_row("yes", offset=15)))
 

@@ -1,12 +1,43 @@
-"""The TPU generations with the figures of their data sheets, per chip, since prices are per chip."""
+"""The accelerators with the figures of their data sheets: peaks of devices, and TPU generations per chip, as prices are."""
 
 from __future__ import annotations
 
 import dataclasses
-
-from bert_jax.metrics.throughput import PEAKS
+import re
 
 GB, GIB = 10**9, 2**30
+
+# Peak bf16 FLOP/s of one JAX device, from the makers' data sheets (dense, without sparsity). On TPU v2, v3 and 7x a device is one
+# of a chip's two cores. A name matches if `jax.Device.device_kind` starts with it, up to a word's end; the longest match is used.
+PEAKS = {
+    "TPU v2": 22.5e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,  # v5p
+    "TPU v5p": 459e12,
+    "TPU v5e": 197e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "TPU7x": 2307e12 / 2,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA A10": 125e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """The bf16 peak of one device in FLOP/s; None if the table does not list it."""
+    known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
+    return PEAKS[max(known, key=len)] if known else None
+
+VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
+"""MiB of a core's vector memory, by `device_kind`; the smallest is assumed for an unknown kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +98,7 @@ CHIPS = {
     )
 }
 """Published for Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its bandwidth, ICI and
-network bandwidth per chip; the bf16 peaks are those of `metrics.throughput`. v4's share of the network is not published and taken
+network bandwidth per chip; the bf16 peaks are those of `PEAKS`. v4's share of the network is not published and taken
 as v5e's. Clocks follow from the peaks: peak = clock x cores x matrix units x 2 x width^2 (the two units of v6e and v7x begin two
 products per cycle each)."""
 

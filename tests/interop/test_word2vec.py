@@ -1,0 +1,183 @@
+"""Published word vectors in all their formats, and files that are none."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bert_jax import convert
+from bert_jax.errors import UserError
+from bert_jax.interop import word2vec
+from bert_jax.interop.conversion import load_model
+from bert_jax.interop.huggingface import import_model
+from bert_jax.interop.locate import find_model_directory
+from bert_jax.interop.word2vec import find_vectors, import_word2vec, read_vectors
+
+WORDS = ["the", "of", "paris", "café", "river", "北京"]
+TABLE = np.random.default_rng(3).standard_normal((len(WORDS), 5), np.float32)
+
+
+def text(words: list[str] = WORDS, table: np.ndarray = TABLE, *, header: bool = True, end: str = "\n") -> bytes:
+    """word2vec's text format; without a header that of GloVe, with a space at the ends of lines that of fastText."""
+    lines = [f"{len(words)} {table.shape[1]}"] if header else []
+    lines += [f"{word} {' '.join(f'{x:.9g}' for x in row)}" for word, row in zip(words, table, strict=True)]
+    return "".join(f"{line}{end}" for line in lines).encode()
+
+
+def binary(words: list[str] = WORDS, table: np.ndarray = TABLE, *, end: bytes = b"\n", encoding: str = "utf-8") -> bytes:
+    """word2vec's binary format; published files have a line end after each vector, or none."""
+    rows = (word.encode(encoding) + b" " + row.astype("<f4").tobytes() + end for word, row in zip(words, table, strict=True))
+    return f"{len(words)} {table.shape[1]}\n".encode() + b"".join(rows)
+
+
+FORMATS = {
+    "vectors.txt": text(),
+    "windows.txt": text(end="\r\n"),
+    "glove.6B.5d.txt": text(header=False),
+    "wiki.fr.vec": text(end=" \n"),
+    "GoogleNews.bin": binary(),
+    "no_line_ends.bin": binary(end=b""),
+    "GoogleNews.bin.gz": gzip.compress(binary(), mtime=0),
+    "glove.txt.gz": gzip.compress(text(header=False), mtime=0),
+    "wiki.vec.bz2": bz2.compress(text()),
+    "vectors.bin.xz": lzma.compress(binary()),
+    "a_binary_of_another_name": binary(),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_published_vectors_are_read_to_the_bit_whatever_their_format(tmp_path, name):
+    (tmp_path / name).write_bytes(FORMATS[name])
+    words, table, notes = read_vectors(tmp_path / name)
+    assert (words, notes) == (WORDS, ())
+    np.testing.assert_array_equal(table, TABLE)
+    model = load_model(tmp_path / name)
+    assert model.tokenizer.pieces == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    vectors = model.params["embeddings"]["word_embeddings"]["embedding"]
+    np.testing.assert_array_equal(vectors[5:], TABLE)
+    np.testing.assert_allclose(vectors[:5], np.tile(TABLE.mean(0), (5, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["vectors.bin", "vectors.vec.gz", "vectors.txt.gz"])
+def test_a_directory_with_a_vocabulary_keeps_its_words_only(tmp_path, name):
+    content = text() if ".bin" not in name else binary()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nriver\nthe\n")
+    model = import_word2vec(tmp_path, lowercase=True)
+    vectors = model.params["embeddings"]["word_embeddings"]["embedding"]
+    np.testing.assert_array_equal(vectors[5:], TABLE[[4, 0]])
+    np.testing.assert_allclose(vectors[0], TABLE[[0, 4]].mean(0), rtol=1e-6)
+    assert model.notes == ("vectors of 4 words that the vocabulary lacks were left out",)
+    with pytest.raises(UserError, match=r"holds vectors\.\S+; convert it first: python -m bert_jax\.convert --from="):
+        find_model_directory(tmp_path)
+
+
+def test_the_command_makes_a_model_of_them_that_other_commands_read(tmp_path, capsys):
+    (tmp_path / "v.bin.gz").write_bytes(FORMATS["GoogleNews.bin.gz"])
+    convert.main([f"--from={tmp_path / 'v.bin.gz'}", f"--to={tmp_path / 'm'}"])
+    out = capsys.readouterr().out
+    assert "the vocabulary is the words of the file, lower-cased; --vocab=PATH chooses another" in out
+    model = import_model(tmp_path / "m")
+    encoded = model.tokenizer.encode("The river 北京 CAFÉ")
+    assert model.tokenizer.tokens(encoded) == ["the", "river", "北京", "café"]
+    convert.main([f"--from={tmp_path / 'm'}", f"--to={tmp_path / 'back'}", "--format=word2vec"])
+    words, table, _ = read_vectors(tmp_path / "back" / "vectors.txt")
+    np.testing.assert_array_equal(table[words.index("the") :], TABLE)
+    convert.main([f"--from={tmp_path / 'back'}", f"--to={tmp_path / 'again'}"])
+    assert import_model(tmp_path / "again").tokenizer.vocabulary == model.tokenizer.vocabulary
+
+
+def test_words_with_capitals_make_a_cased_vocabulary_and_a_flag_decides(tmp_path):
+    (tmp_path / "v.txt").write_bytes(text(["The", *WORDS[1:]]))
+    assert not import_word2vec(tmp_path / "v.txt").tokenizer.vocabulary.lowercase
+    assert import_word2vec(tmp_path / "v.txt", lowercase=True).tokenizer.vocabulary.lowercase
+    (tmp_path / "v.txt").write_bytes(text())
+    assert import_word2vec(tmp_path / "v.txt").tokenizer.vocabulary.lowercase
+    assert not import_word2vec(tmp_path / "v.txt", lowercase=False).tokenizer.vocabulary.lowercase
+
+
+def test_words_that_no_piece_can_be_are_left_out_and_counted(tmp_path):
+    words = [". . .", "of", "the", "of", "new\u00a0york", "[UNK]"]
+    (tmp_path / "v.txt").write_bytes(text(words))
+    found, table, notes = read_vectors(tmp_path / "v.txt")
+    assert found == ["of", "the", "[UNK]"]
+    np.testing.assert_array_equal(table, TABLE[[1, 2, 5]])
+    assert notes == (
+        "1 vector of words that came before, such as 'of', were left out",
+        "2 words with spaces, which no piece can have, left out",
+    )
+    model = import_word2vec(tmp_path / "v.txt")
+    assert model.tokenizer.pieces == ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "of", "the", "[UNK]"]
+    np.testing.assert_array_equal(model.params["embeddings"]["word_embeddings"]["embedding"][4:], table)
+    (tmp_path / "v.bin").write_bytes(binary(["é", *WORDS[1:3]], TABLE[:3], encoding="latin-1"))
+    assert read_vectors(tmp_path / "v.bin")[0] == WORDS[1:3]
+    assert read_vectors(tmp_path / "v.bin")[2] == ("1 word that are not UTF-8 left out",)
+
+
+def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:
+    assert old in content
+    return content.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("v.vec", text().decode().encode("latin-1", "ignore"), r"line 5 is not UTF-8 at byte 4; convert the file: iconv -f"),
+        ("v.vec", spoilt(text(), b"6 5", b"7 5"), r"v\.vec has 6 words, and its first line says 7; copy the whole file again"),
+        ("v.vec", spoilt(text(), b"6 5", b"5 5"), r"v\.vec has 6 words, and its first line says 5"),
+        ("v.vec", spoilt(text(), b"6 5", b"6 4"), r"line 2 must be a word and 4 finite numbers; export the vectors again"),
+        ("v.vec", spoilt(text(), b"6 5", b"6 6"), r"line 2 must be a word and 6 finite numbers"),
+        ("v.vec", spoilt(text(header=False), b"\nof ", b"\nof 1 "), r"line 2 must be a word and 5 finite numbers"),
+        ("v.vec", spoilt(text(), b"the ", b"the nan "), r"line 2 must be a word and 5 finite numbers"),
+        ("v.vec", spoilt(text(), b"6 5", b"6 " + b"9" * 5000), r"5,407 bytes cannot hold 6 99999999999999999999; copy"),
+        ("v.vec", spoilt(text(), b"6 5", b"9" * 5000 + b" 5"), r"line 1 must be the number of words .*cannot hold 9999"),
+        ("v.vec", spoilt(text(), b"6 5", b"999999999 5"), r"a file of \d+ bytes cannot hold 999999999 5; copy the whole"),
+        ("v.vec", spoilt(text(), b"6 5", b"0 5"), r"line 1 must be the number of words"),
+        ("v.vec", spoilt(text(), b"6 5", b"6 0"), r"line 1 must be the number of words"),
+        ("v.vec", spoilt(text(), b"6 5", b"-6 5"), r"line 1 must be the number of words"),
+        ("v.vec", b"", r"line 1 must be the number of words"),
+        ("v.vec", b"\n" + text(), r"line 1 must be the number of words"),
+        ("v.bin", binary()[:-30], r"v\.bin is damaged or incomplete at word 5 of 6; copy"),
+        ("v.bin", binary()[:-21], r"v\.bin is damaged or incomplete at word 6 of 6; copy the whole file again"),
+        ("v.bin", binary() + binary()[4:], r"v\.bin has 12 words, and its first line says 6"),
+        ("v.bin", spoilt(binary(), b"6 5", b"99999999 5"), r"cannot hold 99999999 5; copy"),
+        ("v.bin", spoilt(binary(), b"6 5", b"6 4000000"), r"at most 65,536.*cannot hold 6 4000000"),
+        ("v.bin", binary(table=np.where(TABLE[2, 2] == TABLE, np.inf, TABLE)), r"word 3 must be a word and 5 finite numbers"),
+        ("v.bin.gz", gzip.compress(binary(), mtime=0)[:-20], r"v\.bin\.gz cannot be read to its end \(.*\); copy the"),
+        ("v.vec.gz", gzip.compress(text(), mtime=0)[:60] + b"x" * 40, r"v\.vec\.gz(: line \d must| cannot be read)"),
+        ("v.vec.xz", lzma.compress(text())[:-9], r"v\.vec\.xz cannot be read to its end"),
+        ("v.vec", word2vec.FASTTEXT + bytes(100), r"v\.vec is a model of fastText, .*; take the \.vec file of that model"),
+    ],
+)
+def test_files_that_hold_no_vectors_are_refused_in_a_sentence(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says) as caught:
+        convert.main([f"--from={tmp_path / name}", f"--to={tmp_path / 'm'}"])
+    assert len(str(caught.value)) < 400
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04" + bytes(50), b"{}", b"some text\nmore\n", bytes(3000), b"a b c\n", b"1 2 3\n"])
+def test_other_files_are_no_vectors(tmp_path, content):
+    (tmp_path / "pytorch_model.bin").write_bytes(content)
+    assert find_vectors(tmp_path / "pytorch_model.bin") is None
+    with pytest.raises(UserError, match=r"is a file; name the directory that holds .*; a file of word"):
+        load_model(tmp_path / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize("make", [text, binary])
+def test_a_file_is_read_as_a_stream_with_the_memory_of_the_words_that_are_wanted(tmp_path, make: Callable[..., bytes]):
+    words, table = [f"w{n}" for n in range(4000)], np.ones((4000, 100), np.float32)
+    (tmp_path / "v.bin.gz").write_bytes(gzip.compress(make(words, table)))
+    tracemalloc.start()
+    found, kept, _ = read_vectors(tmp_path / "v.bin.gz", ["w3999", "w7"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (sorted(found), kept.shape) == (["w3999", "w7"], (2, 100))
+    assert peak < 3 * 2**20 + table.nbytes / 4 + word2vec._BLOCK
