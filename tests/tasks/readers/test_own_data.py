@@ -339,6 +339,7 @@ def test_a_list_is_no_class(tmp_path: pathlib.Path, label: str):
     "words",
     [
         "[ a , b ]",
+        "[ 1 ]",
         "[laughter]",
         "[1] a [2]",
         "[CLS] a, b [SEP]",
