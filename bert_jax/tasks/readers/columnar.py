@@ -105,6 +105,8 @@ def read_columnar(
     names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read.
     """
     with _opened(path, wanted) as (schema, batches):
+        if repeated := [name for name in schema.names if schema.names.count(name) > 1 and (wanted is None or name in wanted)]:
+            raise UserError(f"{path}: two columns are named {repeated[0]!r}; give each a name of its own")
         rest = dict.fromkeys(schema.names)
         decode = _decoders(path, schema) if by_name else {}
         number = 0
@@ -119,10 +121,10 @@ def read_columnar(
                 yield Place(path, number, "row"), {**rest, **{name: values[i] for name, values in columns.items()}}
 
 
-def class_names(path: pathlib.Path, column: str) -> tuple[str, ...]:
-    """The names of the classes in a column of a Parquet or Arrow file, by number; () for a column of another type."""
+def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
+    """Column -> the names of its classes by number, for the columns of classes in a Parquet or Arrow file."""
     with _opened(path, ()) as (schema, _):
-        return _classes(path, schema).get(column, ())
+        return _classes(path, schema)
 
 
 @contextlib.contextmanager

@@ -153,7 +153,10 @@ def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
     """The names of the classes in the training file, by number; () if it does not hold them."""
     first = files_of(pathlib.Path(config.train or ""), "train")[0]
     column = config.labels if kind == "token" else config.label
-    return class_names(first, column) if suffix(first) in COLUMNAR else ()
+    names = tuple(map(name_of, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
+    if len(set(names)) < len(names):
+        raise UserError(f"{first} names a class of {column} twice; give each class a name of its own")
+    return names
 
 
 def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[Example], say: Say) -> None:

@@ -16,7 +16,7 @@ from bert_jax.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, open_packed, recognise
-from bert_jax.tasks.readers.columnar import COLUMNAR, read_columnar
+from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, read_columnar
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, is_utf8, note, read_table, read_text, split_lines
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
@@ -44,6 +44,7 @@ class Row:
     values: JsonObject
     separator: str | None = None  # of the items of a list in a cell; None: a single space or more, if `has_cells`
     has_cells: bool = False  # whether all values are the texts of a table's cells
+    classes: Container[str] = ()  # names of classes in the file's own description
     keeps_quotes: bool = False  # whether double quotes around a cell are part of its value
 
     def value(self, name: str, *, optional: bool = False) -> Any:
@@ -111,7 +112,7 @@ class Row:
         return None if items is None else tuple(item if isinstance(item, str) else json.dumps(item) for item in items)
 
     def _label(self, name: str, label: str, known: Container[str]) -> str:
-        if label in known:
+        if label in known or label in self.classes:
             return label
         if label in MISSING or label in ("Infinity", "-Infinity"):
             raise self.place.error(
@@ -261,8 +262,9 @@ def read_own_rows(
     suffix, and for invalid rows. `say` reports cells in quotes that are kept.
     """
     if (ending := suffix(path)) in COLUMNAR:
+        classes = frozenset(name for names in class_names(path).values() for name in names)
         for place, values in read_columnar(path, wanted, by_name=by_name):
-            yield Row(place, values)
+            yield Row(place, values, classes=classes)
         return
     if ending in JSON:
         yield from (Row(place, values) for place, values in _json_rows(path, read_text(path)))

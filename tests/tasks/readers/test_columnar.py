@@ -149,6 +149,23 @@ def test_rows_that_cannot_be_learned_are_named(tmp_path: pathlib.Path, rows: lis
         load(train=put(tmp_path / "a.parquet", rows))
 
 
+def test_a_class_of_the_file_may_be_called_none(tmp_path: pathlib.Path):
+    data = load(train=put(tmp_path / "a.parquet", ROWS, label={"names": ["None", "joy"], "_type": "ClassLabel"}))
+    assert ([e.label for e in data.train if isinstance(e, TextExample)], data.labels) == (["joy", "None"], ("None", "joy"))
+
+
+def test_two_classes_of_one_name_are_refused(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r"a\.parquet names a class of label twice"):
+        load(train=put(tmp_path / "a.parquet", ROWS, label={"names": ["x", "x "], "_type": "ClassLabel"}))
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: pathlib.Path):
+    twice = pyarrow.table([["a"], ["b"], ["x"]], names=["text", "text", "label"])
+    pyarrow.parquet.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet: two columns are named 'text'"):
+        load(train=str(tmp_path / "a.parquet"))
+
+
 def test_a_class_without_a_name_is_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"a\.parquet: label has the class 2, but only 2 names"):
         load(train=put(tmp_path / "a.parquet", [{"text": "a", "label": 2}], label=CLASSES))
