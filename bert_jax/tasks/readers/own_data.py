@@ -163,11 +163,13 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
     """Warns of labels that are spelt alike, and of names without an example."""
     alike: dict[str, list[str]] = {}
     for name in names:
-        key = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+        letters = unicodedata.normalize("NFKC", name).casefold()
+        key = "".join(sign for sign in letters if not sign.isspace() and unicodedata.category(sign) != "Cf")  # Cf: U+200B
         alike.setdefault({"true": "1", "false": "0"}.get(key, key), []).append(name)
     groups = [group for group in alike.values() if len(group) > 1]
     for group in groups[:_MOST_SHOWN]:
-        listed = " and ".join(map(repr, group[:_MOST_SHOWN]))
+        looks = {unicodedata.normalize("NFC", name) for name in group}  # as they are printed
+        listed = " and ".join(map(repr if len(looks) == len(group) else ascii, group[:_MOST_SHOWN]))
         say(f"WARNING: the labels {listed} are different classes; if they mean the same, write them in the same way")
     occurring = {label for example in train for label in _names(example)} if config.label_names else set(names)
     if train and (unused := [name for name in names if name not in occurring]):
@@ -329,9 +331,9 @@ def _id(config: OwnDataConfig, row: Row, n: int) -> str:
 
 
 def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> TextExample:
-    label = _LABELS[config.problem](config, row, optional)
+    text = row.text(config.text)
     text_b = row.text(config.text_b) if config.text_b else None
-    return TextExample(_id(config, row, n), row.text(config.text), text_b, label)
+    return TextExample(_id(config, row, n), text, text_b, _LABELS[config.problem](config, row, optional))
 
 
 def _one_label(config: OwnDataConfig, row: Row, optional: bool) -> str | None:

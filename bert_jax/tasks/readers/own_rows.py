@@ -138,10 +138,10 @@ class Row:
                     listed = [part for part in listed if part]  # any number of spaces separates two items
                 else:
                     listed = [part.strip() for part in listed]
-        if not isinstance(listed, list | tuple) or not all(isinstance(part, str | bool | int | float) for part in listed):
+        if not isinstance(listed, list | tuple) or not all(isinstance(part, str | bool | int | float | None) for part in listed):
             raise self.place.error(f"{name} is {short(value)}, not a list of texts; {CORRECT_ROW}")
         for i, part in enumerate(listed, 1):
-            if isinstance(part, float) and not math.isfinite(part):
+            if part is None or (isinstance(part, float) and not math.isfinite(part)):
                 raise self.place.error(f"item {i} of {name} is {json.dumps(part)}; {_FILL_IN}")
             if isinstance(part, str) and not part.strip():
                 shown = " ".join(f"U+{ord(sign):04X}" for sign in part[:5])
@@ -353,6 +353,8 @@ def _json_rows(path: pathlib.Path, text: str) -> Iterator[tuple[Place, JsonObjec
                 if i == 1 and suffix(path) == ".json":
                     raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
                 raise Place(path, i).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
+            if isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in text.strip():
+                raise UserError(f"{path} is one object ({', '.join(value)}); {_LIST_WANTED}")
             if isinstance(value, dict) and value and all(isinstance(held, dict) and "0" in held for held in value.values()):
                 raise UserError(f"{path} is one object of columns, as pandas' to_json writes them; {_LIST_WANTED}")
             yield _checked(Place(path, i), value, "\\u" in line)

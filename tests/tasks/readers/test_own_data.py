@@ -463,11 +463,14 @@ def test_a_long_list_that_is_written_in_a_cell_is_read_in_linear_time(tmp_path: 
 
 def test_labels_that_are_spelt_alike_or_lack_examples_are_reported(tmp_path: pathlib.Path):
     said: list[str] = []
-    path = put(tmp_path / "a.csv", "text,label", "a,Pos", "b,pos", "c,very  good", "d,very good", "e,neg")
+    rows = ["a,Pos", "b,pos", "c,very  good", "d,very good", "e,neg", "f,caf\u00e9", "g,cafe\u0301", "h,x", "i,x\u200b"]
+    path = put(tmp_path / "a.csv", "text,label", *rows)
     load_own_data(OwnDataConfig(train=path), "sequence", say=said.append)
     assert [text.partition(" are different")[0] for text in said] == [
         "WARNING: the labels 'Pos' and 'pos'",
+        "WARNING: the labels 'cafe\\u0301' and 'caf\\xe9'",
         "WARNING: the labels 'very  good' and 'very good'",
+        "WARNING: the labels 'x' and 'x\\u200b'",
     ]
     said.clear()
     path = put(tmp_path / "a.csv", "text,label", "a,x", "b,y")
@@ -510,6 +513,23 @@ def test_cells_in_quotes_of_a_tsv_file_are_never_kept_in_silence(tmp_path: pathl
 def test_json_is_lines_or_a_list_whatever_its_name(tmp_path: pathlib.Path, name: str, text: str):
     (tmp_path / name).write_text(text)
     assert labels_of(str(tmp_path / name)) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"data": [{"text": "a", "label": "x"}]}', r"is one object \(data\); give an object for each row"),
+        ('{"data":\n [{"text": "a", "label": "x"}]}', r"is one object \(data\); give an object for each row"),
+        ('{"text": {"0": "a"}, "label": {"0": "x"}}', "is one object of columns, as pandas' to_json writes them; give an object"),
+        ('{"text": ["a", "b"], "label": ["x", "y"]}', r'line 1: text is \["a", "b"\], not a text'),
+        ('[{"text": "a", "label": "x"},\n', r"a\.json is not JSON \(Expecting value: line 2"),
+        ('[{"text": "a", "label": "x"}, 3]', r"a\.json, item 2: 3 is not an object"),
+    ],
+)
+def test_json_that_is_not_a_table_is_refused(tmp_path: pathlib.Path, text: str, message: str):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        labels_of(str(tmp_path / "a.json"))
 
 
 def test_questions_are_rows_or_squads_whatever_the_name_of_the_file(tmp_path: pathlib.Path):
