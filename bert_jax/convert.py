@@ -89,7 +89,7 @@ def _parser() -> FlagParser:
     parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
     parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")
     parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")
-    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="the vocabulary: row i is of its piece i")
+    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="vocabulary whose piece i has row i (default: the model's)")
     casing = parser.add_mutually_exclusive_group()
     casing.add_argument("--lowercase", action="store_true", default=None, help="casing, where the files do not state it")
     casing.add_argument("--cased", dest="lowercase", action="store_false")
