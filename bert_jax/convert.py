@@ -91,7 +91,7 @@ def _parser() -> FlagParser:
     parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")
     parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="vocabulary whose piece i has row i (default: its own)")
     casing = parser.add_mutually_exclusive_group()
-    casing.add_argument("--lowercase", action="store_true", default=None, help="casing, where the files do not state it, or contradict")
+    casing.add_argument("--lowercase", action="store_true", default=None, help="casing, if the files do not state it or disagree")
     casing.add_argument("--cased", dest="lowercase", action="store_false")
     parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="the variant for the original's gelu (default: gelu)")
     parts = parser.add_argument_group("parts", ", ".join(PARTS))
