@@ -163,7 +163,7 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None
         "model: %s, vocabulary %s: %s, %s",
         m.in_words,
         f"{m.vocab_size:,}",
-        counted(count_parameters(m, heads=True, next_sentence=experiment.next_sentence), "parameter"),
+        count_parameters(m, heads=True, next_sentence=experiment.next_sentence).in_words,
         m.dtype,
     )
     log.info(

@@ -18,6 +18,7 @@ from bert_jax.metrics.ledger_file import LEDGER, read_ledger
 from bert_jax.metrics.throughput import Throughput
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.pretraining import ParameterCounts
 from bert_jax.pretraining import log as pretraining_log
 from bert_jax.pretraining.log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
@@ -53,8 +54,8 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of parameters that costs no trace of the model."""
 
-    def count(model: ModelConfig, *, heads: bool, next_sentence: bool) -> int:
-        return model.num_layers * 1_000 + 20 * heads + 3 * next_sentence
+    def count(model: ModelConfig, *, heads: bool, next_sentence: bool) -> ParameterCounts:
+        return ParameterCounts(model.num_layers * 1_000 + 20 * heads + 3 * next_sentence)
 
     monkeypatch.setattr(pretraining_log, "count_parameters", count)
 
