@@ -15,6 +15,7 @@ import pyarrow.parquet
 
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import cut
+from tests.compressed import zstd
 
 
 def parquet(columns: dict[str, Any]) -> bytes:
@@ -48,14 +49,6 @@ def zipped(name: str, data: bytes) -> bytes:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(name, data)
     return file.getvalue()
-
-
-def zstd(data: bytes) -> bytes:
-    """`data` compressed with zstd."""
-    file = pyarrow.BufferOutputStream()
-    with pyarrow.CompressedOutputStream(file, "zstd") as packed:
-        packed.write(data)
-    return file.getvalue().to_pybytes()
 
 
 LINES = b"A sentence of some words.\n" * 200
