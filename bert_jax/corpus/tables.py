@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import mmap
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError, nearest
@@ -29,6 +30,7 @@ LIKELY = (
     "paragraph", "review", "abstract", "contents", "texts", "markdown", "transcript", "description", "summary",
 )  # fmt: skip
 _BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # of text in a batch; rows in a batch
+_MAPPED_BYTES = 32 << 20  # of an Arrow file are mapped at most, or one batch
 _READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
 _SPLITS = {
     "train": "train", "training": "train",
@@ -290,14 +292,31 @@ def _arrow_batches(path: str) -> Iterator[tuple[Any, Iterator[Any]]]:
     import pyarrow
     from pyarrow import ipc
 
-    with pyarrow.memory_map(path) as mapped:
-        if mapped.read(6) == b"ARROW1":
-            file = ipc.open_file(mapped)
-            yield file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
-        else:
-            mapped.seek(mapped.size() - 4)
-            if mapped.read(4) != bytes(4):  # the end of a stream; batches could be missing without any other sign
-                raise EOFError("the mark at its end is missing")
-            mapped.seek(0)
-            stream = ipc.open_stream(mapped)
-            yield stream.schema, iter(stream)
+    with pathlib.Path(path).open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    source = pyarrow.BufferReader(pyarrow.py_buffer(mapped))
+    if mapped[:6] == b"ARROW1":
+        file = ipc.open_file(source)
+        yield file.schema, _in_bounded_memory(mapped, (file.get_batch(i) for i in range(file.num_record_batches)))
+        return
+    if mapped[-4:] != bytes(4):  # the end of a stream; batches could be missing without any other sign
+        raise EOFError("the mark at its end is missing")
+    stream = ipc.open_stream(source)
+    yield stream.schema, _in_bounded_memory(mapped, stream)
+
+
+def _in_bounded_memory(mapped: mmap.mmap, batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a mapped file, whose pages are given back as they have been read. Raises EOFError if it becomes shorter: a
+    page that is gone would end the process."""
+    each, read = iter(batches), 0
+    while True:
+        if mapped.size() < len(mapped):
+            raise EOFError("it was cut while it was read")
+        batch = next(each, None)
+        if batch is None:
+            return
+        yield batch
+        read += batch.nbytes
+        if read > _MAPPED_BYTES and hasattr(mapped, "madvise"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+            read = 0
