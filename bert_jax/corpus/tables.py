@@ -157,9 +157,9 @@ def explained(kind: str, path: str) -> Iterator[None]:
 
     try:
         yield
-    except pyarrow.ArrowNotImplementedError as error:
-        raise UserError(f"{path} cannot be read: {_sentence(error)}; write it again with another codec, such as zstd") from error
     except (pyarrow.ArrowException, OSError, EOFError) as error:
+        if "ompression" in str(error) and "upported" in str(error):
+            raise UserError(f"{path} has a codec that is not read ({_sentence(error)}); write it again with zstd") from error
         if isinstance(error, OSError) and error.errno is not None:
             raise UserError(f"{path} cannot be read: {error.strerror}") from error
         raise UserError(f"{path} is not a whole {KINDS[kind]} file ({_sentence(error)}); fetch it again") from error
@@ -172,11 +172,13 @@ def _sentence(error: BaseException) -> str:
 def _inspect_parquet(path: str, column: str | None) -> TableFile:
     import pyarrow.parquet
 
-    with pyarrow.parquet.ParquetFile(path) as file:
+    with pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         schema, about = file.schema_arrow, file.metadata
         name = _text_column(path, schema, column)
         leaf = next(i for i in range(about.num_columns) if about.schema.column(i).path == name)
         size = sum(about.row_group(i).column(leaf).total_uncompressed_size for i in range(about.num_row_groups))
+        if about.num_row_groups:  # an unknown codec shows only where a page is read; its name in the metadata may end the process
+            next(file.iter_batches(1, row_groups=[0], columns=[name], use_threads=False), None)
         return TableFile(about.num_rows, tuple(schema.names), name, size)
 
 
