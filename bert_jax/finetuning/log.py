@@ -122,7 +122,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def warn_degenerate(self, split: str, reason: str) -> None:
         """Warns that the predictions on `split` are degenerate, for the given `reason`, so that the weights are of no use."""
-        log.warning("%s%s: %s (degenerate: they do not depend on the text); take another seed, or a smaller learning rate", self._job.prefix, split, reason)
+        log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self._job.prefix, split, reason)
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl`."""
