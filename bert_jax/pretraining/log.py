@@ -27,6 +27,8 @@ from bert_jax.runtime.launch import Run
 log = logging.getLogger(__name__)
 
 PICTURE = "curves.png"
+CONSTANT = 0.01
+"""The share of one answer to next sentence prediction below which the labels count as constant."""
 
 
 class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
@@ -68,17 +70,25 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
     def phase(self, phase: Phase) -> None:
         """Logs a line about the rows of a phase that begins or continues, and restarts the measurement of rates."""
         plan = phase.source.plan(0).summary()
+        random, of_pairs = plan["random_next_fraction"], self._experiment.next_sentence
         log.info(
-            "phase %d of %d: %s of %s x %s; an epoch is %s, %.0f %% random next sentences, %.0f %% padding",
+            "phase %d of %d: %s of %s x %s; an epoch is %s, %s%.0f %% padding",
             phase.index + 1,
             len(self._experiment.phases),
             counted(phase.config.steps, "step"),
             counted(phase.config.batch_size, "row"),
             counted(phase.config.length, "token"),
             counted(phase.source.rows_per_epoch, "row"),
-            100 * plan["random_next_fraction"],
+            f"{100 * random:.0f} % random next sentences, " if of_pairs else "",
             100 * plan["padding_fraction"],
         )
+        if of_pairs and not CONSTANT < random < 1 - CONSTANT:
+            log.warning(
+                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has one answer for all pairs and the "
+                "next-sentence head learns nothing; build the corpus from documents of several sentences, or set "
+                "config.examples.pairs=none, which leaves the head out",
+                100 * random,
+            )
         self.throughput = Throughput(self._run.ledger)
 
     def training(self, step: int, phase: Phase, window: Mapping[str, Any]) -> None:

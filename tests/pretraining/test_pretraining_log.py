@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pathlib
 import types
@@ -128,8 +129,8 @@ def test_a_run_that_cannot_be_compared_says_why_and_is_not_judged(
     assert lines.messages[-1].startswith("held out after step 5: ")
 
 
-def phase_of(log: PretrainingLog, index: int) -> Any:
-    plan = types.SimpleNamespace(summary=lambda: {"random_next_fraction": 0.52, "padding_fraction": 0.03})
+def phase_of(log: PretrainingLog, index: int, random_next: float = 0.52) -> Any:
+    plan = types.SimpleNamespace(summary=lambda: {"random_next_fraction": random_next, "padding_fraction": 0.03})
     source = types.SimpleNamespace(plan=lambda epoch: plan if epoch == 0 else None, rows_per_epoch=5_000)
     return types.SimpleNamespace(index=index, config=log._experiment.phases[index], source=source)
 
@@ -185,6 +186,23 @@ def test_a_phase_is_told_with_its_rows_and_its_rates_begin_anew(tmp_path: pathli
         assert log.throughput is not before
     says = "phase 2 of 2: 4 steps of 4 rows x 64 tokens; an epoch is 5,000 rows, 52 % random next sentences, 3 % padding"
     assert lines.messages[-1] == says
+
+
+@pytest.mark.parametrize(("random_next", "is_constant"), [(0.0, True), (0.009, True), (0.02, False), (0.98, False), (1.0, True)])
+def test_pairs_with_one_answer_are_a_warning_unless_no_pairs_are_trained(
+    random_next: float, is_constant: bool, tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
+):
+    with log_of(tmp_path) as log:
+        log.phase(phase_of(log, 0, random_next))
+        said = [record.getMessage() for record in lines.records if record.levelno == logging.WARNING]
+        assert len(said) == is_constant
+        assert all(text.startswith("WARNING: ") and "config.examples.pairs=none" in text for text in said)
+        examples = dataclasses.replace(log._experiment.examples, pairs="none")
+        log._experiment = dataclasses.replace(log._experiment, examples=examples)
+        lines.clear()
+        log.phase(phase_of(log, 0, random_next))
+        assert [record.levelno for record in lines.records] == [logging.INFO]
+        assert "random" not in lines.messages[0]
 
 
 def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
