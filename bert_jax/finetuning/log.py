@@ -44,7 +44,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self.metrics = MetricsWriter(job.directory, resume_step=step) if job.run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._ledger = LedgerFile(job.directory, job.ledger) if job.run.is_first else None
-        self._drawn = time.monotonic()
+        self._drawn, self._is_drawn = time.monotonic(), True
         training = job.experiment.training
         if step:
             self.note(f"continuing from step {step:,}")
@@ -65,6 +65,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.metrics.close()
         if self._ledger:
             self._ledger.close()
+        if not self._is_drawn:  # a run that is interrupted before its next evaluation has curves too
+            self.draw()
 
     def note(self, text: str) -> None:
         """Logs one line."""
@@ -99,6 +101,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self._job.prefix, skipped)
         record = scores | rates | {"grad_norm": values["grad_norm"] / steps}
         record |= {name: values[name] for name in ("skipped", "learning_rate")}
+        self._is_drawn = False
         if self.metrics:
             self.metrics.write(step, {f"train/{name}": value for name, value in record.items()})
         if self._ledger:
@@ -108,6 +111,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         """Writes the scores of every dev split as log lines and a record, and draws the curves."""
         for split, own in scores.items():
             self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._job.data.baselines[split].bar)}")
+        self._is_drawn = False
         if self.metrics:
             self.metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
         if time.monotonic() - self._drawn > DRAWN_EVERY:
@@ -126,7 +130,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl`."""
-        self._drawn = time.monotonic()
+        self._drawn, self._is_drawn = time.monotonic(), True
         if self._job.run.is_first:
             split = next(iter(self._job.data.baselines))
             draw_task_curves(

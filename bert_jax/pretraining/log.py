@@ -54,12 +54,15 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._ledger = LedgerFile(run.workdir, run.ledger) if run.is_first else None
+        self._is_drawn = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.metrics:
             self.metrics.close()
         if self._ledger:
             self._ledger.close()
+        if not self._is_drawn:  # a run that is interrupted before its next evaluation has curves too
+            self.draw()
 
     def went_back(self, step: int) -> None:
         """Drops the records of the steps after `step`, which are repeated."""
@@ -84,8 +87,8 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         )
         if of_pairs and not CONSTANT < random < 1 - CONSTANT:
             log.warning(
-                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has one answer for all pairs and the "
-                "next-sentence head learns nothing; build the corpus from documents of several sentences, or set "
+                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has one answer for all pairs and "
+                "its head learns nothing; build the corpus from documents of several sentences, or set "
                 "config.examples.pairs=none, which leaves the head out",
                 100 * random,
             )
@@ -106,6 +109,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             log.warning("%d of these steps had a loss far above the mean before and were left out", int(window["spikes"]))
         values = scores | rates | {"grad_norm": float(window["grad_norm"]) / steps}
         values |= {name: float(window[name]) for name in ("learning_rate", "skipped", "spikes") if name in window}
+        self._is_drawn = False
         if self.metrics:
             self.metrics.write(step, {f"train/{name}": value for name, value in values.items()})
         if self._ledger:
@@ -150,6 +154,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl` to WORKDIR/curves.png."""
+        self._is_drawn = True
         if self._run.is_first:
             starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
             phases = [(start, f"length {phase.length}") for start, phase in starts]

@@ -310,3 +310,16 @@ def test_the_end_of_a_log_writes_the_last_line_of_the_ledger(tmp_path: pathlib.P
     with log_of(tmp_path):
         assert not read_ledger(tmp_path / LEDGER)  # its first line would come by itself after half a minute
     assert len(read_ledger(tmp_path / LEDGER)) == 1
+
+
+def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_training(tmp_path: pathlib.Path, pictures: list[Any]):
+    with log_of(tmp_path):
+        pass
+    assert not pictures, "nothing was trained"
+    with log_of(tmp_path) as log:
+        log.training(1, phase_of(log, 0), window())
+    assert [file for _, file, _ in pictures] == [tmp_path / "curves.png"]
+    with log_of(tmp_path) as log:
+        log.training(1, phase_of(log, 0), window())
+        log.evaluation(1, SCORES)
+    assert len(pictures) == 2, "drawn by the evaluation, and not again"
