@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment, scaled_steps, with_steps
 from bert_jax.configs.study import StudyTaskConfig
 from bert_jax.errors import UserError
 from bert_jax.heads.choice import ChoiceHead
@@ -26,7 +26,7 @@ from bert_jax.studies.arms import (
     merged,
     pretraining_values,
 )
-from bert_jax.studies.budget import kept_steps, planned_steps, run_values, scaled_steps, tokens_of, with_steps
+from bert_jax.studies.budget import kept_steps, planned_steps, run_values, tokens_of
 from bert_jax.studies.parts import Part, digest, shares_of
 from bert_jax.studies.progress import expected_seconds, seconds_left
 from bert_jax.tasks.baselines import Baseline
