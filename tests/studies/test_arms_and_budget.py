@@ -21,6 +21,7 @@ from bert_jax.studies.arms import (
     chain,
     check,
     check_finetuning,
+    contradictions,
     families,
     finetuning_values,
     merged,
@@ -135,6 +136,13 @@ def test_arms_that_need_each_others_models_are_one_family_in_the_order_of_need()
         "next, seed 4, pretraining",
         "first, seed 4, stsb",
     ]
+
+
+def test_the_keys_that_an_arm_and_a_task_both_set_are_named_with_both_values():
+    arm = {"training": {"epochs": 3, "batch_size": 8}, "head": {"layers": "last"}, "seed": 1}
+    task = {"training": {"epochs": 4, "batch_size": 8}, "seed": 1, "task": {"length": 32}}
+    assert contradictions(arm, task) == {"training.epochs": (3, 4)}
+    assert merged(task, arm)["training"]["epochs"] == 3, "the arm's value counts"
 
 
 def test_a_part_is_the_same_wherever_its_files_lie_and_another_with_other_settings():
