@@ -136,22 +136,6 @@ def phase_of(log: PretrainingLog, index: int, random_next: float = 0.52) -> Any:
     return types.SimpleNamespace(index=index, config=log._experiment.phases[index], source=source)
 
 
-@pytest.mark.parametrize(("random_next", "says"), [(1.0, "a random"), (0.0, "the true"), (0.999, None)])
-@pytest.mark.parametrize("pairs", ["original", "none"])
-def test_next_sentence_prediction_of_pairs_that_are_all_alike_is_warned_of(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, random_next: float, says: str | None, pairs: str
-):
-    with log_of(tmp_path, examples={"pairs": pairs}) as log:
-        log.phase(phase_of(log, 0, random_next))
-    warned = [record.getMessage() for record in lines.records if record.levelno == logging.WARNING]
-    if says and pairs != "none":
-        (warning,) = warned
-        assert warning.startswith(f"every pair of this corpus has {says} next sentence")
-        assert "--config.examples.pairs=none" in warning
-    else:
-        assert warned == []
-
-
 def window(**changed: float) -> dict[str, np.float32]:
     return {name: np.float32(value) for name, value in (SUMS | changed).items()}
 
