@@ -110,7 +110,7 @@ NO_PATHS = {
     *(f"task.own.{column}" for column in ("columns", "id", "text", "text_b", "label", "words", "labels", "document")),
     *(f"task.own.{column}" for column in ("question", "context", "answers", "answer_start", "prompt", "choices", "label_names")),
     *("title", "setting", "reference", "paper", "arms.0.name", "arms.0.label", "arms.0.shares", "arms.0.continues"),
-    *("tasks.0.name", "tasks.0.metric", "expected.0.order", "expected.0.tasks"),
+    *("tasks.0.name", "tasks.0.metric", "expected.0.order", "expected.0.tasks", "only_arms", "only_tasks", "task.own.sentence"),
 }
 """Keys that take a text which is no path, and none of a few words."""
 
