@@ -21,8 +21,9 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.analyse")
+    run_command("bert_jax.analyse", flags="parse_flags")
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -55,16 +56,21 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    summaries = {name: verb.summary for name, verb in VERBS.items()}
-    name = choose_verb("python -m bert_jax.analyse", __doc__, summaries, arguments)
-    if name is None:
-        return 0
-    flags = _parser(name, VERBS[name]).parse_args(arguments[1:])
+    name, flags = parse_flags(argv)
     enable_compilation_cache()
     flags.place = flags.output
     with uploaded(flags.output, "--output") as flags.output, appearing_together():
         return VERBS[name].run(flags)
+
+
+def parse_flags(argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
+    """The verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    summaries = {name: verb.summary for name, verb in VERBS.items()}
+    name = choose_verb("python -m bert_jax.analyse", __doc__, summaries, arguments)
+    if name is None:
+        sys.exit(0)
+    return name, _parser(name, VERBS[name]).parse_args(arguments[1:])
 
 
 def _parser(name: str, verb: Verb) -> FlagParser:

@@ -15,7 +15,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.aot")
+    run_command("bert_jax.aot", flags="parse_flags")
 
 import argparse
 import json
@@ -45,10 +45,10 @@ SLICES, ROWS, PHASE = (InRange(int, interval) for interval in (Interval(ge=1, le
 PRICE = InRange(float, Interval(ge=0, le=1e9))
 
 
-def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[tuple[str, str]], list[tuple[str, str]]]:
+def parse_flags(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[tuple[str, str]], list[tuple[str, str]]]:
     """(options, overrides of --config, overrides of every --against)."""
     parser = flag_parser()
-    overrides, rest = split_overrides(argv)
+    overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
     others, rest = split_overrides(rest, "against")
     options = parser.parse_args(rest)
     for flag, example in (("config", "experiments/pretrain/bert_base.py"), ("topology", "v5e:4x4")):
@@ -88,7 +88,7 @@ def flag_parser() -> FlagParser:
 
 def main() -> int:
     """The verb."""
-    options, overrides, others = parse(sys.argv[1:])
+    options, overrides, others = parse_flags()
     require_stdout("open it, or send it to a file with >FILE")
     quiet_libraries()
     topology = parse_topology(options.topology, options.slices)

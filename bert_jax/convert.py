@@ -17,7 +17,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.convert")
+    run_command("bert_jax.convert", flags="parse_flags")
 
 import argparse
 import contextlib
@@ -48,7 +48,7 @@ POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command with the arguments `argv` (default: sys.argv)."""
-    flags = _parser().parse_args(argv)
+    flags = parse_flags(argv)
     check_flags(flags)
     flags.remote = checked(flags.to, "--to")
     given = flags.source
@@ -59,6 +59,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if flags.step is not None:
             line = line.replace(flags.source, f"{given}, step {flags.step:,}")
         print(f"{'' if n and title == lines[n - 1][0] else title:<9} {line}")
+
+
+def parse_flags(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The flags. Raises UserError."""
+    return _parser().parse_args(argv)
 
 
 @contextlib.contextmanager
@@ -97,9 +102,9 @@ def _parser() -> FlagParser:
     parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
     parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")
     parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")
-    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="the vocabulary: row i is of its piece i")
+    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="vocabulary whose piece i has row i (default: its own)")
     casing = parser.add_mutually_exclusive_group()
-    casing.add_argument("--lowercase", action="store_true", default=None, help="casing, where the files do not state it")
+    casing.add_argument("--lowercase", action="store_true", default=None, help="casing, if the files do not state it or disagree")
     casing.add_argument("--cased", dest="lowercase", action="store_false")
     parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="the variant for the original's gelu (default: gelu)")
     parts = parser.add_argument_group("parts", ", ".join(PARTS))

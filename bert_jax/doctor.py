@@ -15,7 +15,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.doctor")
+    run_command("bert_jax.doctor", flags="parse_flags")
 
 import argparse
 import contextlib
@@ -78,10 +78,15 @@ def flag_parser() -> FlagParser:
     return parser
 
 
+def parse_flags(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Overrides]:
+    """The flags, and the keys that they set. Raises UserError."""
+    overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
+    return flag_parser().parse_args(rest), overrides
+
+
 def main() -> int:
     """The verb."""
-    overrides, rest = split_overrides(sys.argv[1:])
-    flags = flag_parser().parse_args(rest)
+    flags, overrides = parse_flags()
     require_stdout("open it, or send it to a file with >FILE")
     quiet_libraries()
     if overrides and not flags.config:

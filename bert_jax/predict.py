@@ -17,7 +17,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.predict")
+    run_command("bert_jax.predict", flags="parse_flags")
 
 import argparse
 import dataclasses
@@ -137,16 +137,20 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
+    name, flags = parse_flags(argv)
+    flags.place = flags.output
+    with uploaded_file(flags.output, "--output") as flags.output:
+        return ask(name, VERBS[name], flags)
+
+
+def parse_flags(argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
+    """The verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     summaries = {name: verb.summary for name, verb in VERBS.items()}
     name = choose_verb("python -m bert_jax.predict", __doc__, summaries, arguments)
     if name is None:
-        return 0
-    verb = VERBS[name]
-    flags = _parser(name, verb).parse_args(arguments[1:])
-    flags.place = flags.output
-    with uploaded_file(flags.output, "--output") as flags.output:
-        return ask(name, verb, flags)
+        sys.exit(0)
+    return name, _parser(name, VERBS[name]).parse_args(arguments[1:])
 
 
 def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import shutil
 
 import jax
 import pytest
 
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interop.huggingface import Model, import_model
-from bert_jax.interop.tensorflow import import_tf1
+from bert_jax.heads.registry import make_head
+from bert_jax.interop.huggingface import Model, export_model, import_model
+from bert_jax.interop.tensorflow import export_tf1, import_tf1
+from tests.interop.tiny import make_labelled_model, make_model, make_vocabulary
 from tests.test_convert import TF1, convert, same_weights
 
 
@@ -61,3 +65,45 @@ def test_a_truncated_checkpoint_of_the_original_is_named(tmp_path):
     with pytest.raises(UserError, match=index.name.replace(".", r"\.")):
         convert(broken, tmp_path / "m")
     assert not (tmp_path / "m").exists()
+
+
+def export_recording(directory: pathlib.Path, *, lowercase: bool, activation: str) -> None:
+    """Our export in the original's format, which records both; its vocabulary does not show its casing."""
+    directory.mkdir()
+    (directory / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nriver\n")
+    tokenizer = load_tokenizer(directory / "vocab.txt", lowercase=lowercase)
+    tokenizer.save(directory)
+    params, config = make_model(directory, layer_norm_epsilon=1e-12, activation=activation)
+    export_tf1(directory / "tf1", params, config, tokenizer)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("given", [None, False, True])
+def test_a_casing_that_is_given_wins_over_the_recorded_one(tmp_path, recorded, given):
+    export_recording(tmp_path / "m", lowercase=recorded, activation="gelu")
+    expected = recorded if given is None else given
+    assert import_tf1(tmp_path / "m" / "tf1", lowercase=given)[2].vocabulary.lowercase == expected
+    convert(tmp_path / "m" / "tf1", tmp_path / "hf", *({None: [], False: ["--cased"], True: ["--lowercase"]}[given]))
+    assert import_model(tmp_path / "hf").tokenizer.vocabulary.lowercase == expected
+
+
+@pytest.mark.parametrize("recorded", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("given", [None, "gelu", "gelu_tanh", "relu"])
+def test_an_activation_that_is_given_wins_over_the_recorded_one(tmp_path, recorded, given):
+    export_recording(tmp_path / "m", lowercase=True, activation=recorded)
+    expected = given or recorded
+    assert import_tf1(tmp_path / "m" / "tf1", activation=given)[1].activation == expected
+    convert(tmp_path / "m" / "tf1", tmp_path / "hf", *([f"--activation={given}"] if given else []))
+    assert import_model(tmp_path / "hf").config.activation == expected
+
+
+@pytest.mark.parametrize("recorded", ["classification", "multi_label"])
+@pytest.mark.parametrize("given", ["classification", "multi_label"])
+def test_labels_and_a_problem_that_are_given_win_over_the_recorded_ones(tmp_path, recorded, given):
+    vocabulary = make_vocabulary(tmp_path / "vocabulary", cased=False)
+    head = make_head("sequence", labels=("no", "yes"), problem=recorded)
+    export_model(tmp_path / "m", make_labelled_model(vocabulary, head))
+    convert(tmp_path / "m", tmp_path / "given", "--labels=a,b", f"--problem={given}")
+    assert import_model(tmp_path / "given").head == make_head("sequence", labels=("a", "b"), problem=given)
+    convert(tmp_path / "m", tmp_path / "recorded")
+    assert import_model(tmp_path / "recorded").head == head

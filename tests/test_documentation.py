@@ -245,7 +245,7 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
     elif verb in SCHEMAS:
         parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
     elif verb == "aot":
-        options, overrides, others = aot.parse(arguments)
+        options, overrides, others = aot.parse_flags(arguments)
         for given in [options.config, *options.against]:
             schema = FinetuningExperiment if "/finetune/" in given else PretrainingExperiment
             read_experiment(given, overrides if given == options.config else others, schema)

@@ -75,10 +75,9 @@ def test_every_published_miniature_is_an_experiment(size):
 def test_base_and_large_are_the_papers_run():
     for name, parameters in (("base", 109_482_240), ("large", 335_141_888)):
         experiment = load(f"experiments/pretrain/bert_{name}.py")
-        assert (
-            count_parameters(experiment.model) - (experiment.model.padded_vocab_size - 30_522) * experiment.model.hidden_size
-            == parameters
-        )
+        counts = count_parameters(experiment.model)
+        padded = (experiment.model.padded_vocab_size - 30_522) * experiment.model.hidden_size
+        assert (counts.trained, counts.fixed, counts.padded) == (parameters, 0, padded)
         assert [(phase.length, phase.steps, phase.batch_size) for phase in experiment.phases] == [
             (128, 900_000, 256),
             (512, 100_000, 256),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bert_jax.configs.overrides import override
+from bert_jax.configs.overrides import override, read_value
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
+from bert_jax.interface.ranges import Count
 
 if TYPE_CHECKING:  # they import jax, and the help of a command needs none
     from bert_jax.configs.finetuning import FinetuningExperiment
@@ -17,15 +18,25 @@ if TYPE_CHECKING:  # they import jax, and the help of a command needs none
 Schema = type | Callable[[JsonObject], type] | None
 
 
+TOTAL_STEPS = "steps"
+
+
 def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Schema, flag: str = "config") -> JsonObject:
     """Returns the configuration of an experiment file as nested plain dicts, with the overrides applied.
 
     `given` is the value of `--config` (or of another `flag`): FILE[:ARG]. `overrides` are pairs of dotted key and text, such as
     ("a.b", "1"). `schema` is the dataclass of the experiment, or a function from the file's values to it; with None, keys and
-    types are those of the file's values.
+    types are those of the file's values. "steps" of a pretraining experiment, which is no key of its own, scales the whole run
+    before the other overrides: see `with_total_steps`.
     """
     config = python_files.load(given, f"--{flag}")
     known = schema if schema is None or isinstance(schema, type) else schema(config)
+    if total := dict(overrides).get(TOTAL_STEPS):
+        from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
+
+        if known is PretrainingExperiment:
+            config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
+            overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
     for key, text in overrides:
         override(config, known, key, text, flag)
     return config

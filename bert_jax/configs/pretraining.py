@@ -7,8 +7,10 @@ folder that a group belongs to (`ModelConfig`, `ExampleConfig`, ...). An unknown
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from annotated_types import Interval
 
@@ -267,6 +269,54 @@ class PretrainingExperiment:
                     )
                 )
         return result
+
+
+def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
+    """The steps of all phases times `factor`, at least 1 each.
+
+    >>> scaled_steps([7_000, 2_000], 0.01)
+    [70, 20]
+    """
+    return [max(1, round(count * factor)) for count in steps]
+
+
+def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
+    """The values of a pretraining experiment with other numbers of steps, and warmups of the same proportion."""
+    phases = []
+    for phase, count in zip(values["phases"], steps, strict=True):
+        warmup = phase.get("warmup_steps", 0)
+        scaled = {"warmup_steps": math.floor(warmup * count / phase["steps"])} if warmup else {}
+        phases.append({**phase, "steps": count, **scaled})
+    return {**values, "phases": phases}
+
+
+def with_total_steps(values: JsonObject, total: int) -> JsonObject:
+    """The values of a pretraining experiment that takes `total` steps: phases, warmups, and the steps between evaluations,
+    checkpoints and log lines keep their proportions. Raises UserError for fewer steps than phases."""
+    phases = values.get("phases")
+    given = phases if isinstance(phases, list | tuple) else []
+    each = [phase["steps"] for phase in given if isinstance(phase, Mapping) and isinstance(phase.get("steps"), int)]
+    if not given or len(each) != len(given) or min(each) < 1:
+        return values  # `from_dict` reports what is wrong
+    before = sum(each)
+    if total < len(each):
+        raise UserError(f"config.steps={total} is fewer than the {counted(len(each), 'phase')}; each needs a step at the least")
+    ends = [round(end * total / before) for end in itertools.accumulate(each[:-1])]
+    for i in range(len(ends)):  # a step each at the least, for those after it too
+        ends[i] = min(max(ends[i], (ends[i - 1] if i else 0) + 1), total - (len(ends) - i))
+    counts = [end - begin for begin, end in itertools.pairwise([0, *ends, total])]
+
+    def scaled(count: Any) -> Any:
+        return max(1, round(count * total / before)) if isinstance(count, int) else count  # `from_dict` reports another type
+
+    changed: JsonObject = {"log_every": scaled(values.get("log_every", PretrainingExperiment.log_every))}
+    for group, default in (("evaluation", EvaluationConfig.every), ("checkpoints", CheckpointConfig.every)):
+        own = values.get(group, {})
+        if isinstance(own, Mapping):
+            changed[group] = {**own, "every": scaled(own.get("every", default))}
+    if isinstance(kept := changed.get("checkpoints", {}).get("keep_at"), list | tuple):
+        changed["checkpoints"]["keep_at"] = [scaled(step) for step in kept]
+    return with_steps(values, counts) | changed
 
 
 def natural_objective(model: ModelConfig) -> str:

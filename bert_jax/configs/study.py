@@ -44,7 +44,8 @@ class ArmConfig:
     continues: str = ""
     """The arm whose trained model its own pretraining begins with."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys of the fine-tuning experiments in which it differs."""
+    """The keys of the fine-tuning experiments in which it differs. They win over those of the task, which win over those of the
+    study, which win over the experiment file; `heads` wins over all."""
     heads: Changes = dataclasses.field(default_factory=dict)
     """Likewise for the tasks with one kind of head: {"sequence": {...}, "token": {...}}."""
     paper: Changes = dataclasses.field(default_factory=dict)
@@ -67,7 +68,7 @@ class StudyTaskConfig:
     data_dir: PathText = ""
     """The directory of its files, within `data` of the study unless it is absolute; empty: the tfds catalogue."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys of the experiment that the study changes."""
+    """The keys of the experiment that the study changes on this task; those of an arm win over them."""
     metric: str = ""
     """The score, as SPLIT/METRIC; empty: the task's own metric on its first dev split."""
 
@@ -120,8 +121,12 @@ class StudyExperiment:
     pretrain: Changes = dataclasses.field(default_factory=dict)
     """The keys of that experiment in which all arms differ from it."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys that all fine-tuning runs change."""
+    """The keys that all fine-tuning runs change; those of a task and of an arm win over them."""
     arms: tuple[ArmConfig, ...]
+    only_arms: tuple[Name, ...] = ()
+    """The names of the arms to run, and of those whose models they use; empty: all."""
+    only_tasks: tuple[Name, ...] = ()
+    """The names of the tasks to run; empty: all."""
     reference: str = ""
     """The arm with which the others are compared; empty: the first."""
     tasks: tuple[StudyTaskConfig, ...]
@@ -143,7 +148,7 @@ class StudyExperiment:
         """The study of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         study = dataclass_from_dict(cls, values, "config")
         study.validate()
-        return study
+        return study._chosen()
 
     def to_dict(self) -> JsonObject:
         """The inverse of `from_dict`, with every default written out."""
@@ -162,6 +167,25 @@ class StudyExperiment:
         """The arm with which the others are compared."""
         return self.arm(self.reference) if self.reference else self.arms[0]
 
+    def _chosen(self) -> StudyExperiment:
+        """The study with the arms of `only_arms`, those that they depend on, and the tasks of `only_tasks`. Expected orders keep
+        the arms that are left; a reference that is not among them gives way to the first."""
+        wanted = [*self.only_arms]
+        for name in wanted:  # grows as it is read
+            arm = self.arm(name)
+            wanted += [other for other in (arm.shares, arm.continues) if other and other not in wanted]
+        arms = tuple(arm for arm in self.arms if arm.name in wanted or not wanted)
+        tasks = tuple(task for task in self.tasks if task.name in self.only_tasks or not self.only_tasks)
+        names, columns = {arm.name for arm in arms}, {AVERAGE, *(task.name for task in tasks)}
+        expected = []
+        for order in self.expected:
+            ranks = [kept for rank in order.ranks if (kept := [name for name in rank if name in names])]
+            on = tuple(task for task in order.tasks if task in columns)
+            if len(ranks) > 1 and (on or not order.tasks):
+                expected.append(OrderConfig(order=" > ".join(", ".join(rank) for rank in ranks), tasks=on))
+        reference = self.reference if self.reference in names else ""
+        return dataclasses.replace(self, arms=arms, tasks=tasks, expected=tuple(expected), reference=reference)
+
     def validate(self) -> None:
         """Checks the constraints between sections. Raises UserError."""
         for key in ("arms", "tasks", "seeds"):
@@ -178,6 +202,10 @@ class StudyExperiment:
         for arm in self.arms:
             self._check_arm(arm, arms)
         _known("config.reference", self.reference or arms[0], arms)
+        for name in self.only_arms:
+            _known("config.only_arms", name, arms)
+        for name in self.only_tasks:
+            _known("config.only_tasks", name, [task.name for task in self.tasks])
         for i, expected in enumerate(self.expected):
             self._check_order(f"config.expected.{i}", expected)
         amount = {"tokens": self.budget.tokens, "seconds": self.budget.seconds}.get(self.budget.equal)

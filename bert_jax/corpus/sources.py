@@ -27,7 +27,7 @@ from bert_jax.corpus import files, tables, tfds_text
 from bert_jax.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 from bert_jax.storage.fetching import fetched_files, fetched_of_directory
-from bert_jax.storage.formats import UNREADABLE, compression, damage, open_packed, recognise
+from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed, recognise
 from bert_jax.storage.paths import checked, is_remote
 
 KINDS = {
@@ -147,6 +147,8 @@ def _text_files(source: Source) -> list[str]:
         return [str(path) for path in _remote_files(source)]
     found = _local_files(source)
     if isinstance(found, pathlib.Path):
+        if kind := next((kind for kind in tables.KINDS if next(found.rglob(f"*.{kind}"), None)), None):
+            raise UserError(f"--source={source}: {found} is a directory with {tables.KINDS[kind]} files; write {kind}:{found}")
         raise UserError(
             f"--source={source}: {found} is a directory; write '{source.kind}:{found / '*'}' for the files in it, or "
             f"'{source.kind}:{found / '**'}' for those in its folders too"
@@ -166,6 +168,8 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     as it is, whatever signs it has. Raises UserError if nothing matches."""
     pattern = str(pathlib.Path(source.name).expanduser())
     there = pathlib.Path(pattern)
+    if there.exists() and not there.is_file() and not there.is_dir():
+        raise UserError(f"--source={source}: {there} is a pipe or a device; write the text to a file, which is read in parts")
     if there.exists():
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
@@ -173,8 +177,10 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
     if not paths and matches:
         return pathlib.Path(matches[0])
     if not paths:
+        fetch = f"; fetch a data set of the hub first: hf download {source.name} --repo-type=dataset --local-dir=DIR"
         raise UserError(
             f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
+            + (fetch if source.kind in tables.KINDS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source.name) else "")
         )
     return paths
 
@@ -249,6 +255,11 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
             write = f"--source={found.kind}:"
             remedy = f"unpack it, and give {write}FILE" if compression(path) else f"write {write}{given}"
         raise UserError(f"--source={source}: {path} {found.what}, not text; {remedy}")
+    if source.kind == "text" and pathlib.PurePath(bare_name(path)).suffix in (".csv", ".tsv"):
+        raise UserError(
+            f"--source={source}: {path} is a table by its name; write its texts to Parquet or to a file of JSON lines, or, if it "
+            "is prose, give it a name that ends in .txt"
+        )
     nulls = head.count(0)
     if head[:2] not in (b"\xff\xfe", b"\xfe\xff") and nulls > len(head) // 4:
         little = head[1::2].count(0) > head[0::2].count(0)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import mmap
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError, nearest
@@ -29,6 +30,7 @@ LIKELY = (
     "paragraph", "review", "abstract", "contents", "texts", "markdown", "transcript", "description", "summary",
 )  # fmt: skip
 _BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # of text in a batch; rows in a batch
+_MAPPED_BYTES = 32 << 20  # of an Arrow file are mapped at most, or one batch
 _READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
 _SPLITS = {
     "train": "train", "training": "train",
@@ -156,9 +158,9 @@ def explained(kind: str, path: str) -> Iterator[None]:
 
     try:
         yield
-    except pyarrow.ArrowNotImplementedError as error:
-        raise UserError(f"{path} cannot be read: {_sentence(error)}; write it again with another codec, such as zstd") from error
     except (pyarrow.ArrowException, OSError, EOFError) as error:
+        if "ompression" in str(error) and "upported" in str(error):
+            raise UserError(f"{path} has a codec that is not read ({_sentence(error)}); write it again with zstd") from error
         if isinstance(error, OSError) and error.errno is not None:
             raise UserError(f"{path} cannot be read: {error.strerror}") from error
         raise UserError(f"{path} is not a whole {KINDS[kind]} file ({_sentence(error)}); fetch it again") from error
@@ -171,11 +173,13 @@ def _sentence(error: BaseException) -> str:
 def _inspect_parquet(path: str, column: str | None) -> TableFile:
     import pyarrow.parquet
 
-    with pyarrow.parquet.ParquetFile(path) as file:
+    with pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
         schema, about = file.schema_arrow, file.metadata
         name = _text_column(path, schema, column)
         leaf = next(i for i in range(about.num_columns) if about.schema.column(i).path == name)
         size = sum(about.row_group(i).column(leaf).total_uncompressed_size for i in range(about.num_row_groups))
+        if about.num_row_groups:  # an unknown codec shows only where a page is read; its name in the metadata may end the process
+            next(file.iter_batches(1, row_groups=[0], columns=[name], use_threads=False), None)
         return TableFile(about.num_rows, tuple(schema.names), name, size)
 
 
@@ -291,14 +295,31 @@ def arrow_batches(path: str) -> Iterator[tuple[Any, Iterator[Any]]]:
     import pyarrow
     from pyarrow import ipc
 
-    with pyarrow.memory_map(path) as mapped:
-        if mapped.read(6) == b"ARROW1":
-            file = ipc.open_file(mapped)
-            yield file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
-        else:
-            mapped.seek(mapped.size() - 4)
-            if mapped.read(4) != bytes(4):  # the end of a stream; batches could be missing without any other sign
-                raise EOFError("the mark at its end is missing")
-            mapped.seek(0)
-            stream = ipc.open_stream(mapped)
-            yield stream.schema, iter(stream)
+    with pathlib.Path(path).open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    source = pyarrow.BufferReader(pyarrow.py_buffer(mapped))
+    if mapped[:6] == b"ARROW1":
+        file = ipc.open_file(source)
+        yield file.schema, _in_bounded_memory(mapped, (file.get_batch(i) for i in range(file.num_record_batches)))
+        return
+    if mapped[-4:] != bytes(4):  # the end of a stream; batches could be missing without any other sign
+        raise EOFError("the mark at its end is missing")
+    stream = ipc.open_stream(source)
+    yield stream.schema, _in_bounded_memory(mapped, stream)
+
+
+def _in_bounded_memory(mapped: mmap.mmap, batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a mapped file, whose pages are given back as they have been read. Raises EOFError if it becomes shorter: a
+    page that is gone would end the process."""
+    each, read = iter(batches), 0
+    while True:
+        if mapped.size() < len(mapped):
+            raise EOFError("it was cut while it was read")
+        batch = next(each, None)
+        if batch is None:
+            return
+        yield batch
+        read += batch.nbytes
+        if read > _MAPPED_BYTES and hasattr(mapped, "madvise"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+            read = 0

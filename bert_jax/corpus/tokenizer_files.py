@@ -197,7 +197,7 @@ def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
     if differing:
         json_wins = config.get("tokenizer_class") in BACKENDS
         notes = (
-            f"{CONFIG_FILE} says {' and '.join(differing)}, {JSON_FILE} the opposite; "
+            f"{CONFIG_FILE} says {' and '.join(differing)}, {JSON_FILE} otherwise; "
             f"{JSON_FILE if json_wins else CONFIG_FILE} is followed, as in transformers",
         )
         followed = in_json if json_wins else followed

@@ -44,7 +44,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self.metrics = MetricsWriter(job.directory, resume_step=step) if job.run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._ledger = LedgerFile(job.directory, job.ledger) if job.run.is_first else None
-        self._drawn = time.monotonic()
+        self._drawn, self._is_drawn = time.monotonic(), True
         training = job.experiment.training
         if step:
             self.note(f"continuing from step {step:,}")
@@ -65,6 +65,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             self.metrics.close()
         if self._ledger:
             self._ledger.close()
+        if not self._is_drawn:  # a run that is interrupted before its next evaluation has curves too
+            self.draw()
 
     def note(self, text: str) -> None:
         """Logs one line."""
@@ -100,6 +102,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self._job.prefix, skipped)
         record = scores | rates | {"grad_norm": values["grad_norm"] / steps}
         record |= {name: values[name] for name in ("skipped", "learning_rate")}
+        self._is_drawn = False
         if self.metrics:
             self.metrics.write(step, {f"train/{name}": value for name, value in record.items()})
         if self._ledger:
@@ -110,6 +113,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self._job.run.require_in_place()
         for split, own in scores.items():
             self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._job.data.baselines[split].bar)}")
+        self._is_drawn = False
         if self.metrics:
             self.metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
         if time.monotonic() - self._drawn > DRAWN_EVERY:
@@ -124,11 +128,11 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def warn_degenerate(self, split: str, reason: str) -> None:
         """Warns that the predictions on `split` are degenerate, for the given `reason`, so that the weights are of no use."""
-        log.warning("%s%s: %s (degenerate: they do not depend on the text); take another seed, or a smaller learning rate", self._job.prefix, split, reason)
+        log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self._job.prefix, split, reason)
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl`."""
-        self._drawn = time.monotonic()
+        self._drawn, self._is_drawn = time.monotonic(), True
         if self._job.run.is_first:
             split = next(iter(self._job.data.baselines))
             draw_task_curves(

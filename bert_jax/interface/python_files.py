@@ -4,6 +4,7 @@ traceback that lies in the file."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import importlib.machinery
@@ -12,11 +13,11 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from bert_jax.errors import UserError, missing_path
+from bert_jax.errors import UserError, missing_path, nearest
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -44,13 +45,41 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
         return _plain(_run(file, flag, get_config), file, flag)
     try:
         returned = get_config(argument)
+    except KeyError as error:
+        raise UserError(_unknown_argument(f"{flag}={file}", argument, _keys_looked_up(error, file))) from error
     except (LookupError, ValueError) as error:
-        raise UserError(
-            f"{flag}={file}:{argument}: its get_config rejects {argument!r} ({error!r}); see its docstring"
-        ) from error
+        says = f"{flag}={file}:{argument}: its get_config does not accept {argument!r} ({error}); see its docstring"
+        raise UserError(says) from error
     except (Exception, SystemExit):
         returned = _run(file, flag, lambda: get_config(argument))
     return _plain(returned, file, flag)
+
+
+def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
+    """The error message for an argument of an experiment file that is not one of the `known`, if they are known."""
+    says = f"{file}:{argument}: its get_config does not accept {argument!r}; "
+    if not known:
+        return says + "see its docstring"
+    hint = nearest(argument, known)
+    return says + (hint if hint.startswith("known") else f"{hint} It accepts {', '.join(known)}.")
+
+
+def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
+    """The keys of the dictionaries that the line of `file` that raised `error` looks names up in; [] where that is not known."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
+    if not frames:
+        return []
+    frame, line = frames[-1]
+    names = {**frame.f_globals, **frame.f_locals}
+    keys: list[Any] = []
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Subscript) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            match node.value:
+                case ast.Dict(keys=own):
+                    keys += [key.value for key in own if isinstance(key, ast.Constant)]
+                case ast.Name(id=name) if isinstance(names.get(name), dict):
+                    keys += names[name]
+    return [key for key in dict.fromkeys(keys) if isinstance(key, str)]
 
 
 def load_module(given: str, flag: str, wanted: str) -> ModuleType:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.corpus.hub import find_vocabulary
@@ -51,6 +52,7 @@ from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
 from bert_jax.model.config import ACTIVATIONS
+from bert_jax.model.pretraining import NEVER_TRAINED, ParameterCounts
 from bert_jax.storage.paths import checked, is_remote
 
 FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
@@ -116,7 +118,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     other = "" if config.positions == "learned" else f" ({config.positions})"
     reads = "" if config.direction == "both" else ", left to right"
     return [
-        f"{model.source}: {counted(_count_of(read), 'parameter')}",
+        f"{model.source}: {_count_of(read).in_words}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         config.in_words
         if config.encoder != "transformer"
@@ -137,8 +139,11 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
     return [f"parts: {', '.join(parts)}", f"{head.part}: {head.problem}, {outputs}"]
 
 
-def _count_of(params: Any) -> int:
-    return sum(x.size for x in jax.tree.leaves(params))
+def _count_of(params: Any) -> ParameterCounts:
+    """The numbers in the arrays of a model that was read, whose vocabulary is not padded."""
+    sizes = {path: int(x.size) for path, x in flatten_dict(params, sep="/").items()}
+    fixed = sum(size for path, size in sizes.items() if path in NEVER_TRAINED)
+    return ParameterCounts(sum(sizes.values()) - fixed, fixed)
 
 
 def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
@@ -215,7 +220,7 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     files = ", ".join(sorted(path.name for path in target.iterdir()))
     scale, unit = byte_unit(size)
-    summary = f"{target} (format {flags.format}): {counted(_count_of(model.params), 'parameter')}, {size / scale:,.1f} {unit}"
+    summary = f"{target} (format {flags.format}): {_count_of(model.params).in_words}, {size / scale:,.1f} {unit}"
     return [summary, f"files: {files}", *notes]
 
 

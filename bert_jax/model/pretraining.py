@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -9,8 +10,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Float, Int, Key
 
+from bert_jax.interface.words import counted
 from bert_jax.model.bert import INPUTS, Batch, Bert
 from bert_jax.model.bilm import backward_positions
 from bert_jax.model.config import ModelConfig
@@ -190,10 +193,42 @@ def _abstract_parameters(config: ModelConfig, next_sentence: bool) -> dict[str, 
     return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=next_sentence))
 
 
-def count_parameters(config: ModelConfig, *, heads: bool = False, next_sentence: bool = True) -> int:
-    """The number of parameters of embeddings, encoder and pooler: 109,482,240 for Base. With `heads` those of the pretraining
-    heads are included; without `next_sentence` those of the pooler and of the NSP head are not."""
-    counted = nn.unbox(abstract_parameters(config, next_sentence=next_sentence))
+NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts")
+"""The paths of tables that are stored with the parameters and never trained."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterCounts:
+    """The numbers in the arrays of a model."""
+
+    trained: int
+    fixed: int = 0
+    """In the tables of NEVER_TRAINED, rows of padding included."""
+    padded: int = 0
+    """In rows that pad the vocabulary to `vocab_multiple`, which no text reaches."""
+
+    @property
+    def in_words(self) -> str:
+        """Such as "1,234 parameters" or "1,234 parameters, 56 fixed numbers, 7 in rows of padding"."""
+        words = [counted(self.trained, "parameter")]
+        words += [f"{counted(self.fixed, 'fixed number')}"] if self.fixed else []
+        words += [f"{self.padded:,} in rows of padding"] if self.padded else []
+        return ", ".join(words)
+
+
+def count_parameters(config: ModelConfig, *, heads: bool = False, next_sentence: bool = True) -> ParameterCounts:
+    """The numbers of parameters of embeddings, encoder and pooler: 109,482,240 are trained for Base. With `heads` those of the
+    pretraining heads are included; without `next_sentence` those of the pooler and of the NSP head are not."""
+    parts = abstract_parameters(config, next_sentence=next_sentence)
     if not heads:
-        counted = {name: counted[name] for name in ("embeddings", "encoder", "pooler") if name in counted}
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(counted))
+        parts = {name: parts[name] for name in ("embeddings", "encoder", "pooler") if name in parts}
+    trained = fixed = padded = 0
+    for path, leaf in flatten_dict(parts, sep="/").items():
+        shape = nn.unbox(leaf).shape
+        size = int(np.prod(shape))
+        rows = config.padded_vocab_size - config.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
+        padding = size // config.padded_vocab_size * rows
+        fixed += size if path in NEVER_TRAINED else 0
+        padded += padding
+        trained += 0 if path in NEVER_TRAINED else size - padding
+    return ParameterCounts(trained, fixed, padded)

@@ -14,7 +14,9 @@ import dataclasses
 import pathlib
 from collections.abc import Collection
 
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.corpus.files import JsonObject
+from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json
@@ -77,7 +79,23 @@ def infer_settings(
         notes.append(
             f"config.{key} is {phase['warmup_steps']}, a tenth of the phase's {counted(steps, 'step')}: {warmup:,} is longer"
         )
-    return settled, notes
+    return settled, notes + _long_warmups(settled)
+
+
+def _long_warmups(values: JsonObject) -> list[str]:
+    """A note for each schedule whose warmup takes more than half of its steps."""
+    notes = []
+    try:
+        schedules = PretrainingExperiment.from_dict(values).schedules()
+    except UserError:  # reported when the experiment is made
+        return []
+    for schedule in schedules:
+        if 2 * schedule.warmup_steps > schedule.steps:
+            notes.append(
+                f"the warmup takes {schedule.warmup_steps:,} of {counted(schedule.steps, 'step')}: the learning rate reaches its "
+                "peak late; for a shorter run, --config.steps=N shortens the warmup too"
+            )
+    return notes
 
 
 def _shape(values: JsonObject, workdir: Place | None, download: bool) -> tuple[JsonObject, str]:

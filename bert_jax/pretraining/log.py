@@ -27,6 +27,8 @@ from bert_jax.runtime.launch import Run
 log = logging.getLogger(__name__)
 
 PICTURE = "curves.png"
+CONSTANT = 0.01
+"""The share of one answer to next sentence prediction below which the labels count as constant."""
 
 
 class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
@@ -52,12 +54,15 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._ledger = LedgerFile(run.workdir, run.ledger) if run.is_first else None
+        self._is_drawn = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.metrics:
             self.metrics.close()
         if self._ledger:
             self._ledger.close()
+        if not self._is_drawn:  # a run that is interrupted before its next evaluation has curves too
+            self.draw()
 
     def went_back(self, step: int) -> None:
         """Drops the records of the steps after `step`, which are repeated."""
@@ -68,22 +73,24 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
     def phase(self, phase: Phase) -> None:
         """Logs a line about the rows of a phase that begins or continues, and restarts the measurement of rates."""
         plan = phase.source.plan(0).summary()
+        random, of_pairs = plan["random_next_fraction"], self._experiment.next_sentence
         log.info(
-            "phase %d of %d: %s of %s x %s; an epoch is %s, %.0f %% random next sentences, %.0f %% padding",
+            "phase %d of %d: %s of %s x %s; an epoch is %s, %s%.0f %% padding",
             phase.index + 1,
             len(self._experiment.phases),
             counted(phase.config.steps, "step"),
             counted(phase.config.batch_size, "row"),
             counted(phase.config.length, "token"),
             counted(phase.source.rows_per_epoch, "row"),
-            100 * plan["random_next_fraction"],
+            f"{100 * random:.0f} % random next sentences, " if of_pairs else "",
             100 * plan["padding_fraction"],
         )
-        if self._experiment.next_sentence and plan["random_next_fraction"] in (0.0, 1.0):
+        if of_pairs and not CONSTANT < random < 1 - CONSTANT:
             log.warning(
-                "every pair of this corpus has %s next sentence, so the next-sentence head learns to give one answer, and is "
-                "exported like that; train without it (--config.examples.pairs=none), or on documents of several sentences",
-                "a random" if plan["random_next_fraction"] else "the true",
+                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has one answer for all pairs and "
+                "its head learns nothing; build the corpus from documents of several sentences, or set "
+                "config.examples.pairs=none, which leaves the head out",
+                100 * random,
             )
         self.throughput = Throughput(self._run.ledger)
 
@@ -103,6 +110,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             log.warning("%d of these steps had a loss far above the mean before and were left out", int(window["spikes"]))
         values = scores | rates | {"grad_norm": float(window["grad_norm"]) / steps}
         values |= {name: float(window[name]) for name in ("learning_rate", "skipped", "spikes") if name in window}
+        self._is_drawn = False
         if self.metrics:
             self.metrics.write(step, {f"train/{name}": value for name, value in values.items()})
         if self._ledger:
@@ -148,6 +156,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl` to WORKDIR/curves.png."""
+        self._is_drawn = True
         if self._run.is_first:
             starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
             phases = [(start, f"length {phase.length}") for start, phase in starts]
@@ -163,7 +172,7 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None
         "model: %s, vocabulary %s: %s, %s",
         m.in_words,
         f"{m.vocab_size:,}",
-        counted(count_parameters(m, heads=True, next_sentence=experiment.next_sentence), "parameter"),
+        count_parameters(m, heads=True, next_sentence=experiment.next_sentence).in_words,
         m.dtype,
     )
     log.info(

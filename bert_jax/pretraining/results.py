@@ -30,12 +30,15 @@ def results(
     token.
     """
     experiment, mesh = program.experiment, program.mesh
+    parameters = count_parameters(experiment.model, heads=True, next_sentence=experiment.next_sentence)
     baseline = scores.get("unigram_accuracy")
     return {
         "steps": int(state.step),
         "skipped_steps": int(state.skipped),
         **_spikes(state),
-        "parameters": count_parameters(experiment.model, heads=True, next_sentence=experiment.next_sentence),
+        "parameters": parameters.trained,
+        "fixed_parameters": parameters.fixed,
+        "padded_parameters": parameters.padded,
         "heldout": scores,
         "times_unigram_accuracy": scores[f"{token_measure(scores)}_accuracy"] / baseline if baseline else None,
         "vocabulary_sha256": corpora.train.vocabulary.sha256,

@@ -90,6 +90,18 @@ def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskCon
     return merged(values, {"seed": seeds[0]}, {"sweep": {"seeds": seeds}} if len(seeds) > 1 else {})
 
 
+def contradictions(arm: Mapping[str, Any], task: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (the value of the arm, the value of the task), where both set it to different values."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in arm.keys() & task.keys():
+        ours, its = arm[key], task[key]
+        if isinstance(ours, Mapping) and isinstance(its, Mapping):
+            found |= contradictions(ours, its, f"{prefix}{key}.")
+        elif ours != its:
+            found[f"{prefix}{key}"] = (ours, its)
+    return dict(sorted(found.items()))
+
+
 def task_config(values: JsonObject) -> TaskConfig:
     """The task of a fine-tuning experiment's values."""
     return FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL}).task
@@ -165,6 +177,8 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
             tasks[task.name] = load_task(task_config(finetuning_values(study, _plain(study), task, 0)), say)
             _check_metric(task, tasks[task.name])
     for arm, task in itertools.product(study.arms, study.tasks):
+        for key, (ours, its) in contradictions(arm.finetune, merged(study.finetune, task.finetune)).items():
+            say(f"the arm {arm.name!r} fine-tunes on {task.name!r} with its own {key}={ours}, not the task's {its}")
         with _named(f"the arm {arm.name!r} cannot do the task {task.name!r}"):
             model = pretraining[study.trainer(arm).name]
             check_finetuning(finetuning_values(study, arm, task, study.seeds[0]), model, tasks[task.name].head)

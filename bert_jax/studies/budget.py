@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment, scaled_steps, with_steps
 from bert_jax.configs.study import ArmConfig, StudyExperiment
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
@@ -22,15 +22,6 @@ Speed = Sequence[float]
 def tokens_of(phases: Sequence[PhaseConfig]) -> int:
     """The places in the rows of all steps, padding included."""
     return sum(phase.steps * phase.batch_size * phase.length for phase in phases)
-
-
-def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
-    """The steps of all phases times `factor`, at least 1 each.
-
-    >>> scaled_steps([7_000, 2_000], 0.01)
-    [70, 20]
-    """
-    return [max(1, round(count * factor)) for count in steps]
 
 
 def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, speed: Speed | None) -> list[int]:
@@ -54,16 +45,6 @@ def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: Pretrainin
             f"{MAX_COUNT:,}; lower it"
         )
     return scaled_steps(steps, factor)
-
-
-def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
-    """The values of a pretraining experiment with other numbers of steps, and warmups of the same proportion."""
-    phases = []
-    for phase, count in zip(values["phases"], steps, strict=True):
-        warmup = phase.get("warmup_steps", 0)
-        scaled = {"warmup_steps": math.floor(warmup * count / phase["steps"])} if warmup else {}
-        phases.append({**phase, "steps": count, **scaled})
-    return {**values, "phases": phases}
 
 
 def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:

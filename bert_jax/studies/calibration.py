@@ -10,7 +10,7 @@ import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment, with_steps
 from bert_jax.configs.study import ArmConfig, StudyExperiment
 from bert_jax.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError
@@ -18,7 +18,7 @@ from bert_jax.metrics.writer import METRICS, read_metrics, write_json
 from bert_jax.storage.objects import read_bytes, remove_tree
 from bert_jax.storage.paths import Place
 from bert_jax.studies.arms import pretraining_values
-from bert_jax.studies.budget import planned_steps, with_steps
+from bert_jax.studies.budget import planned_steps
 from bert_jax.studies.parts import digest, write_experiment
 
 log = logging.getLogger(__name__)

@@ -103,7 +103,8 @@ def _whole(planned: Planned, task: str) -> float:
 
 
 def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:
-    """The number of runs of an arm on a task that are "degenerate" (they gave every example the same, or nearly the same, answer) or "failed"."""
+    """The number of runs of an arm on a task that are "degenerate" (they gave every example the same, or nearly the same, answer)
+    or "failed"."""
     found = (planned.record(Part(arm.name, seed, task)) for seed in planned.study.seeds)
     return sum(record[kind] for record in found if record is not None)
 

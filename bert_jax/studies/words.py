@@ -85,7 +85,8 @@ def _orders(table: JsonObject) -> Iterator[str]:
 
 def _limits(table: JsonObject) -> Iterator[str]:
     runs = len(table["seeds"]) * table["restarts"]
-    for key, what in (("one_answer", "gave every example the same, or nearly the same, answer"), ("failed", "failed, and count in no mean")):
+    alike = "gave every example the same, or nearly the same, answer"
+    for key, what in (("one_answer", alike), ("failed", "failed, and count in no mean")):
         listed = [f"{arm['title']} on {task} ({n} of {runs})" for arm in table["arms"] for task, n in arm[key].items() if n]
         if listed:
             yield f"Runs that {what}: {', '.join(listed)}."

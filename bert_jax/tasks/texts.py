@@ -13,8 +13,9 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.tasks.texts")
+    run_command("bert_jax.tasks.texts", flags="parse_flags")
 
+import argparse
 import json
 import os
 import pathlib
@@ -55,11 +56,17 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
     return len(found)
 
 
-def main() -> None:
-    """Writes the texts that the flags ask for."""
+def parse_flags() -> argparse.Namespace:
+    """The flags. Raises UserError."""
     parser = FlagParser(prog="python -m bert_jax.tasks.texts", description=__doc__)
     parser.add_argument("--task", type=nonempty, required=True, metavar="NAME", help="the name of a task, such as glue/sst2")
     parser.add_argument("--data-dir", default="", metavar="DIR", help="its official files; empty: the tfds catalogue")
     parser.add_argument("--output", type=nonempty, required=True, metavar="FILE", help="the JSON-lines file that is written")
-    flags = parser.parse_args()
+    flags: argparse.Namespace = parser.parse_args()
+    return flags
+
+
+def main() -> None:
+    """Writes the texts that the flags ask for."""
+    flags = parse_flags()
     print(f"{flags.output}: {counted(write_texts(flags.task, flags.data_dir, flags.output), 'document')}")

@@ -168,7 +168,9 @@ def test_an_analyser_shows_how_far_it_is_and_the_time_left_of_texts_with_a_lengt
 
 
 def test_help_names_the_verbs_that_there_are(capsys):
-    assert main([]) == 0
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 0
     text = capsys.readouterr().out
     assert "  attention " in text
     assert "  heads " in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import lzma
 import pathlib
 
 import numpy as np
@@ -38,8 +38,8 @@ def conllu(count: int, seed: int, tagged: bool = True) -> str:
 
 @pytest.fixture
 def files(tmp_path) -> tuple[pathlib.Path, pathlib.Path]:
-    training, held_out = tmp_path / "train.conllu.gz", tmp_path / "dev.conllu"
-    training.write_bytes(gzip.compress(conllu(40, 1).encode()))
+    training, held_out = tmp_path / "train.conllu.xz", tmp_path / "dev.conllu"
+    training.write_bytes(lzma.compress(conllu(40, 1).encode()))
     held_out.write_text(conllu(10, 2))
     return training, held_out
 

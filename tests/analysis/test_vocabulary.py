@@ -68,6 +68,14 @@ def test_all_parameters_are_counted_once_by_part(found, analyser):
     assert {"pooler", "mlm_head", "nsp_head"} < found.parameters.keys()
 
 
+def test_tables_that_are_never_trained_are_named():
+    table, width = np.zeros((5, 3)), np.zeros(3)
+    characters = {"embeddings": {"characters": {"symbols": table, "embedding": width, "filters_1": {"bias": width}}}}
+    assert vocabularies.count_parameters(characters)["embeddings"] == {"symbols (fixed)": 15, "characters": 6}
+    static = {"skip_gram_head": {"context_embeddings": {"embedding": table}, "counts": width}}
+    assert vocabularies.count_parameters(static)["skip_gram_head"] == {"context_embeddings": 15, "counts (fixed)": 3}
+
+
 def test_pieces_that_a_corpus_lacks_are_found_and_another_vocabulary_is_refused(analyser, found, tmp_path, monkeypatch):
     tokenizer = analyser.engine.model.tokenizer
     counts = [3 * (piece.piece in ("the", "of")) for piece in found.pieces]

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
 from typing import Any
 
 import pytest
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
 from bert_jax.errors import UserError
 from bert_jax.programs.pretraining import objective_of
 from bert_jax.training.objectives import PRETRAINING
@@ -245,3 +247,48 @@ def test_a_row_may_predict_all_its_next_tokens():
 def test_objectives_and_rows_that_a_model_does_not_learn_from_are_refused(values, says):
     with pytest.raises(UserError, match=says):
         PretrainingExperiment.from_dict({**SMALL, **values})
+
+
+RUN = {
+    "phases": [
+        {"steps": 8_000, "warmup_steps": 800, "length": 32, "max_predictions": 5},
+        {"steps": 500, "warmup_steps": 100},
+        {"steps": 1_500, "continue_schedule": True},
+    ],
+    "evaluation": {"every": 1_000, "rows": 64},
+    "checkpoints": {"keep_at": [500, 10_000]},
+}
+
+
+def test_a_run_of_other_steps_keeps_the_proportions_of_its_phases_warmups_evaluations_and_checkpoints():
+    short = PretrainingExperiment.from_dict(with_total_steps(RUN, 300))
+    assert [phase.steps for phase in short.phases] == [240, 15, 45]
+    assert [phase.warmup_steps for phase in short.phases] == [24, 3, 0]
+    assert (short.evaluation.every, short.evaluation.rows) == (30, 64)
+    assert (short.checkpoints.every, short.checkpoints.keep_at) == (30, (15, 300)), "1,000 is the default"
+    assert short.log_every == 3
+    odd = {"phases": [{"steps": 4}], "evaluation": 3, "checkpoints": {"every": "often", "keep_at": 7}, "log_every": "now"}
+    assert with_total_steps(odd, 2) == odd | {"phases": [{"steps": 2}]}
+    assert PretrainingExperiment.from_dict(with_total_steps(RUN, 10_000)) == PretrainingExperiment.from_dict(RUN)
+    for total in range(3, 60):
+        steps = [phase["steps"] for phase in with_total_steps(RUN, total)["phases"]]
+        assert sum(steps) == total
+        assert min(steps) >= 1
+    with pytest.raises(UserError, match=r"^config\.steps=2 is fewer than the 3 phases; each needs a step at the least$"):
+        with_total_steps(RUN, 2)
+    for wrong in ({}, {"phases": 3}, {"phases": []}, {"phases": [{"steps": "many"}]}, {"phases": [{"steps": 0}]}):
+        assert with_total_steps(wrong, 2) == wrong, "what is wrong is reported where the experiment is made"
+
+
+def test_the_steps_of_the_command_line_scale_the_run_before_other_keys_are_set(tmp_path: pathlib.Path):
+    file = tmp_path / "experiment.py"
+    file.write_text(f"def get_config():\n    return {RUN!r}\n")
+    for overrides in ([("evaluation.every", "7"), ("steps", "3e2")], [("steps", "300"), ("evaluation.every", "7")]):
+        values = read_experiment(str(file), overrides, PretrainingExperiment)
+        assert [phase["steps"] for phase in values["phases"]] == [240, 15, 45]
+        assert values["evaluation"]["every"] == 7
+        assert "steps" not in values
+    with pytest.raises(UserError, match=r"--config\.steps=many"):
+        read_experiment(str(file), [("steps", "many")], PretrainingExperiment)
+    with pytest.raises(UserError, match=r"config\.steps=0 is fewer"):
+        read_experiment(str(file), [("steps", "0")], PretrainingExperiment)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 
 import pytest
 
 from bert_jax.corpus.cleaning import RULES, CleaningConfig, clean_document
+from bert_jax.corpus.layouts import detect_layout, is_wrapped, unwrap
 
 PROSE = ["The first line has two sentences. This is the second.", "And another line follows it."]
 
@@ -103,3 +105,17 @@ def test_lines_that_are_sentences_are_not_split():
 
 def test_every_rule_says_what_it_drops():
     assert all(RULES.values())
+
+
+@pytest.mark.parametrize(
+    "piece", ["<", "<a ", "</a", "<a b", "{{", "{|", "|-", "[[File:", "https://a", "\x00", "\ufffd", "_", "&", "é"]
+)
+def test_the_time_is_linear_in_runs_of_anything_that_the_rules_look_for(piece):
+    """Quadratic time would be minutes."""
+    began = time.process_time()
+    for line in (piece * 100_000, "<" + piece * 100_000, piece * 100_000 + "x", "https://" + piece * 100_000 + " x"):
+        clean_document([line], is_sentence=False, config=CleaningConfig(), counts=Counter())
+        detect_layout(line)
+        is_wrapped([line] * 5)
+        unwrap(line + "\n" * 50_000 + " \t" * 50_000 + line)
+    assert time.process_time() - began < 10

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import json
-import lzma
 import pathlib
 import random
 import re
 from collections import Counter
 
-import pyarrow
 import pytest
 
 from bert_jax.corpus import reading, sources
 from bert_jax.corpus.reading import Document, read_span
 from bert_jax.corpus.sources import ReadOptions, Source
 from bert_jax.errors import UserError
+from tests.compressed import PACK
 
 
 def read(source: str, shards: int = 1, counts: Counter[str] | None = None, **options) -> list[list[Document]]:
@@ -158,15 +156,6 @@ def test_a_document_without_end_is_cut_so_that_memory_stays_bounded(tmp_path, mo
     assert max(map(len, found)) < 600
 
 
-def compress(ending: str, data: bytes) -> bytes:
-    if ending == ".zst":
-        file = pyarrow.BufferOutputStream()
-        with pyarrow.CompressedOutputStream(file, "zstd") as packed:
-            packed.write(data)
-        return file.getvalue().to_pybytes()
-    return {".gz": gzip, ".bz2": bz2, ".xz": lzma}[ending].compress(data)
-
-
 @pytest.mark.parametrize("shards", [1, 4, 16])
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("kind", ["text", "jsonl"])
@@ -178,7 +167,7 @@ def test_compressed_files_give_each_document_once_however_many_parts_they_are_re
     content = "\n\n".join(documents) if kind == "text" else "\n".join(json.dumps({"text": text}) for text in documents)
     half = len(content) // 2
     # put together: a file of two members or frames
-    parts = (compress(ending, part.encode()) for part in (content[:half], content[half:]))
+    parts = (PACK[ending](part.encode()) for part in (content[:half], content[half:]))
     (tmp_path / f"a{ending}").write_bytes(b"".join(parts))
     read_shards = read(f"{kind}:{tmp_path}/a{ending}", shards, layout="sentences")
     assert sorted(texts(read_shards)) == sorted(documents)

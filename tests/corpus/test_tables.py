@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import tracemalloc
 from collections import Counter
@@ -202,3 +203,13 @@ def test_a_row_group_larger_than_the_memory_is_read_in_parts(tmp_path):
     tracemalloc.stop()
     assert most < 24 << 20  # of 40 MB
     assert peak < 12 << 20
+
+
+def test_an_arrow_file_that_is_cut_while_it_is_read_is_an_error_and_no_bus_error(tmp_path):
+    save(tmp_path / "saved", pa.table({"text": [f"{k} " + "word " * 2000 for k in range(200)]}))
+    path = tmp_path / "saved" / "data-00000-of-00001.arrow"
+    read = tables.read_texts("arrow", str(path), "text", 0, 200)
+    next(read)
+    os.truncate(path, 5_000)
+    with pytest.raises(UserError, match=r"is not a whole Arrow file \(it was cut while it was read\); fetch it again"):
+        list(read)

@@ -227,7 +227,7 @@ def test_the_rules_in_tokenizer_config_win_over_those_in_tokenizer_json_as_in_tr
     assert (info.lowercase, info.strip_accents, info.split_cjk) == rules
     followed = "tokenizer.json" if "tokenizer_class" in config else "tokenizer_config.json"
     assert tokenizer.notes == (
-        f"tokenizer_config.json says {stated}, tokenizer.json the opposite; {followed} is followed, as in transformers",
+        f"tokenizer_config.json says {stated}, tokenizer.json otherwise; {followed} is followed, as in transformers",
     )
 
 

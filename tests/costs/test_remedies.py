@@ -219,7 +219,7 @@ def lower(case: cases.Case, devices: Any) -> Any:
 )
 def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cases.Case, "lower", lower)
-    options, overrides, _ = aot.parse([*flags, "--topology=v5e:2x4"])
+    options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
     (case,) = cases.cases(options.config, overrides, options)
     found = examination.remedies(case, Reckoning(), lower(case, ()), DoesNotFit(1280 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
     assert [remedy.removeprefix("--config.").rpartition(" (")[0] for remedy in found] == helps
@@ -227,7 +227,7 @@ def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: lis
 
 def remedies(program: Any, compiler: Reckoning, needs: float, has: float, *flags: str) -> list[str]:
     """What is found for the step that `flags` ask for, on `program`, which needs so many MiB of so many."""
-    options, overrides, _ = aot.parse([*flags, "--topology=v5e:2x4"])
+    options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
     (case,) = cases.cases(options.config, overrides, options)
     made = lower(case, ())
     for name, value in program.items():
@@ -292,7 +292,7 @@ def test_sharding_is_a_remedy_where_the_model_is_what_does_not_fit(monkeypatch: 
     monkeypatch.setattr(cases.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     flags = ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.data=8"]
-    options, overrides, _ = aot.parse([*flags, "--topology=v5e:2x4"])
+    options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
     (case,) = cases.cases(options.config, overrides, options)
     program = lower(case, ())
     program.rows = 8

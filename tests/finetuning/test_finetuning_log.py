@@ -48,7 +48,8 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 @pytest.fixture
-def said(tmp_path: pathlib.Path) -> Iterator[FinetuningLog]:
+def said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FinetuningLog]:
+    monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: None)
     with FinetuningLog(job_in(tmp_path), 0) as log:
         yield log
 
@@ -218,6 +219,20 @@ def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
     assert [when for when, *_ in drawn] == [11.0, 22.0]
     settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named}
     assert drawn[0][1:] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
+
+
+def test_a_run_that_ends_before_its_next_picture_has_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    drawn: list[Any] = []
+    monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append(files))
+    with FinetuningLog(job_in(tmp_path), 0):
+        pass
+    assert not drawn, "nothing was trained"
+    with FinetuningLog(job_in(tmp_path), 0) as log:
+        log.training(1, window())
+    with FinetuningLog(job_in(tmp_path), 1) as log:
+        log.evaluation(1, {"dev": {"f1": 0.5}})
+        log.draw()
+    assert drawn == [(tmp_path / METRICS, tmp_path / "curves.png")] * 2
 
 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):

@@ -16,7 +16,7 @@ PROGRAMS = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_as_a_program_it_is_a_command_and_where_it_is_imported_it_runs_nothing(program: str, monkeypatch: pytest.MonkeyPatch):
     run: list[str] = []
-    monkeypatch.setattr("bert_jax.interface.command.run_command", lambda module, check="": run.append(module))
+    monkeypatch.setattr("bert_jax.interface.command.run_command", lambda module, **how: run.append(module))
     runpy.run_path(str(PACKAGE / program))
     assert run == []
     runpy.run_path(str(PACKAGE / program), run_name="__main__")

@@ -57,6 +57,10 @@ def test_what_follows_a_colon_is_the_argument(file: pathlib.Path, text: str, arg
     assert load(f"mine.py{argument}") == {"size": size}
 
 
+SIZES = "{'base': 12, 'tiny': 2}"
+TINNY = "{file}:tinny: its get_config does not accept 'tinny';"
+
+
 @pytest.mark.parametrize(
     ("text", "argument", "says"),
     [
@@ -65,8 +69,11 @@ def test_what_follows_a_colon_is_the_argument(file: pathlib.Path, text: str, arg
         ("import functools\nget_config = functools.partial(dict)", ":x", "{file}:x: its get_config takes no argument; leave `:x"),
         ("def get_config(a): return {}", "", "mine.py needs an argument, --with=mine.py:ARG; its docstring lists the arguments"),
         ("'mine.py:big'\ndef get_config(a): 1", "", "mine.py needs an argument, --with=mine.py:ARG; for example mine.py:big"),
-        ("def get_config(a): return {}[a]", ":x", "{file}:x: its get_config rejects 'x' (KeyError('x')); see its docstring"),
-        ("def get_config(a): raise ValueError(a)", ":x", "{file}:x: its get_config rejects 'x' (ValueError('x')); see its doc"),
+        ("def get_config(a): return {}[a]", ":x", "{file}:x: its get_config does not accept 'x'; see its docstring"),
+        ("def get_config(a): raise ValueError('no')", ":x", "{file}:x: its get_config does not accept 'x' (no); see its"),
+        (f"def get_config(a): return {{'size': {SIZES}[a]}}", ":tinny", f"{TINNY} did you mean 'tiny'? It accepts base, tiny."),
+        (f"S = {SIZES}\ndef get_config(a):\n    return {{'size': S[\n  a]}}", ":tinny", f"{TINNY} did you mean 'tiny'?"),
+        (f"def get_config(a):\n    b = {SIZES}\n    return b[a]", ":x", "{file}:x: its get_config does not accept 'x'; known: b"),
         ("def get_config(a): return a", ":x", "{file}: its get_config returns 'x'; it must return a ConfigDict or a dict"),
         ("def get_config(:\n", "", "{file}, line 1: invalid syntax"),
         ("def get_config(): exit(3)", "", "{file} ended the program (sys.exit(3)) instead of returning its settings; correct"),

@@ -19,10 +19,11 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
 from bert_jax.interface import ranges
-from bert_jax.interface.flags import FlagParser
+from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, kinds_of, range_error, range_text
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.runtime.flags import flag_parser
+from tests.flags import replacing
 
 ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
 
@@ -184,6 +185,18 @@ def test_every_flag_that_is_a_number_says_its_range_and_refuses_what_is_outside(
                 VERBS[verb].parse_args(arguments)
             assert str(error.value).startswith(f"{given} must be ")
             assert range_text(action.type.interval) in str(error.value)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_tilde_is_the_home_directory_in_every_flag_of_every_command(verb: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/at/ada")
+    actions = [action for action in VERBS[verb]._actions if action.option_strings and action.nargs is None]
+    paths = [action for action in actions if action.type in (None, nonempty, nonempty_path) and action.choices is None]
+    assert len(paths) >= 2
+    for action in paths:
+        flag = action.option_strings[0]
+        found = getattr(VERBS[verb].parse_args(replacing(required(verb), f"{flag}=~/x")), action.dest)
+        assert str(found[-1] if isinstance(found, list) else found) == "/at/ada/x", flag
 
 
 REFUSED_LATER = {

@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.corpus.wordpiece import WordPiece
 from bert_jax.errors import UserError
 from bert_jax.heads.sequence import SequenceHead
 from bert_jax.heads.span import SpanHead
 from bert_jax.heads.token import TokenHead
+from bert_jax.interop.surgery import extended
 from bert_jax.interop.tensor_bundle import Bundle, Entry, read_bundle
 from bert_jax.interop.tensorflow import _head, export_tf1, import_tf1
 from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.released import GOLDEN, assert_same_trees, rewrite
-from tests.interop.tiny import make_labelled_model, make_model, make_vocabulary
+from tests.interop.tiny import make_labelled_model, make_model
 
 ORIGINAL = {"layer_norm_epsilon": 1e-12}  # what the original cannot have otherwise
 
@@ -308,13 +310,15 @@ def test_what_the_original_cannot_represent_is_refused(vocabulary, tmp_path):
     params, config = make_model(vocabulary, **ORIGINAL)
     untied, untied_config = make_model(vocabulary, **ORIGINAL, tied_decoder=False)
     token = make_labelled_model(vocabulary, TokenHead(labels=("O", "PER")), **ORIGINAL)
-    fewer, fewer_config = make_model(make_vocabulary(tmp_path / "uncased", cased=False), **ORIGINAL)
+    other = extended(tokenizer, ["rivers"])
+    white = Tokenizer(WordPiece(["c " if piece == "Paris" else piece for piece in tokenizer.pieces]))
     wide = dataclasses.replace(config, layer_norm_epsilon=1e-6)
     cases = [
         (untied, untied_config, tokenizer, None, "no separate decoder"),
         (params, wide, tokenizer, None, "layer_norm_epsilon=1e-06 cannot be represented"),
         (token.params, token.config, tokenizer, token.head, "has no token head; drop it"),
-        (fewer, fewer_config, tokenizer, None, "use the vocabulary that the model was trained with"),
+        (params, config, other, None, "use the vocabulary that the model was trained with"),
+        (params, config, white, None, "cannot hold the piece 'c ', since it has a line end, or white space at an end"),
     ]
     for tree, settings, words, head, message in cases:
         with pytest.raises(UserError, match=message):

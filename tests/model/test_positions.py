@@ -26,7 +26,7 @@ def test_the_table_is_the_formula_of_the_paper_over_the_root_of_the_width(width:
 @pytest.mark.parametrize("positions", ["sinusoidal", "none"])
 def test_they_have_no_parameters_and_equal_a_learned_table_with_their_numbers(positions: str):
     config = dataclasses.replace(TINY, positions=positions)
-    assert count_parameters(TINY) - count_parameters(config) == TINY.max_position * TINY.hidden_size
+    assert count_parameters(TINY).trained - count_parameters(config).trained == TINY.max_position * TINY.hidden_size
     batch, params = random_batch(), random_parameters(config)
     learned = {**params, "embeddings": {**params["embeddings"], "position_embeddings": {"embedding": fixed_positions(config)}}}
     ours, theirs = (outputs_of(c, p, batch, None)["last"] for c, p in ((config, params), (TINY, learned)))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +15,11 @@ from bert_jax.examples.assemble import assemble_rows
 from bert_jax.examples.config import ExampleConfig
 from bert_jax.examples.masking import MaskingTables
 from bert_jax.examples.plan import plan_epoch
+from bert_jax.model.characters import BYTES
 from bert_jax.model.config import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.layers import Dropout, activation, dropout, gelu, random_words
-from bert_jax.model.pretraining import abstract_parameters, count_parameters
+from bert_jax.model.pretraining import ParameterCounts, abstract_parameters, count_parameters
 from bert_jax.training.objectives import forward
 from tests.examples.corpora import corpus_from_arrays
 from tests.random_rows import TINY, gradients_of, largest_difference, logits_of, outputs_of, random_batch, random_parameters
@@ -27,7 +29,33 @@ from tests.random_rows import TINY, gradients_of, largest_difference, logits_of,
     ("name", "parameters"), [("base", 109_482_240), ("large", 335_141_888), ("tiny", 4_385_920), ("mini", 11_170_560)]
 )
 def test_encoder_with_pooler_has_the_published_number_of_parameters(name, parameters):
-    assert count_parameters(ModelConfig(**published(name))) == parameters
+    assert count_parameters(ModelConfig(**published(name))) == ParameterCounts(parameters)
+
+
+@pytest.mark.parametrize(
+    ("fields", "fixed"),
+    [
+        ({"encoder": "transformer"}, 0),
+        ({"encoder": "transformer", "tied_decoder": False}, 0),
+        ({"encoder": "static", "num_layers": 0}, 100),
+        ({"encoder": "bilm", "character_cnn": True, "tied_decoder": False}, 100 * BYTES),
+    ],
+    ids=str,
+)
+def test_tables_that_are_never_trained_and_rows_of_padding_are_counted_apart(fields, fixed):
+    sizes = {"vocab_size": 100, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "num_layers": 2} | fields
+    plain, padded = (count_parameters(ModelConfig(**sizes, vocab_multiple=n), heads=True) for n in (1, 64))
+    assert (plain.fixed, plain.padded) == (fixed, 0)
+    assert padded.trained == plain.trained
+    assert padded.fixed == fixed // 100 * 128
+    for counts, multiple in ((plain, 1), (padded, 64)):
+        arrays = nn.unbox(abstract_parameters(ModelConfig(**sizes, vocab_multiple=multiple)))
+        assert counts.trained + counts.fixed + counts.padded == sum(x.size for x in jax.tree.leaves(arrays))
+
+
+def test_counts_in_words_name_only_what_is_there():
+    assert ParameterCounts(1234).in_words == "1,234 parameters"
+    assert ParameterCounts(1234, 56, 7).in_words == "1,234 parameters, 56 fixed numbers, 7 in rows of padding"
 
 
 def test_the_table_holds_the_24_miniatures_base_and_large():

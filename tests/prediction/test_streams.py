@@ -15,6 +15,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.prediction import streams
 from bert_jax.prediction.streams import Field, Record, check_not_files, in_groups, read_records, read_texts
+from tests.compressed import PACK, compressed
 
 TEXT = (Field("text"),)
 PAIR = (Field("text"), Field("text_b", optional=True))
@@ -23,7 +24,7 @@ CHOICE = (Field("prompt"), Field("choices", many=True))
 
 
 def read(path: pathlib.Path, content: bytes, fields=TEXT, **flags: Any) -> list[Record]:
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    path.write_bytes(compressed(content, path.name))
     return list(read_records([], str(path), fields, **flags))
 
 
@@ -35,7 +36,7 @@ def one_line(line: str, fields) -> Record:
 # Lines of text
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+@pytest.mark.parametrize("suffix", [".txt", *(f".txt{end}" for end in PACK)])
 def test_every_line_is_a_record_with_its_number_and_place(tmp_path, suffix):
     path = tmp_path / f"in{suffix}"
     records = read(path, "\ufeffone\r\n\n \t\u00a0\n  two\ttwo \nlast".encode())
@@ -136,7 +137,7 @@ def test_blank_lines_are_records_where_each_line_has_an_answer(tmp_path):
 # Lines of JSON
 
 
-@pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz"])
+@pytest.mark.parametrize("name", ["in.jsonl", *(f"in.jsonl{end}" for end in PACK)])
 def test_json_lines_give_their_fields_and_keep_the_rest(tmp_path, name, capsys):
     lines = [{"id": 7, "question": " who? ", "context": "a\tb\n", "tags": [1, {"x": None}]}, {"context": "c", "question": "q"}]
     records = read(tmp_path / name, "\n\n".join(map(json.dumps, lines)).encode(), QUESTION)

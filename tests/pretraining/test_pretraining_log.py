@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import pathlib
 import types
@@ -18,6 +19,7 @@ from bert_jax.metrics.ledger_file import LEDGER, read_ledger
 from bert_jax.metrics.throughput import Throughput
 from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.pretraining import ParameterCounts
 from bert_jax.pretraining import log as pretraining_log
 from bert_jax.pretraining.log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
@@ -53,8 +55,8 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of parameters that costs no trace of the model."""
 
-    def count(model: ModelConfig, *, heads: bool, next_sentence: bool) -> int:
-        return model.num_layers * 1_000 + 20 * heads + 3 * next_sentence
+    def count(model: ModelConfig, *, heads: bool, next_sentence: bool) -> ParameterCounts:
+        return ParameterCounts(model.num_layers * 1_000 + 20 * heads + 3 * next_sentence)
 
     monkeypatch.setattr(pretraining_log, "count_parameters", count)
 
@@ -203,6 +205,23 @@ def test_a_phase_is_told_with_its_rows_and_its_rates_begin_anew(tmp_path: pathli
     assert lines.messages[-1] == says
 
 
+@pytest.mark.parametrize(("random_next", "is_constant"), [(0.0, True), (0.009, True), (0.02, False), (0.98, False), (1.0, True)])
+def test_pairs_with_one_answer_are_a_warning_unless_no_pairs_are_trained(
+    random_next: float, is_constant: bool, tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
+):
+    with log_of(tmp_path) as log:
+        log.phase(phase_of(log, 0, random_next))
+        said = [record.getMessage() for record in lines.records if record.levelno == logging.WARNING]
+        assert len(said) == is_constant
+        assert all(text.startswith("WARNING: ") and "config.examples.pairs=none" in text for text in said)
+        examples = dataclasses.replace(log._experiment.examples, pairs="none")
+        log._experiment = dataclasses.replace(log._experiment, examples=examples)
+        lines.clear()
+        log.phase(phase_of(log, 0, random_next))
+        assert [record.levelno for record in lines.records] == [logging.INFO]
+        assert "random" not in lines.messages[0]
+
+
 def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         clock = Clock()
@@ -308,3 +327,16 @@ def test_the_end_of_a_log_writes_the_last_line_of_the_ledger(tmp_path: pathlib.P
     with log_of(tmp_path):
         assert not read_ledger(tmp_path / LEDGER)  # its first line would come by itself after half a minute
     assert len(read_ledger(tmp_path / LEDGER)) == 1
+
+
+def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_training(tmp_path: pathlib.Path, pictures: list[Any]):
+    with log_of(tmp_path):
+        pass
+    assert not pictures, "nothing was trained"
+    with log_of(tmp_path) as log:
+        log.training(1, phase_of(log, 0), window())
+    assert [file for _, file, _ in pictures] == [tmp_path / "curves.png"]
+    with log_of(tmp_path) as log:
+        log.training(1, phase_of(log, 0), window())
+        log.evaluation(1, SCORES)
+    assert len(pictures) == 2, "drawn by the evaluation, and not again"

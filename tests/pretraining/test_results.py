@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import published
+from bert_jax.model.pretraining import ParameterCounts
 from bert_jax.pretraining import results as module
 from bert_jax.pretraining.results import results, trained_model
 from bert_jax.training.distillation import PROJECTION
@@ -33,7 +34,7 @@ def test_a_baseline_of_zero_leaves_the_ratio_to_it_undefined(baseline, times):
 @pytest.mark.parametrize("policy", ["none", "skip"])
 def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
     def count(model, *, heads, next_sentence):
-        return [model.num_layers, heads, next_sentence]
+        return ParameterCounts(model.num_layers, 10 * heads, 100 * next_sentence)
 
     monkeypatch.setattr(module, "count_parameters", count)
     values = {"model": published("tiny"), "phases": [{"steps": 3}], "spikes": {"policy": policy}}
@@ -51,7 +52,9 @@ def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
         "steps": 9,
         "skipped_steps": 2,
         **({} if policy == "none" else {"spikes": 4, "returns": 5, "passed_over": 6}),
-        "parameters": [2, True, True],
+        "parameters": 2,
+        "fixed_parameters": 10,
+        "padded_parameters": 100,
         "heldout": {"mlm_accuracy": 0.5},
         "times_unigram_accuracy": None,
         "vocabulary_sha256": "5e0c",

@@ -124,7 +124,7 @@ def test_an_experiment_file_is_run_once(tmp_path: pathlib.Path):
         "    file.write_text('x' + (file.read_text() if file.exists() else ''))\n"
         "    return {'task': {'name': 'glue/mrpc', 'length': 128}}\n"
     )
-    options, overrides, _ = aot.parse([f"--config={file}", "--topology=v5e:1x1", "--config.training.batch_size=7"])
+    options, overrides, _ = aot.parse_flags([f"--config={file}", "--topology=v5e:1x1", "--config.training.batch_size=7"])
     (case,) = cases.cases(options.config, overrides, options)
     experiment: Any = case.experiment
     assert (case.kind, experiment.training.batch_size, runs.read_text()) == ("finetune", 7, "x")

@@ -4,7 +4,8 @@
 
 The emulator ignores generation preconditions (ifGenerationMatch) and leaves out the header x-goog-generation, both of which the
 JSON API has and TensorStore and the lock of a workdir rely on; it answers one request at a time; and it reads the parts of an
-upload as those of an e-mail, which changes binary ones. `fail` makes the next requests fail.
+upload as those of an e-mail, which changes binary ones. `fail` makes the next requests fail, and `at` does something between the
+arrival of a request and its answer.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import gcp_storage_emulator.handlers.buckets
 import gcp_storage_emulator.server as emulated
@@ -57,6 +58,9 @@ class Handler(emulated.RequestHandler):
 
     lock = threading.Lock()
     faults: list[dict[str, object]] = []  # noqa: RUF012 - of the server, which is one process
+    held = ""
+    """The next request that matches waits until it is released; "" for none."""
+    arrived, released = threading.Event(), threading.Event()
 
     def _do(self) -> None:
         parsed = urllib.parse.urlparse(self.path)
@@ -65,6 +69,24 @@ class Handler(emulated.RequestHandler):
             Handler.faults = json.loads(query["faults"])
             self._answer(200)
             return
+        if parsed.path == "/hold":
+            Handler.held = query["match"]
+            Handler.arrived.clear()
+            Handler.released.clear()
+            self._answer(200)
+            return
+        if parsed.path == "/arrived":
+            self._answer(200 if Handler.arrived.wait(20) else 504)
+            return
+        if parsed.path == "/release":
+            Handler.held = ""
+            Handler.released.set()
+            self._answer(200)
+            return
+        if Handler.held and re.search(Handler.held, f"{self.command} {urllib.parse.unquote(self.path)}"):
+            Handler.held = ""
+            Handler.arrived.set()
+            Handler.released.wait(20)
         for fault in Handler.faults:
             named = f"{self.command} {urllib.parse.unquote(self.path)}"
             if fault["count"] and re.search(str(fault["match"]), named):
@@ -146,6 +168,22 @@ class Emulator:
         all faults."""
         faults = json.dumps([{"status": status, "count": count, "match": match}])
         urllib.request.urlopen(f"{self.url}/faults?{urllib.parse.urlencode({'faults': faults})}").close()
+
+    def at(self, match: str, action: Callable[[], object], work: Callable[[], object]) -> None:
+        """Does `work`, in a thread, and `action` before the first request of it that matches (METHOD PATH) is answered."""
+        self._ask("hold", match=match)
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            self._ask("arrived")
+            action()
+        finally:
+            self._ask("release")
+            thread.join(30)
+        assert not thread.is_alive()
+
+    def _ask(self, what: str, **query: str) -> None:
+        urllib.request.urlopen(f"{self.url}/{what}?{urllib.parse.urlencode(query)}").close()
 
 
 @contextlib.contextmanager

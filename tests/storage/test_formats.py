@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import bz2
-import gzip
 import io
-import lzma
 import tarfile
 import zipfile
 
@@ -14,19 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, compression, damage, open_packed, recognise
+from tests.compressed import PACK
 
 LINES = b"".join(b"line %d\n" % k for k in range(20_000))
 TABLE = pa.table({"text": ["a"]})
-
-
-def zstd(data: bytes) -> bytes:
-    file = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(file, "zstd") as packed:
-        packed.write(data)
-    return file.getvalue().to_pybytes()
-
-
-PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
 
 
 def written(kind: str) -> bytes:

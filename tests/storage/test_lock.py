@@ -73,6 +73,27 @@ def test_of_two_that_take_a_stale_lock_over_only_one_gets_it(bucket: str, monkey
         pass
 
 
+def test_a_start_that_loses_a_race_for_a_dead_lock_gets_it_once_the_winner_has_left(
+    bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lock, "STALE", 0.2)
+    objects.write(f"{bucket}/.lock", elsewhere("dead"))
+    held: list[str] = []
+
+    def start() -> None:
+        with locked_in_bucket(objects.place(bucket), ".lock"):
+            found = objects.read(f"{bucket}/.lock")
+            held.append(found.data.decode() if found else "nobody")
+
+    def lose() -> None:
+        objects.write(f"{bucket}/.lock", elsewhere("the winner"))
+        objects.remove(f"{bucket}/.lock")
+
+    emulator.at(r"^POST .*ifGenerationMatch=[1-9]", lose, start)
+    assert held[0].startswith(f"process {os.getpid()} on ")
+    assert objects.read(f"{bucket}/.lock") is None
+
+
 @pytest.mark.parametrize("holder", ["process 7 on other, since then", "nobody"])
 def test_a_process_whose_lock_was_taken_over_or_removed_ends(bucket: str, capsys: pytest.CaptureFixture[str], holder: str):
     left: list[int] = []

@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -114,6 +115,61 @@ def test_what_a_process_that_was_killed_before_its_first_upload_has_written_stay
         made.fetch()
         assert (made.directory / "lines").read_bytes() == b"1"
     assert content(bucket) == {"lines": b"1"}
+
+
+def append(file: pathlib.Path) -> None:
+    with file.open("ab") as opened:
+        opened.write(b"3")
+
+
+UPLOAD = r"^(POST|PUT) .*lines"
+
+
+@pytest.mark.parametrize("moment", ["first upload", "later upload", "last upload"])
+@pytest.mark.parametrize(
+    "happens",
+    [
+        append,
+        lambda file: file.with_name("more").write_bytes(b"m"),
+        lambda file: file.write_bytes(b"34"),  # of the same length
+        pathlib.Path.unlink,
+    ],
+    ids=["appended", "beside", "replaced", "removed"],
+)
+def test_whatever_happens_during_an_upload_is_in_the_bucket_after_the_next_one(
+    moment: str, happens: Callable[[pathlib.Path], object], bucket: str, emulator: Emulator
+):
+    with Mirror(bucket) as made:
+        lines = made.directory / "lines"
+        lines.write_bytes(b"1")
+        if moment != "first upload":
+            made.push()
+            lines.write_bytes(b"12")
+        emulator.at(UPLOAD, lambda: happens(lines), made.push)
+        if moment != "last upload":
+            made.push()
+            assert content(bucket) == {path.name: path.read_bytes() for path in made.directory.iterdir()}
+    with Mirror(bucket) as made:  # the next start, after one that ended by itself
+        made.fetch()
+        assert content(bucket) == {path.name: path.read_bytes() for path in made.directory.iterdir()}
+
+
+@pytest.mark.parametrize("further", [b"", b"2"], ids=["equal", "longer"])
+def test_what_was_uploaded_but_not_recorded_is_ours_and_what_lies_beside_it_stays(
+    further: bytes, bucket: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as killed:  # between the upload and the record of it
+        made = Mirror(bucket)
+        made.directory.mkdir(parents=True)
+        (made.directory / "lines").write_bytes(b"1")
+        killed.setattr(made._record, "write", lambda copies: None)
+        emulator.at(UPLOAD, lambda: (made.directory / "new").write_bytes(b"n"), made.push)
+    with (made.directory / "lines").open("ab") as lines:
+        lines.write(further)
+    with Mirror(bucket) as made:
+        made.fetch()
+        assert {path.name for path in made.directory.iterdir()} == {"lines", "new"}
+    assert content(bucket) == {"lines": b"1" + further, "new": b"n"}
 
 
 def test_directories_of_the_same_name_have_mirrors_of_their_own(monkeypatch: pytest.MonkeyPatch):

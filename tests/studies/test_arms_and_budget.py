@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment, scaled_steps, with_steps
 from bert_jax.configs.study import StudyTaskConfig
 from bert_jax.errors import UserError
 from bert_jax.heads.choice import ChoiceHead
@@ -21,12 +21,13 @@ from bert_jax.studies.arms import (
     chain,
     check,
     check_finetuning,
+    contradictions,
     families,
     finetuning_values,
     merged,
     pretraining_values,
 )
-from bert_jax.studies.budget import kept_steps, planned_steps, run_values, scaled_steps, tokens_of, with_steps
+from bert_jax.studies.budget import kept_steps, planned_steps, run_values, tokens_of
 from bert_jax.studies.parts import Part, digest, shares_of
 from bert_jax.studies.progress import expected_seconds, seconds_left
 from bert_jax.tasks.baselines import Baseline
@@ -135,6 +136,13 @@ def test_arms_that_need_each_others_models_are_one_family_in_the_order_of_need()
         "next, seed 4, pretraining",
         "first, seed 4, stsb",
     ]
+
+
+def test_the_keys_that_an_arm_and_a_task_both_set_are_named_with_both_values():
+    arm = {"training": {"epochs": 3, "batch_size": 8}, "head": {"layers": "last"}, "seed": 1}
+    task = {"training": {"epochs": 4, "batch_size": 8}, "seed": 1, "task": {"length": 32}}
+    assert contradictions(arm, task) == {"training.epochs": (3, 4)}
+    assert merged(task, arm)["training"]["epochs"] == 3, "the arm's value counts"
 
 
 def test_a_part_is_the_same_wherever_its_files_lie_and_another_with_other_settings():

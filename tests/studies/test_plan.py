@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment, with_steps
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.studies import calibration
 from bert_jax.studies.arms import pretraining_values
-from bert_jax.studies.budget import with_steps
 from bert_jax.studies.calibration import Measurement, awaited_plan, measured_speed, plan, planned
 from tests.studies.conftest import study
 

@@ -19,6 +19,8 @@ from tests.studies.conftest import arms, study
         ({"arms": []}, "config.arms is empty, so there is nothing to train"),
         ({"seeds": [1, 1]}, "config.seeds=[1, 1] repeats a seed; name each once"),
         ({"reference": "c"}, "config.reference: there is no 'c'; known: a, b"),
+        ({"only_arms": ["c"]}, "config.only_arms: there is no 'c'; known: a, b"),
+        ({"only_tasks": ["stsc"]}, "config.only_tasks: there is no 'stsc'; did you mean 'stsb'?"),
         ({"arms": [{"name": "a", "shares": "b"}]}, "shares of the arm 'a': there is no 'b'"),
         ({"arms": [{"name": "a", "shares": "a"}]}, "the arm 'a' shares itself; name another arm, or leave shares out"),
         (
@@ -74,6 +76,20 @@ def test_a_study_that_contradicts_itself_is_refused_with_the_remedy(values: dict
     with pytest.raises(UserError) as error:
         study(**values)
     assert str(error.value).startswith(says), error.value
+
+
+def test_arms_and_tasks_can_be_chosen_by_name_with_those_that_they_need():
+    tasks = [{"name": name, "experiment": "experiments/finetune/glue.py:stsb"} for name in ("x", "y")]
+    more = [*arms("a", "b"), {"name": "c", "continues": "a"}, {"name": "d", "shares": "c"}]
+    expected = [{"order": "d > b > a"}, {"order": "b > d", "tasks": ["y"]}, {"order": "c > b, a", "tasks": ["x", "average"]}]
+    made = study(arms=more, tasks=tasks, reference="b", expected=expected, only_arms=["d"], only_tasks=["x"])
+    assert [arm.name for arm in made.arms] == ["a", "c", "d"]
+    assert [task.name for task in made.tasks] == ["x"]
+    assert made.reference_arm.name == "a"
+    assert [(order.order, order.tasks) for order in made.expected] == [("d > a", ()), ("c > a", ("x", "average"))]
+    assert StudyExperiment.from_dict(made.to_dict()) == made
+    whole = study(arms=more, tasks=tasks, reference="b", expected=expected)
+    assert (len(whole.arms), len(whole.tasks), len(whole.expected), whole.reference) == (4, 2, 3, "b")
 
 
 def test_a_study_comes_back_from_its_plain_values():

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import json
 import pathlib
 import random
@@ -18,6 +17,7 @@ from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.token_task import TokenTask, load
+from tests.compressed import zstd
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "scores_golden.json").read_text())["tags"]
 LETTERS = "abcdefghij"
@@ -231,7 +231,7 @@ def conllu(*sentences: str) -> str:
 
 def test_parts_of_speech_are_scored_word_by_word(tokenizer, tmp_path):
     (tmp_path / "en-ud-train.conllu").write_text(conllu("a/DET b/NOUN c/NOUN", "a/DET b/VERB b/VERB d/NOUN"))
-    (tmp_path / "en-ud-dev.conllu.gz").write_bytes(gzip.compress(conllu("a/DET c/VERB", "b/VERB j/NOUN").encode()))
+    (tmp_path / "en-ud-dev.conllu.zst").write_bytes(zstd(conllu("a/DET c/VERB", "b/VERB j/NOUN").encode()))
     task = load(TaskConfig(name="pos", data_dir=str(tmp_path)))
     assert (task.labels, task.metric) == (("DET", "NOUN", "VERB"), "accuracy")
     features = task.features("dev", tokenizer)

@@ -4,21 +4,31 @@ own."""
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.examples.labelled import RowShape, assemble_features
 from bert_jax.heads import bert_with_head
 from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.model.layers import Dropout
+from bert_jax.pretraining import replay
+from bert_jax.programs.finetuning import ProgramSettings, shared, teaching, training_program
+from bert_jax.programs.pretraining import jitted_eval_step, pretraining_program, taught_config
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.training.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher, distillation_objective
 from bert_jax.training.label_losses import LabelLoss
 from bert_jax.training.objectives import Objective, bilm_objective, label_objective, next_token_objective, pretraining_objective
+from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
 from tests.random_rows import TINY, random_batch, random_parameters
@@ -134,3 +144,100 @@ def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(
     walk(objective(config), params, batch, steps=2, microbatches=2)
     assert places(sites) == [*[("lstm", HIDDEN)] * config.num_layers, ("softmax", HIDDEN)] * 4
     assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
+
+
+# ---------------------------------------------------------------------------------------------------- what must not drop anything
+
+ROWS = random_batch(rows=4)
+LABELLED_HEAD = dataclasses.replace(HEADS["sequence"], dropout=0.0)
+LABELLED = {
+    name: jnp.asarray(array)
+    for name, array in assemble_features(
+        random_features("sequence", 4), [[0], [1], [2], [3]], 4, RowShape(LABELLED_HEAD.layout, 32, 1), 0
+    ).items()
+}
+ONE_DEVICE = make_mesh(MeshConfig(), jax.devices()[:1])
+
+
+def with_rate(rate: float, **changed: Any) -> ModelConfig:
+    return dataclasses.replace(TINY, hidden_dropout=rate, attention_dropout=rate, **changed)
+
+
+def pretraining_of(rate: float, **changed: Any) -> PretrainingExperiment:
+    model = dataclasses.asdict(with_rate(rate, **changed))
+    pairs = "none" if changed else "original"
+    phase = {"steps": 1, "length": 16, "batch_size": 4, "max_predictions": 4}
+    return PretrainingExperiment.from_dict({"model": model, "examples": {"pairs": pairs}, "phases": [phase]})
+
+
+def teacher_of_pretraining(rate: float, seed: int) -> Any:
+    """What a student without dropout is compared with."""
+    settings = PretrainingDistillation(hidden_weight=1.0, attention_weight=1.0)
+    params = random_parameters()
+    config = taught_config(with_rate(rate), pretraining_of(0.0))
+    teacher = Teacher(config, {part: params[part] for part in TEACHER_PARTS})
+    objective = distillation_objective(TINY, pretraining_objective(TINY), settings, teacher)
+    student = jax.tree.map(lambda x: 0.5 * x, params)
+    return objective.sums(student, ROWS, jnp.uint32(seed))
+
+
+def teacher_of_a_task(rate: float, seed: int) -> Any:
+    config = with_rate(rate)
+    model: Any = types.SimpleNamespace(
+        config=config, head=dataclasses.replace(LABELLED_HEAD, dropout=rate), params=random_label_parameters(LABELLED_HEAD)
+    )
+    settings = {"teacher": "t", "hidden_weight": 1.0}
+    experiment = FinetuningExperiment.from_dict({"init_from": "m", "seed": seed, "distillation": settings})
+    found = teaching(model, experiment, config.num_layers, ONE_DEVICE)(LABELLED)
+    return {name: found[name] for name in found.keys() - LABELLED.keys()}
+
+
+def frozen_encoder(rate: float, seed: int) -> Any:
+    training = {"freeze_encoder": True}
+    dropout = {"hidden_dropout": rate, "attention_dropout": rate}
+    experiment = FinetuningExperiment.from_dict({"init_from": "m", "model": dropout, "training": training})
+    config = experiment.model_config(with_rate(rate), "cpu")
+    objective = label_objective(config, LABELLED_HEAD, LabelLoss(), ("embeddings", "encoder"))
+    return objective.sums(random_label_parameters(LABELLED_HEAD), LABELLED, jnp.uint32(seed))
+
+
+def evaluation_of(**changed: Any) -> Callable[[float, int], Any]:
+    def evaluation(rate: float, seed: int) -> Any:
+        experiment = dataclasses.replace(pretraining_of(rate, **changed), seed=seed)
+        return jitted_eval_step(experiment, ONE_DEVICE)(random_parameters(with_rate(0.0, **changed)), ROWS)
+
+    return evaluation
+
+
+def logits_of_a_task(rate: float, seed: int) -> Any:
+    experiment = FinetuningExperiment.from_dict({"init_from": "m"})
+    settings = ProgramSettings(
+        model=with_rate(rate), head=dataclasses.replace(LABELLED_HEAD, dropout=rate), loss=LabelLoss(),
+        optimizer=OptimizerConfig(), training=shared(experiment.training), unfreeze_every=0,
+    )  # fmt: skip
+    return training_program(settings, ONE_DEVICE).logits(random_label_parameters(LABELLED_HEAD), LABELLED)
+
+
+def losses_of_replayed_rows(rate: float, seed: int) -> Any:
+    program = pretraining_program(dataclasses.replace(pretraining_of(rate), seed=seed), ONE_DEVICE)
+    batch = {name: np.asarray(array) for name, array in ROWS.items()}
+    return replay._losses_of_rows(program, random_parameters(), batch, "mlm")
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        pytest.param(teacher_of_pretraining, id="the teacher of a pretraining"),
+        pytest.param(teacher_of_a_task, id="the teacher of a task"),
+        pytest.param(frozen_encoder, id="a frozen encoder"),
+        pytest.param(evaluation_of(), id="the evaluation of BERT"),
+        pytest.param(evaluation_of(direction="left_to_right"), id="the evaluation of a left-to-right model"),
+        pytest.param(evaluation_of(encoder="bilm"), id="the evaluation of a biLM"),
+        pytest.param(logits_of_a_task, id="the logits of a task"),
+        pytest.param(losses_of_replayed_rows, id="the losses of replayed rows"),
+    ],
+)
+def test_nothing_is_dropped_where_the_rate_is_high_and_a_seed_is_given(computed: Callable[[float, int], Any]):
+    plain = computed(0.0, 1)
+    for seed in (1, 2):
+        jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), plain, computed(0.5, seed))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float16, Float32, Int64
+from jaxtyping import Array, Float, Float16, Float32, Int64
 
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
 from bert_jax.analysis.probing.annotated import Annotated
@@ -110,12 +110,18 @@ class Scale:
     deviation: Float32[np.ndarray, "S D"]
 
 
-def scale_of(vectors: Float16[np.ndarray, "R S D"]) -> Scale:
-    """The scale of these vectors; an entry that is constant has deviation 1."""
+ROUNDING, SMALLEST = float(np.finfo(np.float16).eps), float(np.finfo(np.float16).smallest_subnormal)
+"""An entry whose deviation is below this share of its mean, or this number, is constant: float16, in which vectors are held,
+rounds by up to half as much."""
+
+
+def scale_of(vectors: Float[np.ndarray, "R S D"]) -> Scale:
+    """The scale of these vectors; an entry that is constant, up to the rounding of float16, has deviation 1."""
     chunks = [vectors[i : i + CHUNK].astype(np.float64) for i in range(0, len(vectors), CHUNK)]
     mean = sum(chunk.sum(0) for chunk in chunks) / len(vectors)
     variance = sum(((chunk - mean) ** 2).sum(0) for chunk in chunks) / len(vectors)
-    deviation = np.where(variance > 0, np.sqrt(variance), 1.0)
+    varies = np.sqrt(variance) > np.maximum(ROUNDING * np.abs(mean), SMALLEST)
+    deviation = np.where(varies, np.sqrt(variance), 1.0)
     return Scale(np.asarray(mean, np.float32), np.asarray(deviation, np.float32))
 
 

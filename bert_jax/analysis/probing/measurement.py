@@ -15,7 +15,7 @@ from bert_jax.analysis.named import Label, NamedArray
 from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile, spread
 from bert_jax.analysis.probing.control import NONE, Labels, control_task, majority_accuracy, numbered
 from bert_jax.analysis.probing.features import Features, Say, Scale, read_features, scale_of, silent
-from bert_jax.analysis.probing.linear import linear_accuracy, mix_shares, train_linear
+from bert_jax.analysis.probing.linear import Probe, linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probing.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
 from bert_jax.analysis.probing.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
 from bert_jax.errors import UserError
@@ -50,7 +50,7 @@ class Probing:
     rank: Ranged[int, RANK] = 64
     """The rank of structural probes."""
     epochs: Ranged[int, EPOCHS] = 10
-    """Of linear and structural probes."""
+    """Of structural probes and of the mixes of linear ones, which themselves are trained to convergence."""
     passes: Ranged[int, EPOCHS] = 2
     """Of parsers over the training sentences, which the model reads anew in each."""
     seeds: Ranged[int, SEEDS] = 3
@@ -207,10 +207,12 @@ class _Data:
 def _label_probes(data: _Data, kinds: Sequence[Labels]) -> LabelProbes:
     training, evaluation = data.training, data.evaluation
     accuracy, mix = [], []
-    for seed, say in data.each("probes of labels", "steps"):
+    first: Mapping[str, Probe] = {}
+    for seed, say in data.each("probes of labels", "probes"):
         controls = [control_task(labels, training.types, evaluation.types, seed) for labels in kinds]
         every = [*kinds, *controls]
-        probes = train_linear(training.vectors, every, data.scale, data.options.epochs, seed, say)
+        probes = train_linear(training.vectors, every, data.scale, data.options.epochs, seed, say, first)
+        first = first or {labels.name: probes[labels.name] for labels in kinds}
         found = linear_accuracy(probes, evaluation.vectors, every, data.scale)
         accuracy.append([[found[a.name], found[b.name]] for a, b in zip(kinds, controls, strict=True)])
         mix.append([mix_shares(probes[labels.name]["mix"]) for labels in kinds])

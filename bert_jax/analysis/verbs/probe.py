@@ -32,7 +32,7 @@ def probe_flags(parser: argparse.ArgumentParser) -> None:
     add("--probes", type=_probes, default=(), metavar="P,P", help="labels, structure, parsers (all that the files have)")
     add("--words", type=InRange(int, WORDS), default=Probing.words, metavar="N", help="of each file at most (50000)")
     add("--rank", type=InRange(int, RANK), default=Probing.rank, help="of structural probes (64)")
-    add("--epochs", type=InRange(int, EPOCHS), default=Probing.epochs, help="of linear and structural probes (10)")
+    add("--epochs", type=InRange(int, EPOCHS), default=Probing.epochs, help="of structural probes and of mixes (10)")
     add("--passes", type=InRange(int, EPOCHS), default=Probing.passes, help="of parsers (2)")
     add("--seeds", type=InRange(int, SEEDS), default=Probing.seeds, metavar="N", help="probes are trained N times (3)")
     add("--seed", type=InRange(int, SEED), default=Probing.seed, help="the first seed, and that of the control (0)")

@@ -18,6 +18,7 @@ from bert_jax.corpus.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
+from bert_jax.model.pretraining import NEVER_TRAINED
 
 KINDS = ("reserved", "character", "character inside words", "number", "word", "continuation")
 """Every piece is of the first kind that fits: a name in brackets such as [CLS]; one character, at the beginning of words or
@@ -151,7 +152,8 @@ def script_of(text: str) -> str:
 
 
 def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Part -> array or layer of it -> its parameters; the arrays of all Transformer layers together."""
+    """Part -> array or layer of it -> its parameters; the arrays of all Transformer layers together. Tables that are never
+    trained are named as fixed."""
     found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
     for part, tree in params.items():
         for name, branch in (tree["layers"] if part == "encoder" else tree).items():
@@ -159,7 +161,11 @@ def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
             if part == "encoder" and isinstance(branch, Mapping) and name in ("attention", "feed_forward"):
                 own |= {inner: _size(arrays) for inner, arrays in branch.items()}
             else:
-                own["layer_norm" if name.endswith("layer_norm") else name] = _size(branch)
+                inside = branch if isinstance(branch, Mapping) else {}
+                fixed = {inner: x for inner, x in inside.items() if f"{part}/{name}/{inner}" in NEVER_TRAINED}
+                own |= {f"{inner} (fixed)": _size(x) for inner, x in fixed.items()}
+                shown = f"{name} (fixed)" if f"{part}/{name}" in NEVER_TRAINED else name
+                own["layer_norm" if name.endswith("layer_norm") else shown] = _size(branch) - _size(fixed)
     return found
 
 

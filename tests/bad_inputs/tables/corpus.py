@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import tarfile
 import zipfile
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow.parquet
 
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import cut
+from tests.compressed import zstd
 
 
 def parquet(columns: dict[str, Any]) -> bytes:
@@ -50,17 +52,9 @@ def zipped(name: str, data: bytes) -> bytes:
     return file.getvalue()
 
 
-def zstd(data: bytes) -> bytes:
-    """`data` compressed with zstd."""
-    file = pyarrow.BufferOutputStream()
-    with pyarrow.CompressedOutputStream(file, "zstd") as packed:
-        packed.write(data)
-    return file.getvalue().to_pybytes()
-
-
 LINES = b"A sentence of some words.\n" * 200
 RECORDS = b'{"text": "A sentence of some words."}\n' * 200
-TABLE = parquet({"text": ["A sentence of some words."] * 20, "id": list(range(20))})
+PARQUET = parquet({"text": ["A sentence of some words."] * 20, "id": list(range(20))})
 GZIP = gzip.compress(b"A sentence of some words.\n" * 2_000)
 BAD = {"bad.txt": b"A sentence.\n\nA caf\xe9.\n"}
 TRAIN = "--train-vocab=wordpiece --vocab-size=80"
@@ -223,6 +217,12 @@ CASES = [
         "--source=text:$tables",
         "--source=text:$tables: $tables is a directory ... write 'text:$tables/*' for the files in it, or",
     ),
+    Case(
+        "a pipe",
+        "--source=text:a.txt",
+        "--source=text:a.txt: a.txt is a pipe or a device; write the text to a file, which is read in parts",
+        spoil=lambda root: os.mkfifo(root / "a.txt"),
+    ),
     Case("an empty file", "--source=text:a.txt", "the corpus is empty: there is no text in text:a.txt", files={"a.txt": ""}),
     Case(
         "a file of blank lines",
@@ -269,13 +269,13 @@ CASES = [
         "a Parquet file as text",
         "--source='text:*.parquet'",
         "--source=text:*.parquet: a.parquet is a Parquet file, not text; write --source=parquet:*.parquet",
-        files={"a.parquet": TABLE},
+        files={"a.parquet": PARQUET},
     ),
     Case(
         "a Parquet file as JSON lines",
         "--source=jsonl:a.parquet --on-bad-bytes=replace --on-bad-records=skip",
         "--source=jsonl:a.parquet: a.parquet is a Parquet file, not text; write --source=parquet:a.parquet",
-        files={"a.parquet": TABLE},
+        files={"a.parquet": PARQUET},
     ),
     Case(
         "an Arrow file as text",
@@ -287,7 +287,7 @@ CASES = [
         "a Parquet file as Arrow",
         "--source=arrow:a.parquet",
         "a.parquet is a Parquet file, not an Arrow file; write --source=parquet:a.parquet",
-        files={"a.parquet": TABLE},
+        files={"a.parquet": PARQUET},
     ),
     Case(
         "JSON lines as Parquet",
@@ -299,20 +299,48 @@ CASES = [
         "two formats in one pattern",
         "--source='parquet:*'",
         "b.jsonl is not a Parquet file: it begins with ... write --source=jsonl:*, or fetch it again",
-        files={"a.parquet": TABLE, "b.jsonl": RECORDS},
+        files={"a.parquet": PARQUET, "b.jsonl": RECORDS},
     ),
     Case(
         "a Parquet file that is cut short",
         "--source=parquet:a.parquet",
         "a.parquet is not a whole Parquet file (Parquet magic bytes not found in footer); fetch it again",
-        files={"a.parquet": TABLE[:-20]},
+        files={"a.parquet": PARQUET[:-20]},
     ),
     Case(
         "a Parquet file with damaged pages",
         "--source=parquet:a.parquet",
         "a.parquet is not a whole Parquet file ( ... ); fetch it again",
-        files={"a.parquet": TABLE[:4] + bytes(60) + TABLE[64:]},
-        leaves=("corpus*",),
+        files={"a.parquet": PARQUET[:4] + bytes(60) + PARQUET[64:]},
+    ),
+    Case(
+        "a Parquet file with a codec that is not read",
+        "--source=parquet:a.parquet",
+        "a.parquet has a codec that is not read (While LZO compression is supported by ... ); write it again with zstd",
+        files={"a.parquet": PARQUET.replace(b"\x04text\x15\x02", b"\x04text\x15\x06")},
+    ),
+    Case(
+        "a Parquet file with a codec that nobody knows",
+        "--source=parquet:a.parquet",
+        "a.parquet has a codec that is not read (Unsupported compression codec value: 21); write it again with zstd",
+        files={"a.parquet": PARQUET.replace(b"\x04text\x15\x02", b"\x04text\x15\x2a")},
+    ),
+    Case(
+        "a data set of the hub that is not here",
+        "--source=parquet:owner/name",
+        "no file matches owner/name ... hf download owner/name --repo-type=dataset --local-dir=DIR",
+    ),
+    Case(
+        "a directory of Parquet files as JSON lines",
+        "--source=jsonl:set",
+        "--source=jsonl:set: set is a directory with Parquet files; write parquet:set",
+        files={"set/data/train-00000-of-00001.parquet": PARQUET},
+    ),
+    Case(
+        "a table as text",
+        "--source=text:a.csv.gz",
+        "a.csv.gz is a table by its name; write its texts to Parquet or to a file of JSON lines, or, if it is prose, give it a",
+        files={"a.csv.gz": gzip.compress(b"id,text\n1,A sentence.\n")},
     ),
     Case(
         "an Arrow stream that is cut short",
@@ -330,13 +358,13 @@ CASES = [
         "a column that is not there",
         "--source=parquet:a.parquet --text-field=texts",
         "a.parquet has no column 'texts'; did you mean 'text'? (--text-field)",
-        files={"a.parquet": TABLE},
+        files={"a.parquet": PARQUET},
     ),
     Case(
         "a column of numbers",
         "--source=parquet:a.parquet --text-field=id",
         "a.parquet: the column 'id' holds int64, not text; name one that does with --text-field (text)",
-        files={"a.parquet": TABLE},
+        files={"a.parquet": PARQUET},
     ),
     Case(
         "a column of lists",
@@ -386,19 +414,19 @@ CASES = [
         "a split that is not there",
         "--source=parquet:set:dev",
         "--source=parquet:set:dev: no split 'dev'; known: test, train",
-        files={"set/data/train-00000-of-00001.parquet": TABLE, "set/data/test-00000-of-00001.parquet": TABLE},
+        files={"set/data/train-00000-of-00001.parquet": PARQUET, "set/data/test-00000-of-00001.parquet": PARQUET},
     ),
     Case(
         "splits of which none is for training",
         "--source=parquet:set",
         "--source=parquet:set has the splits test, validation, and none is train; write --source=parquet:set:SPLIT, several as",
-        files={"set/data/validation-00000-of-00001.parquet": TABLE, "set/data/test-00000-of-00001.parquet": TABLE},
+        files={"set/data/validation-00000-of-00001.parquet": PARQUET, "set/data/test-00000-of-00001.parquet": PARQUET},
     ),
     Case(
         "several data sets in a directory",
         "--source=parquet:set",
         "--source=parquet:set holds 2 data sets side by side (de, en); give the folder of one, or 'parquet:' with a pattern",
-        files={f"set/{name}/train-00000-of-00001.parquet": TABLE for name in ("de", "en")},
+        files={f"set/{name}/train-00000-of-00001.parquet": PARQUET for name in ("de", "en")},
     ),
     Case(
         "xz without its name",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import add_line, cut, remove, replace, without_last_column
 from tests.bad_inputs.places import FINETUNE, GOOD, LINES, OFFICIAL_DATA, TRAIN, train
+from tests.compressed import zstd
 
 TREE = "1\tthe\t_\tDET\t_\t_\t0\troot\t_\t_\n"
 
@@ -174,6 +175,18 @@ CASES = [
         "noise for a table",
         "--config.task.own.train=$noise",
         "$noise ends in '.bin', which is no known format; name it with one of ... or set delimiter",
+    ),
+    Case(
+        "zstd that is cut short",
+        "--config.task.own.train=train.csv.zst",
+        "train.csv.zst is not a whole zstd file (Truncated compressed stream); fetch it again",
+        files={"train.csv.zst": zstd(GOOD.encode())[:-5]},
+    ),
+    Case(
+        "a table that is a tar archive",
+        TRAIN,
+        "train.csv is a tar archive, not text; unpack it first (tar -xf)",
+        files=train(b"train.csv".ljust(257, b"\0") + b"ustar\x0000"),
     ),
     Case(
         "a gzip that is none",

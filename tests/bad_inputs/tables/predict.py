@@ -6,6 +6,7 @@ import gzip
 import json
 
 from tests.bad_inputs.case import Case, Table
+from tests.compressed import zstd
 
 CLASSIFY = "classify --model=$classifier"
 RESOLVE = "resolve --model=$resolver"
@@ -242,6 +243,24 @@ CASES = [
         "fill-mask",
         "there is no text: standard input is closed; give texts as arguments, or --input=FILE",
         closed=(0,),
+    ),
+    Case(
+        "a Parquet file for texts",
+        "embed --input=in.txt",
+        "in.txt is a Parquet file, not text; write its texts to a file of JSON lines first",
+        files={"in.txt": b"PAR1\x15\x04\x15\x10\n"},
+    ),
+    Case(
+        "zstd that is cut short",
+        "embed --input=in.jsonl.zst",
+        "--input=in.jsonl.zst cannot be read: it is not a whole zstd file (Truncated compressed stream); copy or make it again",
+        files={"in.jsonl.zst": zstd(b'{"text": "the house"}\n' * 1_000)[:-20]},
+    ),
+    Case(
+        "a tar archive on standard input",
+        "embed",
+        "standard input is a tar archive, not text; unpack it first (tar -xf)",
+        stdin=b"in.txt".ljust(257, b"\0") + b"ustar\x0000",
     ),
     Case(
         "a gzip that is none",

@@ -16,12 +16,13 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.own_data import OwnDataConfig, load_own_data, read_own_data, text_columns
+from tests.compressed import PACK, compressed
 
 
 def put(path: pathlib.Path, *rows: object) -> str:
     """A file of these rows, objects as JSON."""
     text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    path.write_bytes(compressed(text.encode(), path.name))
     return str(path)
 
 
@@ -33,7 +34,7 @@ def test_every_format_gives_the_same_texts(tmp_path: pathlib.Path):
         "a.jsonl": [{"text": 'a "b", c', "more": "d", "label": "x"}, {"text": "e", "more": "f", "label": "y"}],
     }
     for name, rows in files.items():
-        for ending in ("", ".gz"):
+        for ending in ("", *PACK):
             path = put(tmp_path / (name + ending), *rows)
             assert read_own_data(OwnDataConfig(train=path, text_b="more"), "sequence", "train") == wanted
     quoted = put(tmp_path / "c.tsv", "text\tmore\tlabel", '"a ""b"", c"\t"d"\tx', "e\tf\ty")
