@@ -382,7 +382,8 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
             return None
         flags = [name for name, value in row.values.items() if str(value).strip() in {*_FLAGS, "0.0", "1.0"}]
         listed = ",".join(flags[:_MOST_SHOWN]) + (",..." if len(flags) > _MOST_SHOWN else "")
-        remedy = f"label_names=[{listed}] reads the columns of 0 and 1" if flags else nearest(config.label, row.values)
+        known = "" if flags else f"{nearest(config.label, row.values)}; "
+        remedy = f"{known}label_names=[{listed or 'a,b'}] reads the columns of 0 and 1"
         place = Place(row.place.path, 1) if row.has_cells else row.place
         raise place.error(f"no column {config.label!r} with a list of the labels that apply; {remedy}")
     labels = []

@@ -166,6 +166,14 @@ def test_two_columns_of_one_name_are_refused(tmp_path: pathlib.Path):
         load(train=str(tmp_path / "a.parquet"))
 
 
+def test_columns_of_zeros_and_ones_are_several_labels(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.parquet", [{"text": "a", "x": 1, "y": 0}, {"text": "b", "x": 1, "y": 1}])
+    data = load(train=path, problem="multi_label", label_names=("x", "y"))
+    assert [e.label for e in data.train if isinstance(e, TextExample)] == [("x",), ("x", "y")]
+    with pytest.raises(UserError, match=r"no column 'label' .*; known: text, x, y; label_names=\[a,b\] reads the columns of 0"):
+        load(train=path, problem="multi_label")
+
+
 def test_a_class_without_a_name_is_refused(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"a\.parquet: label has the class 2, but only 2 names"):
         load(train=put(tmp_path / "a.parquet", [{"text": "a", "label": 2}], label=CLASSES))
