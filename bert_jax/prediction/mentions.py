@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 from bert_jax.corpus.files import JsonObject
@@ -88,6 +87,19 @@ def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
     return start, start + len(mention)
 
 
+def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
+    """The characters [start, end) of each occurrence of `words`, none of which overlap; `whole`: not inside of longer words."""
+    found = []
+    start = text.find(words)
+    while start >= 0:
+        end = start + len(words)
+        inside = whole and any(letter.isalnum() or letter == "_" for letter in (text[start - 1 : start], text[end : end + 1]))
+        if not inside:
+            found.append((start, end))
+        start = text.find(words, start + 1 if inside else end)
+    return found
+
+
 def place_of(text: str, mention: str) -> tuple[int, int]:
     """The characters [start, end) of `mention` in `text`: "she", or "she#2" for the second of several.
 
@@ -99,8 +111,7 @@ def place_of(text: str, mention: str) -> tuple[int, int]:
         words, number = mention, ""
     if not words.strip():
         raise UserError(f"a mention is empty; give its words as in the text, for example {MENTIONS[0]} 'she'")
-    places = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(words)}(?!\w)", text)]
-    places = places or [m.span() for m in re.finditer(re.escape(words), text)]
+    places = _matches(text, words, whole=True) or _matches(text, words, whole=False)
     if not places:
         raise UserError(f"{words!r} does not occur in {shortened(text)}; give a mention as the text has it")
     if not number and len(places) > 1:

@@ -15,7 +15,6 @@ import dataclasses
 import json
 import math
 import pathlib
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -257,13 +256,18 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
         return (first, last), context[offsets[first, 0] : offsets[last, 1]].strip() == text.strip()
 
     around, is_exact = held(start)
-    if not is_exact:
-        elsewhere = (match.start() for match in re.finditer(f"(?={re.escape(text)})", context))
-        for place in sorted(elsewhere, key=lambda place: abs(place - start)):
-            tokens, is_exact = held(place)
-            if is_exact:
-                return tokens, True
-    return around, is_exact
+    if is_exact or not text.strip():
+        return around, is_exact
+    spans = [(context[begin:end], begin, end) for begin, end in offsets.tolist()]
+    begins = sorted({begin + len(piece) - len(piece.lstrip()) for piece, begin, _ in spans})
+    ends = {end - len(piece) + len(piece.rstrip()) for piece, _, end in spans}
+    wanted, before = text.strip(), len(text) - len(text.lstrip())
+    elsewhere = [at - before for at in begins if at + len(wanted) in ends and context.startswith(wanted, at)]
+    for place in sorted(elsewhere, key=lambda place: abs(place - start)):
+        tokens, is_exact = held(place)
+        if is_exact:
+            return tokens, True
+    return around, False
 
 
 def load(config: TaskConfig, say: Say = note) -> SpanTask:

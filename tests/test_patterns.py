@@ -1,0 +1,177 @@
+"""No regular expression takes quadratic time: a text of twice the length takes about twice as long.
+
+The patterns are found in the source, with the methods by which the source uses them. The texts are those on which a pattern
+goes back: many repetitions of what one of its parts, or the whole of it, matches, and an end that fits nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import re._parser as parser  # type: ignore[import-not-found]
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bert_jax.analysis.coreference.brackets import read_brackets
+from bert_jax.prediction.mentions import place_of
+from bert_jax.tasks.span_task import answer_tokens
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "bert_jax"
+METHODS = ("match", "search", "fullmatch", "split", "findall", "finditer", "sub")
+APART = ("corpus/sentences.py", "corpus/embedded/", "costs/", "programs/saved.py")
+"""Modules whose patterns are tested with the sentences that they find, or whose texts are none of a user's: the docstrings of
+installed packages, and programs as XLA writes them."""
+LENGTH = 2_000
+FACTOR = 8
+"""Of the length; quadratic time is 64 times as long."""
+MOST = 24
+"""The time for FACTOR times the length, in multiples of that for LENGTH."""
+LEAST_SECONDS = 0.02
+"""A shorter time for the long text is not quadratic: at these lengths that takes longer."""
+CLASSES = {
+    "CATEGORY_DIGIT": "1",
+    "CATEGORY_SPACE": " ",
+    "CATEGORY_WORD": "a",
+    "CATEGORY_NOT_SPACE": "a",
+    "CATEGORY_NOT_WORD": "!",
+    "CATEGORY_NOT_DIGIT": "a",
+}
+
+
+def letters(members: Iterable[Any]) -> list[str]:
+    """Some characters of a class."""
+    found, is_negated = [], False
+    for kind, value in members:
+        match str(kind):
+            case "NEGATE":
+                is_negated = True
+            case "LITERAL":
+                found.append(chr(value))
+            case "RANGE":
+                found.append(chr(value[0]))
+            case "CATEGORY":
+                found.append(CLASSES[str(value)])
+    return [letter for letter in "a 1!<" if letter not in found][:2] if is_negated else found[:3]
+
+
+def samples(parsed: Iterable[Any], parts: set[str]) -> list[str]:
+    """Some texts that a parsed pattern matches, and in `parts` those that its parts match."""
+    found = [""]
+    for kind, value in parsed:
+        match str(kind):
+            case "LITERAL":
+                own = [chr(value)]
+            case "NOT_LITERAL":
+                own = ["b" if chr(value) == "a" else "a"]
+            case "IN":
+                own = letters(value)
+            case "ANY":
+                own = ["a"]
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                own = [text * max(1, value[0]) for text in samples(value[2], parts)][:3]
+            case "SUBPATTERN":
+                own = samples(value[3], parts)
+            case "ATOMIC_GROUP":
+                own = samples(value, parts)
+            case "BRANCH":
+                own = [text for branch in value[1] for text in samples(branch, parts)][:8]
+            case "GROUPREF":
+                own = ["="]
+            case _:  # of no width
+                own = [""]
+        parts.update(own)
+        found = [text + more for text in found for more in own][:8]
+    return found
+
+
+def patterns() -> Iterator[Any]:
+    """Every pattern in the source, with the methods that use it."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        tree = ast.parse(path.read_text())
+        uses: dict[str, set[str]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                uses.setdefault(node.value.id, set()).add(node.attr)
+        assigned = {id(node.value): node.targets[0] for node in ast.walk(tree) if isinstance(node, ast.Assign)}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[ast.Constant(value=str(text)), *_]):
+                    if method == "compile":
+                        target = assigned.get(id(node))
+                        used = uses.get(target.id, set()) if isinstance(target, ast.Name) else set()
+                        methods = sorted(used.intersection(METHODS)) or ["search", "fullmatch"]
+                    else:
+                        methods = [method]
+                    if not name.startswith(APART) and set(methods) <= set(METHODS):
+                        yield pytest.param(text, methods, id=f"{name}:{node.lineno}")
+
+
+def seconds(call: Callable[[str], object], text: str) -> float:
+    """The processor's time for a call, which other programs do not change much."""
+    start = time.process_time()
+    call(text)
+    return time.process_time() - start
+
+
+def is_slow(call: Callable[[str], object], make: Callable[[int], str]) -> bool:
+    """Whether a call takes quadratic time on the texts of `make`: in each of three attempts, so that no other load counts."""
+    for _ in range(3):
+        long = seconds(call, make(FACTOR * LENGTH))
+        if long < LEAST_SECONDS or long < MOST * seconds(call, make(LENGTH)):
+            return False
+    return True
+
+
+def calls(pattern: re.Pattern[str], method: str) -> Callable[[str], object]:
+    match method:
+        case "sub":
+            return lambda text: pattern.sub("", text)
+        case "finditer":
+            return lambda text: sum(1 for _ in pattern.finditer(text))
+    found: Callable[[str], object] = getattr(pattern, method)
+    return found
+
+
+@pytest.mark.parametrize(("text", "methods"), list(patterns()))
+def test_a_pattern_takes_time_in_proportion_to_the_length(text: str, methods: list[str]):
+    pattern = re.compile(text)
+    parts: set[str] = set()
+    whole = [sample for sample in samples(parser.parse(text), parts) if sample]
+    pumps = sorted({*parts, *whole, *(sample[:-1] for sample in whole)} - {""}, key=lambda pump: (len(pump), pump))[:24]
+    heads = ["", *sorted({sample[:1] for sample in whole})[:3]]
+    for method in methods:
+        call = calls(pattern, method)
+        for pump in pumps:
+            for head in heads:
+                for end in ("\0", " ", "\n"):
+                    made = lambda n, pump=pump, head=head, end=end: head + pump * (n // len(pump)) + end  # noqa: E731
+                    assert not is_slow(call, made), f"{method} on {head!r} + {pump!r} * n + {end!r}"
+
+
+@pytest.mark.parametrize("unit", ["a", "(", ")", "|", "(a", "a)", "(a)", "(a|", "()", ")("])
+def test_brackets_take_time_in_proportion_to_the_length(unit: str):
+    assert not is_slow(read_brackets, lambda n: unit * n)
+
+
+@pytest.mark.parametrize("unit", ["a", "a ", "ab"])
+def test_a_mention_is_found_in_time_in_proportion_to_the_length(unit: str):
+    assert not is_slow(lambda text: place_of(text, f"{unit * (len(text) // len(unit) // 2 - 1)}!"), lambda n: unit * n + "!")
+
+
+def test_an_answer_inside_of_tokens_is_looked_for_in_time_in_proportion_to_the_length():
+    def look(text: str) -> None:
+        offsets = np.array([(match.start(), match.end()) for match in re.finditer(r"\S+", text)], np.int64)
+        assert answer_tokens(text, offsets, "a", 0) == ((0, 0), False)
+
+    assert not is_slow(look, lambda n: "aa " * (n // 3))
+
+
+def test_a_quadratic_pattern_would_be_found():
+    assert is_slow(re.compile(r"a+b").search, lambda n: "a" * n)
+    assert not is_slow(re.compile(r"a+").search, lambda n: "a" * n)
