@@ -45,7 +45,8 @@ def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str]
 def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    ids = {piece: i for i, piece in enumerate(model.pieces) if piece}
+    last = len(model.pieces) - 1  # a blank piece is a hole, except at the end, where it keeps the size of the vocabulary
+    ids = {piece: i for i, piece in enumerate(model.pieces) if piece or i == last}
     rust = Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=model.max_word_characters))
     rust.normalizer = normalizers.BertNormalizer(
         lowercase=model.lowercase, strip_accents=model.strip_accents, handle_chinese_chars=model.split_cjk

@@ -111,7 +111,8 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
             return TokenizerDescription(path=path)
         if path.suffix == ".json":
             return _described(path, None, _read_json(path), {}, {}, {})
-        return TokenizerDescription(path=path, pieces=tuple(_without_blank_end(_read_vocabulary(path))))
+        pieces = _read_vocabulary(path)
+        return TokenizerDescription(path=path, pieces=tuple(pieces[: _end_of_pieces(pieces)]))
     found = vocabulary_files(path)
     if not found:
         raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}; {VOCABULARY_REMEDY}")
@@ -124,7 +125,14 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
         return _described_sentencepiece(found[0], config, names)
     lines = _read_vocabulary(found[0]) if found[0].name == VOCAB_FILE else None
     content = _read_json(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
-    return _described(found[0], lines, content, config, names, later)
+    described = _described(found[0], lines, content, config, names, later)
+    end = _end_of_pieces(described.pieces)
+    rows = _rows_of_model(path)
+    if rows is not None:
+        end = max(end, min(rows, len(described.pieces)))
+    elif content is not None and "" in content.ids:  # saved by a version that read the blank lines as pieces
+        end = len(described.pieces)
+    return dataclasses.replace(described, pieces=described.pieces[:end])
 
 
 def _described(
@@ -157,7 +165,6 @@ def _described(
         pieces = _extended(path, lines, added)
         if content is not None:
             _check_same_pieces(path, pieces, {piece.strip(): i for piece, i in content.ids.items()})
-    pieces = _without_blank_end(pieces)
     if unfit_for_vocab_txt(pieces) is not None:  # they are saved in a tokenizer.json, which has every piece once
         last = {piece: i for i, piece in enumerate(pieces)}
         pieces = [piece if last[piece] == i else "" for i, piece in enumerate(pieces)]
@@ -268,10 +275,18 @@ def unfit_for_vocab_txt(pieces: Iterable[str]) -> str | None:
     return next((piece for piece in pieces if piece != piece.strip() or "\n" in piece or "\r" in piece), None)
 
 
-def _without_blank_end(pieces: list[str]) -> list[str]:
-    """`pieces` without blank ones at the end, which come from blank lines after the last piece."""
-    end = next((i for i in range(len(pieces), 0, -1) if pieces[i - 1]), 0)
-    return pieces[:end]
+def _end_of_pieces(pieces: Sequence[str]) -> int:
+    """The number of pieces up to the last one that is not blank: a vocab.txt may end in blank lines."""
+    return next((i for i in range(len(pieces), 0, -1) if pieces[i - 1]), 0)
+
+
+def _rows_of_model(directory: pathlib.Path) -> int | None:
+    """The rows of word embeddings of the model in `directory`, if it holds one."""
+    for name in ("config.json", "bert_config.json"):
+        if (directory / name).is_file():
+            rows = _object(directory / name).get("vocab_size")
+            return rows if isinstance(rows, int) else None
+    return None
 
 
 def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:

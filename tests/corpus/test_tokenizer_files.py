@@ -379,6 +379,27 @@ def test_the_vocabulary_of_xlm_r_is_refused_by_its_shift_whichever_file_is_there
     refused(write(tmp_path, tokenizer_config={"tokenizer_class": "CamembertTokenizer"}))
 
 
+def test_blank_last_lines_are_pieces_only_if_the_model_has_rows_for_them_or_an_earlier_version_saved_them_as_such(tmp_path):
+    def size() -> int:
+        return load_tokenizer(tmp_path, lowercase=False).size
+
+    n = len(PIECES)
+    write(tmp_path, vocab=[*PIECES, "", ""])
+    assert size() == n
+    for rows, kept in ((n, n), (n + 1, n + 1), (n + 9, n + 2), ("x", n)):
+        write(tmp_path, config={"vocab_size": rows})
+        assert size() == kept
+    (tmp_path / "config.json").rename(tmp_path / "bert_config.json")
+    write(tmp_path, bert_config={"vocab_size": n})
+    assert size() == n
+    (tmp_path / "bert_config.json").unlink()
+    write(tmp_path, tokenizer=tokenizer_json([*PIECES, "", ""]))
+    assert size() == n + 2
+    tokenizer = load_tokenizer(tmp_path)
+    tokenizer.save(tmp_path / "saved")  # as in a corpus, without the model
+    assert load_tokenizer(tmp_path / "saved").vocabulary == tokenizer.vocabulary
+
+
 def test_half_a_surrogate_pair_is_no_piece(tmp_path):
     with pytest.raises(UserError, match=r"the piece '.ud800' has half a surrogate pair"):
         load_tokenizer(write(tmp_path, tokenizer=tokenizer_json([*PIECES, "\ud800"])))

@@ -110,7 +110,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
     """Piece `i` with its kind and script."""
     piece = tokenizer.pieces[i]
     continues = bool(tokenizer.continuation_table[i])
-    reserved = i in tokenizer.special_ids or piece in tokenizer.added or _RESERVED.fullmatch(piece) is not None
+    reserved = not piece or i in tokenizer.special_ids or piece in tokenizer.added or _RESERVED.fullmatch(piece) is not None
     text = piece if reserved else (piece.removeprefix("##") if continues else piece).removeprefix(_SPACE) or piece
     if reserved:
         kind = "reserved"
