@@ -169,7 +169,8 @@ def finish(result: RunResult, run: Run, inputs: Inputs) -> None:
     """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/."""
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
     with BestWeights(job) as best:
-        best.export(run.workdir, inputs.start)  # first, so that an error in the predictions does not lose the model
+        # first, so that an error in the predictions does not lose the model
+        best.export(run.workdir, inputs.start, result.results)
         for split in job.data.features:
             if split != "train":
                 logits = job.logits(best.found["params"], split)

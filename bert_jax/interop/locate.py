@@ -9,7 +9,7 @@ import shlex
 
 from bert_jax.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name
 from bert_jax.errors import UserError, missing_path
-from bert_jax.interop.directory import aside
+from bert_jax.interop.directory import CARD, aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.objects import listed
@@ -28,7 +28,8 @@ def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     for place in (f"{text}/model", text):
         names = listed(place, deep=False)
         if CONFIG in names and (weights := [name for name in names if fnmatch.fnmatch(name, f"{WEIGHTS[:5]}*.safetensors*")]):
-            files = {*weights, *(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in HUB_FILES))}
+            patterns = (*HUB_FILES, CARD)
+            files = {*weights, *(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns))}
             return fetched(place, "MODEL", deep=False, wanted=files.__contains__)
     if not listed(text, deep=False).keys() - {CONFIG} or not listed(f"{text}/checkpoints"):
         return fetched(text, "MODEL", deep=False)
@@ -80,7 +81,7 @@ def from_hub(name: str) -> pathlib.Path:
     Raises UserError where the name is neither a directory nor a model on the hub, or where the network fails.
     """
     with hub_fetcher(name) as fetch:
-        directory = fetch(*HUB_FILES, WEIGHTS, "model-*.safetensors")
+        directory = fetch(*HUB_FILES, CARD, WEIGHTS, "model-*.safetensors")
         if weights_file(directory) not in (directory / WEIGHTS, directory / SAFETENSORS_INDEX):
             directory = fetch(*HUB_FILES, PYTORCH, "pytorch_model-*.bin")
     absent = [file for file, there in ((CONFIG, (directory / CONFIG).is_file()), (WEIGHTS, weights_file(directory))) if not there]
