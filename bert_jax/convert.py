@@ -30,7 +30,8 @@ from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.ranges import COUNT, SEED, InRange
-from bert_jax.interface.words import cut
+from bert_jax.interface.words import counted, cut
+from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.conversion import changed, check_flags, model_lines, part_lines, read_all, written
 from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import DTYPES, PARTS, export_model
@@ -75,7 +76,8 @@ def at_step(source: str, step: int | None) -> Iterator[str]:
     quiet_libraries()
     model = model_of_step(place(checked(source, "--from")), step)
     with tempfile.TemporaryDirectory(prefix="bert_jax-step-") as directory:
-        export_model(directory, model, {"step": step})
+        training = Training(steps=f"The state after {counted(step, 'step')} of pretraining.")
+        export_model(directory, model, {"step": step}, card=model_card(model, training))
         yield directory
 
 
@@ -86,11 +88,12 @@ def convert(flags: argparse.Namespace) -> list[tuple[str, str]]:
     lines = [("read", line) for line in (*model_lines(model, flags.new), *model.notes)]
     if flags.average:
         lines.append(("averaged", f"with {', '.join(flags.average)}"))
-    model, notes = changed(model, flags)
-    lines += [("changed", note) for note in notes]
+    model, changes = changed(model, flags)
+    notes = [*(f"averaged with {', '.join(flags.average)}" for _ in flags.average[:1]), *changes]
+    lines += [("changed", change) for change in changes]
     lines += [("new", line) for line in part_lines(model, flags.new)]
     lines += [("untrained", part) for part in sorted(model.untrained)]
-    lines += [("written", line) for line in written(model, flags)]
+    lines += [("written", line) for line in written(model, flags, notes)]
     return lines
 
 

@@ -179,7 +179,8 @@ def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, 
     job = Job(result.experiment, run, result.directory, jax.devices(), inputs)
     job.predicted = dict(predicted)
     with BestWeights(job) as best:
-        best.export(run.workdir, inputs.start)  # first, so that an error in the predictions does not lose the model
+        # first, so that an error in the predictions does not lose the model
+        best.export(run.workdir, inputs.start, result.results)
         for split in job.data.features:
             if split != "train":
                 logits = best.logits(split)

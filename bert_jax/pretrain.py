@@ -42,7 +42,7 @@ from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.log import PICTURE, PretrainingLog
 from bert_jax.pretraining.phases import Phase
 from bert_jax.pretraining.replay import experiment_of, replay, report
-from bert_jax.pretraining.results import results, trained_model
+from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
@@ -145,7 +145,8 @@ def pretrain(
     if run.is_first:
         found = results(program, state, run_log.scores, corpora, time.monotonic() - started)
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
-        export_trained(run.workdir, trained_model(experiment, params, corpora.train.tokenizer), {"step": last_step}, found)
+        model, told = trained_model(experiment, params, corpora.train.tokenizer), training_of(experiment, corpora, run_log.scores)
+        export_trained(run.workdir, model, {"step": last_step}, found, told)
         places = (run.durable(run.workdir / name) for name in (RESULTS, PICTURE, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)
     if unsaved:

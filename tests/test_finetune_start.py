@@ -48,8 +48,8 @@ def test_the_best_run_is_exported_and_then_predicts_every_split_but_train(monkey
     monkeypatch.setattr(verb, "Job", job_of)
     monkeypatch.setattr(verb, "BestWeights", best_of)
     predicted: Any = {"dev": "known"}
-    verb.finish(RunResult(experiment, DIRECTORY, {}), run, inputs, predicted)
-    wanted = [f"export {WORKDIR} start"]
+    verb.finish(RunResult(experiment, DIRECTORY, {"steps": 3}), run, inputs, predicted)
+    wanted = [f"export {WORKDIR} start {{'steps': 3}}"]
     for split in ("dev", "test"):
         wanted += [f"logits {split}", *[f"write {WORKDIR / 'predictions'} {split} values"] * is_first]
     assert notes == wanted

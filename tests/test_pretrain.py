@@ -85,6 +85,7 @@ class Whole:
             "results": self.results,
             "time": types.SimpleNamespace(monotonic=iter([100.0, 107.0]).__next__),
             "trained_model": lambda *about: about,
+            "training_of": lambda experiment, corpora, scores: ("told", scores),
             "export_trained": notebook.says("exported"),
         }.items():
             monkeypatch.setattr(module, name, part)
@@ -150,7 +151,7 @@ def test_a_run_trains_phase_by_phase_and_leaves_its_results_and_its_model(notebo
     caplog.set_level(logging.INFO)
     whole = Whole(notebook, monkeypatch, tmp_path, (6, False), (9, False))
     assert whole(monkeypatch, 0) == 0
-    *notes, (exported, workdir, model, about, found) = notebook.notes
+    *notes, (exported, workdir, model, about, found, told) = notebook.notes
     assert notes == [
         *BEGIN,
         ("log from", 0),
@@ -159,6 +160,7 @@ def test_a_run_trains_phase_by_phase_and_leaves_its_results_and_its_model(notebo
         *(("finished", 9), ("learned", 9, 0)),
     ]
     assert (exported, workdir, about) == ("exported", tmp_path, {"step": 9})
+    assert told[0] == "told"
     assert model == (EXPERIMENT, "weights 9 on the host", "tokenizer")
     assert found.pop("ledger") == whole.run.ledger.totals()
     assert found == {"steps": 9, "heldout": whole.scores, "seconds": 7.0, "failed_saves_since_last_start": 2}
@@ -227,7 +229,7 @@ def test_a_run_that_was_killed_before_its_results_is_evaluated_and_drawn_without
     whole = Whole(notebook, monkeypatch, tmp_path)
     whole.scores = {}
     assert whole(monkeypatch, 9) == 0
-    *_, finished, learned, drawn, (exported, *_, found) = notebook.notes
+    *_, finished, learned, drawn, (exported, *_, found, _) = notebook.notes
     assert (finished, learned, drawn, exported) == (("finished", 9), ("learned", 9, 0), ("drawn",), "exported")
     assert found["heldout"] == {"scores of": "weights 9", "of phase": 1}
 

@@ -16,9 +16,13 @@ from jaxtyping import PyTree
 
 from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.corpus.files import JsonObject
+from bert_jax.corpus.hub import is_hub_name
 from bert_jax.errors import UserError
 from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
+from bert_jax.interop.card import Training
+from bert_jax.interop.card import training_of as read_training
 from bert_jax.interop.huggingface import Model
 from bert_jax.metrics.ledger import Activity
 from bert_jax.runtime.exporting import export_trained, on_host
@@ -96,9 +100,10 @@ class BestWeights:
             if self._best is not None and jax.process_count() == 1:  # with several processes, only some may see the failure
                 self.checkpoints.save(int(self._best["step"]), self._best)
 
-    def export(self, directory: pathlib.Path, start: Model) -> None:
+    def export(self, directory: pathlib.Path, start: Model, results: JsonObject | None = None) -> None:
         """Exports the best weights as a model to the directory's model/, with tokenizer and configuration of `start` and the
-        task's head. A collective: every process must call it."""
+        task's head. Its card has the scores of `results`, if the run has them already. A collective: every process must call
+        it."""
         job, best = self._job, self.found
         params = on_host(best["params"], job.mesh)
         if job.run.is_first:
@@ -110,7 +115,31 @@ class BestWeights:
             own = job.experiment.task.own if task.name.startswith("own/") else OwnDataConfig()
             columns = text_columns(own, job.program.head.kind)
             trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs, columns=columns)
-            export_trained(directory, trained, {"task": task.name, "step": int(best["step"])}, None)
+            about: JsonObject = {"task": task.name, "step": int(best["step"])}
+            export_trained(directory, trained, about, None, training_of(job.experiment, task.name, start, results or {}))
+
+
+def training_of(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:
+    """What the card of the exported model says of a fine-tuning run with these `results`."""
+    before, _ = read_training(pathlib.Path(start.source)) if start.source else (Training(), "")
+    name = experiment.init_from
+    scores: list[tuple[str, float, float | None]] = []
+    for kind in ("scores", "test_scores"):
+        for split, found in results.get(kind, {}).items():
+            baseline = results.get("baseline", {}).get(split, {})
+            numbers = {metric: value for metric, value in found.items() if isinstance(value, int | float)}
+            scores += [(f"{split} {metric}", float(value), baseline.get(metric)) for metric, value in numbers.items()]
+    rate = f"{experiment.training.learning_rate:g}"
+    taken = f"; the weights are those of step {results['best_step']:,}" if "best_step" in results else ""
+    steps = f"{counted(results['steps'], 'step')} of " if "steps" in results else ""
+    return Training(
+        data=f"Fine-tuned on the task {task}{f', starting from {pathlib.PurePath(name).name}' if name else ''}.",
+        steps=f"{steps}{counted(experiment.training.batch_size, 'example')} at a rate of {rate}{taken}.",
+        scores=scores,
+        language=before.language if task.startswith("own/") else "en",
+        license=before.license,
+        base_model=name if name and is_hub_name(name) else before.base_model,
+    )
 
 
 def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: int, best_step: int) -> bool:

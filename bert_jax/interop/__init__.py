@@ -8,6 +8,7 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a mo
     predecessor_names.py    the parameters of models that are no Transformer
     weights.py              reads the tensors of a directory: safetensors or PyTorch's format
     directory.py            writes a model directory atomically
+    card.py                 the model card of an export, README.md
     huggingface.py          Model; import_model and export_model
     sorted_table.py         LevelDB's table format, in which a TensorFlow checkpoint has its index
     tensor_bundle.py        TensorFlow's checkpoint format

@@ -14,13 +14,14 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from bert_jax.corpus.files import JsonObject
-from bert_jax.corpus.hub import find_vocabulary
+from bert_jax.corpus.hub import find_vocabulary, is_hub_name
 from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import byte_unit, counted
+from bert_jax.interop.card import model_card, training_of
 from bert_jax.interop.directory import FORMATS, aside
 from bert_jax.interop.huggingface import (
     DTYPES,
@@ -185,23 +186,26 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     return model, notes
 
 
-def written(model: Model, flags: argparse.Namespace) -> list[str]:
-    """Writes `model` and returns lines of output that describe the files. Raises UserError for parts that the format cannot
-    hold."""
+def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()) -> list[str]:
+    """Writes `model` and returns lines of output that describe the files. Its card names the `changes`. Raises UserError for
+    parts that the format cannot hold."""
     target = pathlib.Path(flags.to)
+    card = _card_of(model, flags, changes)
     notes: list[str] = []
     if flags.format == "huggingface":
         dtype = flags.dtype or "float32"
         _check_range(model, dtype)
-        export_model(target, model, dtype=dtype)
+        export_model(target, model, dtype=dtype, card=card)
         notes.append(f"weights in {dtype}")
     elif flags.format == "word2vec":
-        export_word2vec(target, model)
+        export_word2vec(target, model, card=card)
         notes += [f"{part} is not exported" for part in model.parts]
         model = without_parts(model, model.parts)
     elif flags.format == "tf1":
         _check_tf1(model)
-        export_tf1(target, model.params, model.config, model.tokenizer, head=model.head, other_fields=model.other_fields)
+        export_tf1(
+            target, model.params, model.config, model.tokenizer, head=model.head, other_fields=model.other_fields, card=card
+        )
     else:
         function = flags.function or natural_function(model)
         lost = sorted(set(model.parts) - set(parts_used(model, function)))
@@ -212,7 +216,12 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
             )
         model = without_parts(model, lost)
         signature = export_stablehlo(
-            target, model, function=function, length=flags.length, platforms=flags.platforms or ("cpu", "cuda", "tpu")
+            target,
+            model,
+            function=function,
+            length=flags.length,
+            platforms=flags.platforms or ("cpu", "cuda", "tpu"),
+            card=card,
         )
         notes.append(f"function: {function}, for the platforms {', '.join(signature['platforms'])}")
         notes += [f"{kind} {x['name']} {x['dtype']} {_shape(x)}" for kind, x in _arrays(signature)]
@@ -222,6 +231,22 @@ def written(model: Model, flags: argparse.Namespace) -> list[str]:
     scale, unit = byte_unit(size)
     summary = f"{target} (format {flags.format}): {_count_of(model.params).in_words}, {size / scale:,.1f} {unit}"
     return [summary, f"files: {files}", *notes]
+
+
+def _card_of(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
+    """The card of a converted model: that of its source if somebody else has written or changed it, or a new one with what the
+    source's says of the training."""
+    training, text = training_of(pathlib.Path(model.source))
+    if text:
+        return text
+    of_hub = is_hub_name(flags.source) and not is_remote(flags.source)
+    how = f"Converted from {flags.source if of_hub else pathlib.PurePath(flags.source).name}{': ' if changes else ''}"
+    training = dataclasses.replace(
+        training,
+        changes=(*training.changes, f"{how}{'; '.join(changes)}."),
+        base_model=training.base_model or (flags.source if of_hub else ""),
+    )
+    return model_card(model, training, flags.format)
 
 
 def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
+import json
 import os
 import pathlib
+import re
 import shutil
 from collections.abc import Iterator
 
-from bert_jax.corpus.files import read_object
+from bert_jax.corpus.files import JsonObject, parse_json, read_object
 from bert_jax.corpus.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MODEL_FILES, VOCAB_FILE
 from bert_jax.errors import UserError
 
@@ -34,6 +37,10 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """For each format of an export: the JSON file whose key OURS shows that this package has written the directory, and all files."""
 
+CARD = "README.md"
+"""The model card, which `card` writes."""
+_SIGNED = re.compile(r"(.*)<!-- bert_jax ([0-9a-f]{16}) (\{.*\}) -->\n?", re.DOTALL)
+
 _MARK = ".bert_jax-unfinished"
 """A file in a directory that this package is writing or removing, so that all of it may be removed after a crash."""
 
@@ -43,14 +50,15 @@ class Unwritable(UserError):
 
 
 @contextlib.contextmanager
-def replaced_when_complete(directory: pathlib.Path, form: str) -> Iterator[pathlib.Path]:
+def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -> Iterator[pathlib.Path]:
     """Yields a temporary directory beside `directory` to write into; when the context ends without an exception, it is renamed to
     `directory`. For a symbolic link to a directory, this happens where the link leads to, and the link stays.
 
     An older directory of that name is moved aside until the new one is in place. It must be empty or an export of this package in
     the format `form`, a key of FORMATS: no other directory is deleted. Its files that are not of this format, such as notes, are
-    copied to the new one. Raises Unwritable if it is neither, if another process is writing to `directory`, and if the disk is
-    full; the older directory is then unchanged.
+    copied to the new one. `card` is the text of the model card, unless the older directory has one that somebody else has written
+    or changed. Raises Unwritable if the directory is neither, if another process is writing to it, and if the disk is full; the
+    older directory is then unchanged.
 
     A process that is killed between the two renames leaves the old directory as `.NAME.replaced`, and `recover` restores it.
     """
@@ -81,6 +89,8 @@ def replaced_when_complete(directory: pathlib.Path, form: str) -> Iterator[pathl
                 raise Unwritable(f"something else has taken the place of {temporary}; name another directory than {directory}")
             (temporary / _MARK).touch()
             yield temporary
+            if card:
+                (temporary / CARD).write_text(card, encoding="utf-8")
             if directory.exists():
                 _copy_other_files(directory, temporary, form)
             (temporary / _MARK).unlink()
@@ -171,12 +181,42 @@ def exported_formats(directory: pathlib.Path) -> list[str]:
 def _copy_other_files(directory: pathlib.Path, temporary: pathlib.Path, form: str) -> None:
     """Copies to `temporary` what `directory` holds besides the files of the format. Links are copied as links."""
     for path in directory.iterdir():
-        if path.name in (*FORMATS[form][1], _MARK):
+        if path.name in (*FORMATS[form][1], _MARK) or (path.name == CARD and _is_our_card(path)):
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.copytree(path, temporary / path.name, symlinks=True)
         else:
+            (temporary / path.name).unlink(missing_ok=True)
             shutil.copy2(path, temporary / path.name, follow_symlinks=False)
+
+
+def _is_our_card(path: pathlib.Path) -> bool:
+    try:
+        return not path.is_symlink() and card_facts(path.read_text(encoding="utf-8")) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def signed_card(text: str, facts: JsonObject) -> str:
+    """A card with a comment at its end, from which `card_facts` reads `facts` as long as nobody has changed the text."""
+    content = json.dumps(facts).replace(">", "\\u003e")  # nothing in it ends the comment
+    return f"{text}\n<!-- bert_jax {_hash(text)} {content} -->\n"
+
+
+def card_facts(text: str) -> JsonObject | None:
+    """The facts of a card that `signed_card` has made; None for one that somebody else has written or changed."""
+    signed = _SIGNED.fullmatch(text)
+    if signed is None or _hash(signed[1].removesuffix("\n")) != signed[2]:
+        return None
+    try:
+        facts = parse_json(signed[3])
+    except ValueError:
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _clear(descriptor: int, keep: str = "") -> None:

@@ -34,6 +34,7 @@ from bert_jax.heads.bert_with_head import initial_label_parameters
 from bert_jax.heads.head import TaskHead
 from bert_jax.heads.registry import HEAD_PARTS
 from bert_jax.interface.words import counted
+from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import FORMATS, OURS, replaced_when_complete
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
@@ -103,12 +104,18 @@ class Model:
 
 
 def export_model(
-    directory: str | os.PathLike[str], model: Model, extra: Mapping[str, Json] | None = None, dtype: str = "float32"
+    directory: str | os.PathLike[str],
+    model: Model,
+    extra: Mapping[str, Json] | None = None,
+    dtype: str = "float32",
+    *,
+    card: str = "",
 ) -> None:
     """Writes a model directory; an existing one is replaced when the new one is complete.
 
     Every array of `model.params` must be whole on this process (not sharded). `extra` is JSON for config.json's "bert_jax", for
-    example the step. The transformers class in config.json follows from the model's heads; a task head without a transformers
+    example the step. `card` is the text of the model card; without it one is written that knows of no training. The
+    transformers class in config.json follows from the model's heads; a task head without a transformers
     class is written under names of this package, which transformers ignores. Raises UserError for values that are not finite, and
     Unwritable where the directory cannot be written.
     """
@@ -143,7 +150,8 @@ def export_model(
     if architecture == "BertModel":  # transformers accepts both names, other loaders only those without the prefix
         tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}
     tensors = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()} if dtype != "float32" else tensors
-    with replaced_when_complete(directory, "huggingface") as incomplete:
+    card = card or model_card(model, Training())
+    with replaced_when_complete(directory, "huggingface", card) as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2) + "\n")
         tokenizer.save(incomplete)
         _write_model_max_length(incomplete / TOKENIZER_CONFIG, config.max_position)

@@ -10,7 +10,7 @@ import shlex
 from bert_jax.corpus.files import read_json
 from bert_jax.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
 from bert_jax.errors import UserError, missing_path
-from bert_jax.interop.directory import aside
+from bert_jax.interop.directory import CARD, aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.objects import listed
@@ -33,7 +33,8 @@ def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         if MODULES in names:  # the files of its modules are in folders
             return fetched(place, "MODEL", wanted=lambda name: _is_read(name.rpartition("/")[2]))
         if CONFIG in names and (weights := [name for name in names if fnmatch.fnmatch(name, f"{WEIGHTS[:5]}*.safetensors*")]):
-            files = {*weights, *(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in HUB_FILES))}
+            patterns = (*HUB_FILES, CARD)
+            files = {*weights, *(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns))}
             return fetched(place, "MODEL", deep=False, wanted=files.__contains__)
     if not listed(text, deep=False).keys() - {CONFIG} or not listed(f"{text}/checkpoints"):
         return fetched(text, "MODEL", deep=False)
@@ -104,7 +105,7 @@ def from_hub(name: str) -> pathlib.Path:
     Raises UserError where the name is neither a directory nor a model on the hub, or where the network fails.
     """
     with hub_fetcher(name) as fetch:
-        directory = fetch(*HUB_FILES, WEIGHTS, "model-*.safetensors")
+        directory = fetch(*HUB_FILES, CARD, WEIGHTS, "model-*.safetensors")
         if weights_file(directory) not in (directory / WEIGHTS, directory / SAFETENSORS_INDEX):
             directory = fetch(*HUB_FILES, PYTORCH, "pytorch_model-*.bin")
             if weights_file(directory) is None and (directory / MODULES).is_file():

@@ -87,13 +87,14 @@ def export_stablehlo(
     function: str | None = None,
     length: int | None = None,
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    card: str = "",
 ) -> JsonObject:
     """Writes `model`'s forward pass and returns the content of `signature.json`; replaces an older export when this one is
     complete.
 
     `function` is one of FUNCTIONS, by default `natural_function`. It can be called with any batch size, and with any length up to
-    the position table's, or only with `length`. Computes in float32. Raises UserError for parts that were never trained, unknown
-    platforms, and a length beyond the position table.
+    the position table's, or only with `length`. Computes in float32. `card` is the text of the model card. Raises UserError for
+    parts that were never trained, unknown platforms, and a length beyond the position table.
     """
     function = function or natural_function(model)
     used = parts_used(model, function)
@@ -108,7 +109,7 @@ def export_stablehlo(
             raise UserError(f"there is no platform {platform!r}: {nearest(platform, PLATFORMS)}")
     exported = _exported(_forward(model, used, function), limit, length, platforms)
     signature = _signature(model, exported, function)
-    with replaced_when_complete(pathlib.Path(directory), "stablehlo") as incomplete:
+    with replaced_when_complete(pathlib.Path(directory), "stablehlo", card) as incomplete:
         (incomplete / FORWARD).write_bytes(exported.serialize())
         (incomplete / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n", encoding="utf-8")
         model.tokenizer.save(incomplete)

@@ -199,11 +199,13 @@ def export_tf1(
     *,
     head: TaskHead | None = None,
     other_fields: JsonObject | None = None,
+    card: str = "",
 ) -> None:
     """Writes a directory that the original's programs can read; an existing one is replaced when the new one is complete.
 
     `params` is our unboxed tree, every array whole on this process, and `head` its task head, if any. `other_fields` are copied
-    into bert_config.json. Raises UserError for a model that the original cannot represent, and for values that are not finite.
+    into bert_config.json. `card` is the text of the model card. Raises UserError for a model that the original cannot represent,
+    and for values that are not finite.
     """
     directory = pathlib.Path(directory)
     _check_representable(config, tokenizer, head, str(directory))
@@ -222,7 +224,7 @@ def export_tf1(
     theirs = tensors_from_params(params, config, head)
     tensors = {counterparts[name]: _layout(counterparts[name], x) for name, x in theirs.items()}
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
-    with replaced_when_complete(directory, "tf1") as incomplete:
+    with replaced_when_complete(directory, "tf1", card) as incomplete:
         (incomplete / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         (incomplete / VOCAB_FILE).write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
         write_bundle(incomplete / CHECKPOINT, tensors)

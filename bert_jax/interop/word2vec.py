@@ -53,9 +53,9 @@ _IDEOGRAPHS = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]{2}")
 _AGAIN = "copy the whole file again"
 
 
-def export_word2vec(directory: pathlib.Path, model: Model) -> None:
-    """Writes the word vectors of a static model; the context vectors and counts of its training are left out. Raises UserError
-    for a model with layers, and for a word with a space in it."""
+def export_word2vec(directory: pathlib.Path, model: Model, *, card: str = "") -> None:
+    """Writes the word vectors of a static model; the context vectors and counts of its training are left out. `card` is
+    the text of the model card. Raises UserError for a model with layers, and for a word with a space in it."""
     if model.config.encoder != "static":
         raise UserError(f"{model.source} has layers, and word2vec's format holds a vector per word; name a static model")
     table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: model.tokenizer.size]
@@ -64,7 +64,7 @@ def export_word2vec(directory: pathlib.Path, model: Model) -> None:
         if piece.split() != [piece]:
             fault = "has spaces" if piece else "is empty"
             raise UserError(f"the piece {piece!r} {fault}, which word2vec's format cannot hold; choose another format")
-    with replaced_when_complete(directory, "word2vec") as incomplete:
+    with replaced_when_complete(directory, "word2vec", card) as incomplete:
         with (incomplete / VECTORS[0]).open("w", encoding="utf-8") as file:
             file.write(f"{len(table)} {table.shape[1]}\n")
             for row, piece in enumerate(model.tokenizer.pieces):

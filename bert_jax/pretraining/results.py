@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pathlib
 import platform
 from collections.abc import Mapping
 
@@ -9,9 +11,16 @@ import jax
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.files import JsonObject
+from bert_jax.corpus.files import JsonObject, read_object
+from bert_jax.corpus.hub import is_hub_name
+from bert_jax.corpus.store import SETTINGS
 from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.interop.card import Training, pretraining_scores
+from bert_jax.interop.card import training_of as read_training
 from bert_jax.interop.huggingface import Model
+from bert_jax.interop.locate import find_model_directory
 from bert_jax.metrics.scores import token_measure
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.corpora import Corpora
@@ -47,6 +56,28 @@ def results(
         "python": platform.python_version(),
         "jax": jax.__version__,
     }
+
+
+def training_of(experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float]) -> Training:
+    """What the card of the exported model says of a pretraining run that ended with these held-out `scores`."""
+    train, start = corpora.train, Training()
+    sources = []
+    with contextlib.suppress(UserError, OSError):  # they may have been removed during the run
+        if train.directory is not None:
+            sources = read_object(train.directory / SETTINGS).get("sources", [])
+        if experiment.init_from:
+            start, _ = read_training(find_model_directory(experiment.init_from))
+    name = f" of {pathlib.PurePath(experiment.corpus.directory).name}" if experiment.corpus.directory else ""
+    phases = ", ".join(f"{phase.steps:,} of {phase.batch_size:,} rows of {phase.length:,} tokens" for phase in experiment.phases)
+    origin = f", starting from {pathlib.PurePath(experiment.init_from).name}" if experiment.init_from else ""
+    return Training(
+        data=f"Pretrained on {counted(train.num_tokens, 'token')} in {counted(train.num_documents, 'document')}{name}.",
+        steps=f"Steps: {phases}{origin}.",
+        scores=pretraining_scores(scores),
+        language="en" if "embedded" in sources else start.language,
+        license=start.license,
+        base_model=experiment.init_from if experiment.init_from and is_hub_name(experiment.init_from) else start.base_model,
+    )
 
 
 def _spikes(state: TrainState) -> JsonObject:

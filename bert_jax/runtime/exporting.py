@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from bert_jax.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import Unwritable
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.metrics.writer import RESULTS, write_json
@@ -20,16 +21,20 @@ from bert_jax.metrics.writer import RESULTS, write_json
 MODEL = "model"
 
 
-def export_trained(workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None) -> None:
-    """Writes `model` to WORKDIR/model, and `results`, if not None, to WORKDIR/results.json.
+def export_trained(
+    workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, training: Training | None = None
+) -> None:
+    """Writes `model` to WORKDIR/model, with a card that describes its `training`, and `results`, if not None, to
+    WORKDIR/results.json.
 
     Where the model cannot be written to the workdir, writes both to a new directory of the same layout on another disk, and
     raises a UserError that names that directory.
     """
+    card = model_card(model, training or Training())
     try:
-        export_model(workdir / MODEL, model, about)
+        export_model(workdir / MODEL, model, about, card=card)
     except Unwritable as error:
-        raise UserError(f"{error}. {_exported_elsewhere(workdir, model, about, results)}") from error
+        raise UserError(f"{error}. {_exported_elsewhere(workdir, model, about, results, card)}") from error
     if results is not None:
         write_json(workdir / RESULTS, results)
 
@@ -45,7 +50,7 @@ def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | N
 
 
 def _exported_elsewhere(
-    workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None
+    workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, card: str
 ) -> str:
     """Writes the model and the results below the first of several directories that can be written; returns a sentence that names
     the directory, or the errors of all of them."""
@@ -55,7 +60,7 @@ def _exported_elsewhere(
         directory = None
         try:
             directory = pathlib.Path(tempfile.mkdtemp(prefix=f"bert_jax-{workdir.name}-", dir=place))
-            export_model(directory / MODEL, model, about)
+            export_model(directory / MODEL, model, about, card=card)
             if results is not None:
                 write_json(directory / RESULTS, results)
             return f"The trained model is in {directory / MODEL}: copy it to permanent storage"

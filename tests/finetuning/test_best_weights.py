@@ -180,7 +180,8 @@ def test_the_export_has_the_dropout_of_the_configuration_and_says_what_the_weigh
     for job.data in (types.SimpleNamespace(task=task), types.SimpleNamespace(task=types.SimpleNamespace(name="other"))):
         best.export(DIRECTORY, start)
     assert len(written) == 2 * is_first
-    for (directory, model, about, results), name, of_pairs in zip(written, ("toy", "other"), (True, None), strict=False):
+    for (directory, model, about, results, told), name, of_pairs in zip(written, ("toy", "other"), (True, None), strict=False):
+        assert told.data.startswith(f"Fine-tuned on the task {name}")
         assert (directory, about, results) == (DIRECTORY, {"task": name, "step": 4}, None)
         assert model.params == (best.found["params"], job.mesh)
         assert (model.config.hidden_dropout, model.config.attention_dropout) == (0.25, job.experiment.model.attention_dropout)
@@ -205,3 +206,20 @@ def test_the_logits_are_those_of_the_evaluation_that_won_and_other_splits_are_ev
     assert caplog.messages == ["seed-1  evaluating the weights of step 4 on test: 2 examples"]
     best.offer(8, 0.75, weights(8), {"dev": [np.float32(8)]})
     assert best.logits("test") == "test by 8.0", "the logits of weights that another evaluation beats are forgotten"
+
+
+def test_the_card_of_the_model_has_the_scores_beside_their_baselines(tmp_path):
+    experiment = FinetuningExperiment.from_dict({"init_from": str(tmp_path / "start")})
+    (tmp_path / "README.md").write_text("---\nlicense: mit\nlanguage: de\n---\n")
+    start = Model(params={}, config=TINY, tokenizer=None, source=str(tmp_path))  # type: ignore[arg-type]
+    results = {
+        "steps": 9, "best_step": 6, "scores": {"dev": {"f1": 0.5, "accuracy": 0.75}}, "test_scores": {"test": {"f1": 0.25}},
+        "baseline": {"dev": {"f1": 0.125}},
+    }  # fmt: skip
+    told = best_weights.training_of(experiment, "own/text", start, results)
+    assert told.data == "Fine-tuned on the task own/text, starting from start."
+    assert told.steps.startswith("9 steps of ")
+    assert told.steps.endswith("; the weights are those of step 6.")
+    assert told.scores == [("dev f1", 0.5, 0.125), ("dev accuracy", 0.75, None), ("test f1", 0.25, None)]
+    assert (told.license, told.language) == ("mit", "de")
+    assert best_weights.training_of(experiment, "glue/mrpc", start, {}).language == "en"

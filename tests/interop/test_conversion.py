@@ -224,6 +224,7 @@ def test_a_function_is_exported_for_all_platforms_and_told_with_its_arrays(model
 
     def export(target: pathlib.Path, model: Model, **options: Any) -> dict[str, Any]:
         target.mkdir()
+        assert options.pop("card").startswith('---\nlicense: "unknown"\n')
         asked.append((model.parts, options))
         array = {"shape": ["batch", "length"], "dtype": "int32"}
         return {"inputs": [{"name": "ids", **array}], "outputs": {"logits": array}, "platforms": ["cpu", "tpu"]}

@@ -220,7 +220,7 @@ def test_a_hub_model_is_fetched_once_without_what_is_not_read(hub, tmp_path):
     status, output = ask("lab/whole", hub.address, tmp_path / "home")
     assert status == 0, output
     directory = found(output)
-    expected = {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    expected = {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert {path.name for path in directory.iterdir()} == hub.fetched == expected
     assert (directory / "model.safetensors").read_bytes() == (GOLDEN / "sequence" / "model.safetensors").read_bytes()
     hub.asked.clear()

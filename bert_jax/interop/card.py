@@ -1,0 +1,182 @@
+"""The model card of an export: README.md as the Hugging Face hub reads it, with YAML front matter.
+
+It says what the model is, on what data and how long it was trained, its scores next to a baseline's, and how to load it. Its last
+line is a comment with the facts of the training and a hash of the text: a card that somebody has changed is never replaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from bert_jax.interface.words import counted
+from bert_jax.interop.directory import CARD, card_facts, signed_card
+from bert_jax.interop.huggingface_config import architecture_of
+from bert_jax.interop.names import PARTS
+
+UNKNOWN = "unknown"
+"""The hub's name for a licence that is not stated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What a card says of the training of a model. Every field may be empty."""
+
+    data: str = ""
+    """A sentence about the data."""
+    steps: str = ""
+    """A sentence about the number of steps and their batches."""
+    scores: Sequence[tuple[str, float, float | None]] = ()
+    """(name, score, score of the baseline or None)."""
+    changes: Sequence[str] = ()
+    """Sentences about conversions since."""
+    language: str = ""
+    """The code of the language, such as "en"."""
+    license: str = ""
+    """The hub's name of the licence of the weights."""
+    base_model: str = ""
+    """The model that training started from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Use:
+    """How one kind of model is loaded and used."""
+
+    pipeline: str
+    """The hub's name of the task."""
+    auto: str
+    """The class of transformers that loads it."""
+    command: str
+    """The arguments of `predict`."""
+
+
+_USES = {
+    "BertModel": _Use("feature-extraction", "AutoModel", 'embed --model={} "A text."'),
+    "BertForPreTraining": _Use("fill-mask", "AutoModelForPreTraining", 'fill-mask --model={} "A [MASK] text."'),
+    "BertForMaskedLM": _Use("fill-mask", "AutoModelForMaskedLM", 'fill-mask --model={} "A [MASK] text."'),
+    "BertLMHeadModel": _Use("text-generation", "AutoModelForCausalLM", 'generate --model={} "A text"'),
+    "BertForNextSentencePrediction": _Use(
+        "text-classification", "AutoModelForNextSentencePrediction", "next-sentence --model={} --input=FILE"
+    ),
+    "BertForSequenceClassification": _Use(
+        "text-classification", "AutoModelForSequenceClassification", 'classify --model={} "A text."'
+    ),
+    "BertForTokenClassification": _Use("token-classification", "AutoModelForTokenClassification", 'tag --model={} "A text."'),
+    "BertForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
+    "BertForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
+}
+_HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
+    kind: f"{verb} --model={{}} --input=FILE" for kind, verb in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
+}
+
+
+def model_card(model: Any, training: Training, form: str = "huggingface") -> str:
+    """The text of the card of `model` (a `huggingface.Model`) in a format of `directory.FORMATS`. Equal models have equal cards,
+    wherever they are."""
+    head, config = model.head, model.config
+    is_bert = config.encoder == "transformer"
+    architecture = architecture_of(model.params, head, config.direction)
+    use = _USES[architecture]
+    command = use.command if head is None else _HEAD_COMMANDS[head.kind]
+    if not is_bert and head is None:
+        command = _USES["BertModel"].command
+    loads = is_bert and form == "huggingface"
+    front = {
+        "license": training.license or UNKNOWN,
+        **({"language": training.language} if training.language else {}),
+        "library_name": "transformers" if loads else "bert_jax",
+        **({"pipeline_tag": use.pipeline} if loads else {}),
+        "tags": ["bert_jax", "bert" if is_bert else config.encoder],
+        **({"base_model": training.base_model} if training.base_model else {}),
+    }
+    size = sum(int(x.size) for x in jax.tree.leaves(model.params))
+    vocabulary = model.tokenizer.vocabulary
+    casing = "lower-cased" if vocabulary.lowercase else "cased"
+    parts = ", ".join(part for part in PARTS if part in model.params)
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", ""]
+    lines += [f"# {'BERT: ' if is_bert else ''}{config.in_words}", ""]
+    lines += [
+        f"A model of bert_jax with {counted(size, 'number')}, "
+        f"{counted(vocabulary.size, 'piece')} of a {casing} {vocabulary.kind} vocabulary"
+        f"{f', and {parts}' if parts else ''}."
+    ]
+    if head is not None and head.labels:
+        lines += ["", f"Labels: {', '.join(head.labels)}."]
+    if model.untrained:
+        lines += ["", f"Never trained: {', '.join(sorted(model.untrained))}."]
+    lines += ["", "## Training", ""]
+    lines += [" ".join(sentence for sentence in (training.data, training.steps) if sentence) or "Not recorded."]
+    if training.scores:
+        lines += ["", "| score | this model | baseline |", "|---|---|---|"]
+        lines += [f"| {score} | {value:.4g} | {'' if bar is None else f'{bar:.4g}'} |" for score, value, bar in training.scores]
+    lines += [line for change in training.changes for line in ("", change)]
+    lines += ["", "## Use", ""]
+    if loads:
+        lines += [
+            "```python",
+            f"from transformers import AutoTokenizer, {use.auto}",
+            "",
+            'tokenizer = AutoTokenizer.from_pretrained("DIR")',
+            f'model = {use.auto}.from_pretrained("DIR")',
+            "```",
+            "",
+            *(["transformers loads the encoder, and not this kind of head. "] if head is not None and not head.is_plain else []),
+        ]
+    example = command.format("DIR")
+    lines += _USE_OF_FORM.get(form, ["With bert_jax:", "", f"    python -m bert_jax.predict {example}"])
+    lines += ["", "## Licence", ""]
+    stated = f"The licence of the weights is {training.license}." if training.license else _NO_LICENCE
+    return signed_card("\n".join([*lines, stated, ""]), dataclasses.asdict(training))
+
+
+_NO_LICENCE = "The licence of the weights is not stated: set `license` above before you publish them."
+_USE_OF_FORM = {
+    "tf1": ["Read by the programs of the original BERT (google-research/bert), and by `python -m bert_jax.convert --from=DIR`."],
+    "stablehlo": ["`signature.json` says how to call `forward.stablehlo` with jax alone."],
+    "word2vec": ["`vectors.txt` is in word2vec's text format; `python -m bert_jax.convert --from=DIR` reads it too."],
+}
+
+
+def training_of(directory: pathlib.Path) -> tuple[Training, str]:
+    """(what the card in `directory` says of the training of its model, the text of the card if somebody else has written or
+    changed it). Of such a card, the licence and the language are known."""
+    try:
+        text = (directory / CARD).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return Training(), ""
+    facts = card_facts(text)
+    if facts is None:
+        return Training(license=_front(text, "license"), language=_front(text, "language")), text
+    try:
+        found: dict[str, Any] = {field.name: str(facts[field.name]) for field in dataclasses.fields(Training)}
+        found["scores"] = tuple((str(name), float(x), None if bar is None else float(bar)) for name, x, bar in facts["scores"])
+        found["changes"] = tuple(map(str, facts["changes"]))
+        return Training(**found), ""
+    except (KeyError, TypeError, ValueError):  # of another version
+        return Training(), ""
+
+
+def _front(text: str, key: str) -> str:
+    """A field of the YAML front matter of a card; the first of a list."""
+    matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
+    found = re.search(rf"^{key}:[ \t]*\n?[ \t]*(?:- +)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
+    return found[1] if found else ""
+
+
+def pretraining_scores(scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
+    """The held-out scores of a pretraining run for a card, with their baselines."""
+    baselines = {"accuracy": "unigram_accuracy", "loss": "unigram_loss"}
+    rows: list[tuple[str, float, float | None]] = []
+    for name, value in scores.items():
+        if name.startswith("unigram_") or name.endswith("_majority_accuracy") or name == "loss":
+            continue
+        kind = name.rpartition("_")[2]
+        bar = scores.get("nsp_majority_accuracy") if name == "nsp_accuracy" else scores.get(baselines.get(kind, ""))
+        rows.append((f"held-out {name}", float(value), None if name == "nsp_loss" else bar))
+    return rows

@@ -1,0 +1,154 @@
+"""The model card of an export."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+
+import pytest
+import yaml
+
+from bert_jax import convert
+from bert_jax.heads.registry import make_head
+from bert_jax.interop.card import Training, model_card, pretraining_scores, training_of
+from bert_jax.interop.directory import CARD, card_facts
+from bert_jax.interop.huggingface import Model, export_model, import_model
+from tests.interop.tiny import as_model, make_labelled_model, make_vocabulary
+
+TOLD = Training(
+    data="Pretrained on 12 tokens.",
+    steps="Steps: 3 of 4 rows of 8 tokens.",
+    scores=(("held-out mlm_accuracy", 0.5, 0.25), ("held-out nsp_loss", 0.7, None)),
+    language="en",
+    base_model="google/tiny",
+)
+
+
+def front_matter(text: str) -> dict[str, object]:
+    return yaml.safe_load(text.split("---\n")[1])
+
+
+@pytest.fixture
+def model(tiny, vocabulary) -> Model:
+    return as_model(*tiny, vocabulary)
+
+
+def test_every_export_has_a_card_that_the_hub_reads_and_that_says_how_to_load_the_model(model, tmp_path):
+    export_model(tmp_path / "mine" / "model", model)
+    text = (tmp_path / "mine" / "model" / CARD).read_text()
+    assert front_matter(text) == {
+        "license": "unknown",
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["bert_jax", "bert"],
+    }
+    assert "\n# BERT: 2 layers, 16 wide, 4 heads\n" in text
+    assert 'model = AutoModelForPreTraining.from_pretrained("DIR")' in text
+    assert 'python -m bert_jax.predict fill-mask --model=DIR "A [MASK] text."' in text
+    assert "Not recorded." in text
+    assert "The licence of the weights is not stated: set `license` above before you publish them." in text
+
+
+def test_a_card_has_the_data_the_steps_and_the_scores_beside_their_baselines(model, tmp_path):
+    text = model_card(model, TOLD)
+    assert "Pretrained on 12 tokens. Steps: 3 of 4 rows of 8 tokens." in text
+    assert "| held-out mlm_accuracy | 0.5 | 0.25 |\n| held-out nsp_loss | 0.7 |  |" in text
+    assert front_matter(text)["language"] == "en"
+    assert front_matter(text)["base_model"] == "google/tiny"
+    (tmp_path / CARD).write_text(text)
+    assert training_of(tmp_path) == (TOLD, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "tag", "command"),
+    [
+        ("sequence", "text-classification", "classify --model=DIR"),
+        ("token", "token-classification", "tag --model=DIR"),
+        ("span", "question-answering", "answer --model=DIR"),
+        ("choice", "multiple-choice", "choose --model=DIR"),
+        ("mention", "feature-extraction", "resolve --model=DIR"),
+    ],
+)
+def test_the_card_of_a_task_head_names_its_task_and_labels(tmp_path, kind, tag, command):
+    labels = ("no", "yes", "perhaps") if kind in ("sequence", "token", "mention") else ()
+    model = make_labelled_model(make_vocabulary(tmp_path / "v", cased=False), make_head(kind, labels=labels))
+    text = model_card(model, Training())
+    assert front_matter(text)["pipeline_tag"] == tag
+    assert f"python -m bert_jax.predict {command}" in text
+    assert ("Labels: no, yes, perhaps." in text) == bool(labels)
+
+
+def test_a_new_export_replaces_its_own_card_and_never_one_that_was_changed(model, tmp_path):
+    export_model(tmp_path / "m", model, card=model_card(model, TOLD))
+    export_model(tmp_path / "m", model)
+    card = tmp_path / "m" / CARD
+    assert "Not recorded." in card.read_text()
+    changed = card.read_text().replace("license: \"unknown\"", "license: mit")
+    for mine in (changed, "my own words\n", ""):
+        card.write_text(mine)
+        export_model(tmp_path / "m", model)
+        assert card.read_text() == mine
+    card.write_bytes(b"\xff latin")
+    export_model(tmp_path / "m", model)
+    assert card.read_bytes() == b"\xff latin"
+
+
+def test_convert_tells_of_the_training_of_its_source_and_of_what_it_changed(model, tmp_path):
+    export_model(tmp_path / "run" / "model", model, card=model_card(model, TOLD))
+    convert.main([f"--from={tmp_path / 'run'}", f"--to={tmp_path / 'six'}", "--layers=1"])
+    convert.main([f"--from={tmp_path / 'six'}", f"--to={tmp_path / 'long'}", "--max-position=50"])
+    text = (tmp_path / "long" / CARD).read_text()
+    assert "Pretrained on 12 tokens." in text
+    assert "Converted from run: layers: 2 -> 1 (kept: 0).\n" in text
+    assert "Converted from six: position table: 40 -> 50 rows (new rows: copied).\n" in text
+
+
+def test_convert_keeps_the_card_of_its_source_or_target_that_somebody_wrote(model, tmp_path):
+    export_model(tmp_path / "a", model)
+    (tmp_path / "a" / CARD).write_text("---\nlicense: apache-2.0\nlanguage:\n- fr\n---\nMine.\n")
+    assert training_of(tmp_path / "a")[0] == Training(license="apache-2.0", language="fr")
+    convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'b'}"])
+    assert (tmp_path / "b" / CARD).read_text() == (tmp_path / "a" / CARD).read_text()
+    (tmp_path / "b" / CARD).write_text("of the target")
+    convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'b'}"])
+    assert (tmp_path / "b" / CARD).read_text() == "of the target"
+    assert import_model(tmp_path / "b").parts == model.parts
+
+
+@pytest.mark.parametrize("form", ["stablehlo", "tf1"])
+def test_exports_in_other_formats_have_cards_too(tiny, vocabulary, tmp_path, form):
+    params, config = tiny
+    model = as_model(params, config, vocabulary)
+    export_model(tmp_path / "a", model, card=model_card(model, TOLD))
+    if form == "tf1":
+        fields = json.loads((tmp_path / "a" / "config.json").read_text())
+        (tmp_path / "a" / "config.json").write_text(json.dumps(fields | {"layer_norm_eps": 1e-12}))
+    flags = ["--function=pretraining", "--platforms=cpu"] if form == "stablehlo" else []
+    for _ in range(2):
+        convert.main([f"--from={tmp_path / 'a'}", f"--to={tmp_path / 'b'}", f"--format={form}", *flags])
+        text = (tmp_path / "b" / CARD).read_text()
+        assert front_matter(text)["library_name"] == "bert_jax"
+        assert "Pretrained on 12 tokens." in text
+        assert card_facts(text) is not None
+
+
+def test_no_text_of_a_card_ends_its_comment(model, tmp_path):
+    told = Training(data='--> <!-- "quoted" \n---', changes=("-->",))
+    text = model_card(model, told)
+    assert len(re.findall(r"<!-- bert_jax [0-9a-f]{16} ", text)) == 1
+    (tmp_path / CARD).write_text(text)
+    assert training_of(tmp_path) == (told, "")
+    assert training_of(pathlib.Path("nowhere")) == (Training(), "")
+
+
+def test_scores_of_pretraining_have_their_baselines():
+    found = {"mlm_loss": 3.0, "mlm_accuracy": 0.5, "perplexity": 20.0, "nsp_loss": 0.6, "nsp_accuracy": 0.7, "loss": 3.6}
+    found |= {"unigram_accuracy": 0.1, "unigram_loss": 6.0, "nsp_majority_accuracy": 0.52}
+    assert pretraining_scores(found) == [
+        ("held-out mlm_loss", 3.0, 6.0),
+        ("held-out mlm_accuracy", 0.5, 0.1),
+        ("held-out perplexity", 20.0, None),
+        ("held-out nsp_loss", 0.6, None),
+        ("held-out nsp_accuracy", 0.7, 0.52),
+    ]
