@@ -104,7 +104,7 @@ def pairs(read: Read) -> Read:
 def about_pronouns(before: str, between: str) -> str:
     text = f"{before} Ann {between} Bea. Her dog."
     her, ann, bea = (f"{name}\t{text.index(name)}" for name in ("Her", "Ann", "Bea"))
-    return f"t-1\t{text}\t{her}\t{ann}\tFALSE\t{bea}\tTRUE\tu\n"
+    return f"{text[:20]}\t{text}\t{her}\t{ann}\tFALSE\t{bea}\tTRUE\tu\n"
 
 
 LITERAL: Mapping[str, tuple[str, str, Callable[[str, str], str], Read]] = {
