@@ -250,10 +250,13 @@ def _read(file: _File, name: str, fields: Sequence[Field], jsonl: bool, blank_li
 
 
 def _check_first(name: str, line: bytes, fields: Sequence[Field], jsonl: bool) -> None:
-    """Raises UserError for a compressed file, and warns if lines look like JSON but are read as text."""
+    """Raises UserError for a compressed file, and for UTF-16 where whole lines are read. Warns if lines look like JSON but are
+    read as text."""
     if packing := next((packing for first, packing in _PACKED.items() if line.startswith(first)), None):
         remedy = "give it a name that ends in .gz, or decompress it first" if packing == "gzip" else "decompress it first"
         raise UserError(f"{name} is compressed with {packing}; {remedy}")
+    if fields[0].whole and line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(f"{name} is not UTF-8: it begins as UTF-16 does; convert it (iconv -f UTF-16 -t UTF-8)")
     if jsonl or not line.startswith(b"{"):
         return
     with contextlib.suppress(ValueError):
