@@ -425,6 +425,8 @@ def _read(file: IO[bytes], name: str, fields: Sequence[Field], form: _Form) -> I
             found = None if read is _read_parquet else recognise((head or first)[:HEAD_BYTES], name)
             if found:
                 raise UserError(f"{name} {found.what}, not text; {found.remedy}")
+            if fields[0].whole and (head or first).startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise UserError(f"{name} is not UTF-8: it begins as UTF-16 does; convert it (iconv -f UTF-16 -t UTF-8)")
             yield from read(itertools.chain(begin, numbered), name, fields, form)
     except UNREADABLE as error:
         _unreadable(name, error)

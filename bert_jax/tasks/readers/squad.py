@@ -65,6 +65,8 @@ def _not_json(path: pathlib.Path) -> str:
     with contextlib.suppress(ValueError):
         if isinstance(parse_json(first), dict):
             return "its first line is an object of its own: name it .jsonl if each line is one"
+    if first.lstrip().startswith("<"):
+        return "it is a web page: fetch the file itself"
     if not first.lstrip().startswith(("{", "[")):
         return "if it is a table, name it .csv or .tsv"
     return "fetch it again"

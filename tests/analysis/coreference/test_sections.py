@@ -123,6 +123,7 @@ def test_a_pronoun_is_asked_about_in_the_window_that_has_it_as_a_new_word():
 
 def test_the_progress_through_gap_is_by_lines_of_which_the_first_is_the_header(tmp_path):
     header = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
-    file = GapFile(write(tmp_path, header + "1\tAda met Bob and she left.\tshe\t16\tAda\t0\tTRUE\tBob\t8\tFALSE\tu\n" * 2))
+    row = "Ada met Bob and she left.\tshe\t16\tAda\t0\tTRUE\tBob\t8\tFALSE\tu\n"
+    file = GapFile(write(tmp_path, f"{header}1\t{row}2\t{row}"))
     assert (file.count(), file.file.st_size > 0, file.asks_once) == (3, True, True)
     assert [file.line for _ in file] == [2, 3]

@@ -144,6 +144,12 @@ CASES = [
         "--choose=./x.conllu is --input too; without --choose, half of its sentences are chosen on",
         files={"x.conllu": TREE},
     ),
+    Case(
+        "a treebank in UTF-16",
+        "dependencies --input=x.conllu",
+        "x.conllu is not UTF-8: it begins as UTF-16 does; convert it (iconv -f UTF-16 -t UTF-8)",
+        files={"x.conllu": TREE.encode("utf-16")},
+    ),
     Case("no treebank", "dependencies", "the following arguments are required: --input"),
     Case("an unknown control", "dependencies --input=x.conllu --control=noise", "--control: invalid choice: 'noise'"),
     Case("an offset of nothing", "dependencies --input=x.conllu --reach=0", "--reach=0 must be at least 1 and at most 128"),

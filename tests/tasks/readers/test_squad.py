@@ -131,6 +131,7 @@ def test_answers_are_unknown_if_the_file_does_not_have_them_or_says_that_there_a
     [
         (as_lines({"answers": ["Bo"]}) * 2, "its first line is an object of its own: name it .jsonl if each line is one"),
         ("question,context\nWho?,Bo\n", "if it is a table, name it .csv or .tsv"),
+        ("<!DOCTYPE html>\n", "it is a web page: fetch the file itself"),
         ('{"data": [', "fetch it again"),
     ],
 )
