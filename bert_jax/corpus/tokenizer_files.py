@@ -199,12 +199,15 @@ def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
     followed = {name: rule if config.get(name) is None else config[name] for name, rule in in_json.items()}
     if strip is None and ("strip_accents" in config or followed["do_lower_case"] != content.lowercase):
         followed["strip_accents"] = followed["do_lower_case"]
-    differing = [f"{name}={_as_json(config[name])}" for name in in_json if name in config and followed[name] != in_json[name]]
+    differing = [name for name in in_json if name in config and followed[name] != in_json[name]]
+    if "do_lower_case" in differing and strip is None and content.strip_accents == content.lowercase:
+        differing = [name for name in differing if name != "strip_accents"]  # they follow the casing in both
     notes: tuple[str, ...] = ()
     if differing:
         json_wins = config.get("tokenizer_class") in BACKENDS
+        listed = " and ".join(f"{name}={_as_json(config[name])}" for name in differing)
         notes = (
-            f"{CONFIG_FILE} says {' and '.join(differing)}, {JSON_FILE} otherwise; "
+            f"{CONFIG_FILE} says {listed}, {JSON_FILE} otherwise; "
             f"{JSON_FILE if json_wins else CONFIG_FILE} is followed, as in transformers",
         )
         followed = in_json if json_wins else followed
@@ -214,7 +217,7 @@ def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
     return {
         "lowercase": lowercase,
         "lowercase_source": source,
-        "disputed": any(rule.startswith("do_lower_case") for rule in differing),
+        "disputed": "do_lower_case" in differing,
         "strip_accents": None if strip == lowercase else strip,
         "split_cjk": followed["tokenize_chinese_chars"],
         "notes": notes,

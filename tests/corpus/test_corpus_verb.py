@@ -38,6 +38,20 @@ def verb(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.parametrize(("flags", "lowercase"), [((), False), (("--cased",), False), (("--lowercase",), True)])
+def test_files_that_contradict_each_other_about_casing_are_reported_unless_a_flag_decides(
+    tmp_path, text_file, tiny_vocabulary, verb, flags, lowercase
+):
+    words = tmp_path / "words"
+    load_tokenizer(tiny_vocabulary, lowercase=True).save(words)
+    settings = json.loads((words / "tokenizer_config.json").read_text())
+    (words / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": False}))
+    printed = verb(f"--source=text:{text_file}", f"--vocab={words}", f"--output={tmp_path}/corpus", *flags)
+    says = f"--vocab={words}: tokenizer_config.json says do_lower_case=false, tokenizer.json otherwise; tokenizer_config.json is"
+    assert (says in printed) is (not flags)
+    assert load_tokenizer(tmp_path / "corpus" / "tokenizer").vocabulary.lowercase is lowercase
+
+
 def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, verb):
     with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"body": text}) + "\n" for text in english(50, seed=1))

@@ -211,6 +211,12 @@ def test_vocab_txt_and_tokenizer_json_must_agree(tmp_path):
     [
         ({"do_lower_case": True}, {}, (True, None, True), "do_lower_case=true"),
         ({"do_lower_case": False}, {"lowercase": True}, (False, None, True), "do_lower_case=false"),
+        (
+            {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": False},
+            {},
+            (True, None, False),
+            "do_lower_case=true and tokenize_chinese_chars=false",
+        ),
         ({"do_lower_case": False, "strip_accents": True}, {}, (False, True, True), "strip_accents=true"),
         ({"do_lower_case": False, "strip_accents": None}, {"strip_accents": True}, (False, None, True), "strip_accents=null"),
         ({"tokenize_chinese_chars": False}, {}, (False, None, False), "tokenize_chinese_chars=false"),

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -184,6 +186,17 @@ def test_the_new_head_follows_from_the_seed_and_the_rest_does_not(pretrained):
     assert_same(first, again)
     assert not np.array_equal(first["sequence_head"]["dense"]["kernel"], other["sequence_head"]["dense"]["kernel"])
     assert_same(*({part: x for part, x in params.items() if part != "sequence_head"} for params in (first, other)))
+
+
+def test_files_that_contradict_each_other_about_casing_are_logged(mnli, tmp_path, caplog):
+    shutil.copytree(mnli, tmp_path / "m")
+    settings = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())
+    changed = settings | {"do_lower_case": not settings["do_lower_case"]}
+    (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps(changed))
+    caplog.set_level("INFO", logger="bert_jax")
+    start = labelled_start(tuning(tmp_path / "m"), RTE)
+    assert start.tokenizer.vocabulary.lowercase is changed["do_lower_case"]
+    assert any(": tokenizer_config.json says do_lower_case=" in message for message in caplog.messages)
 
 
 def test_an_mnli_head_gives_way_to_that_of_a_task_with_two_labels(mnli):
