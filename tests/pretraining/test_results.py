@@ -73,14 +73,14 @@ def test_the_model_to_export_has_no_projection_of_a_distillation():
 
 
 def test_the_card_of_the_model_says_on_what_and_how_long_it_was_trained(tmp_path):
-    phases = [{"steps": 3, "batch_size": 4, "length": 16}, {"steps": 2, "batch_size": 2, "length": 32}]
+    phases = [{"steps": 3, "batch_size": 4, "length": 64}, {"steps": 2, "batch_size": 2, "length": 128}]
     values = {"model": published("tiny"), "phases": phases, "corpus": {"directory": "runs/mine"}, "init_from": "lab/base"}
     train = types.SimpleNamespace(num_tokens=1200, num_documents=7, directory=tmp_path)
     experiment = PretrainingExperiment.from_dict(values)
     scores = {"mlm_accuracy": 0.5, "unigram_accuracy": 0.25}
     found = module.training_of(experiment, types.SimpleNamespace(train=train), scores)  # without settings, and without the start
     assert found.data == "Pretrained on 1,200 tokens in 7 documents of mine."
-    assert found.steps == "Steps: 3 of 4 rows of 16 tokens, 2 of 2 rows of 32 tokens, starting from base."
+    assert found.steps == "Steps: 3 of 4 rows of 64 tokens, 2 of 2 rows of 128 tokens, starting from base."
     assert found.scores == [("held-out mlm_accuracy", 0.5, 0.25)]
     assert (found.language, found.base_model) == ("", "lab/base")
     (tmp_path / "settings.json").write_text('{"sources": ["embedded"]}')
