@@ -42,6 +42,7 @@ KINDS = {
 #: divided at most: with finer parts, decompression would take longer than tokenisation
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
+_HEAD_BYTES = 1 << 16  # of JSON lines, read to recognise other formats
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -166,11 +167,11 @@ def _remote_files(source: Source) -> list[pathlib.Path]:
 def _local_files(source: Source) -> list[str] | pathlib.Path:
     """The files that the pattern of a source matches, sorted by name, or the directory that it names. A path that exists is taken
     as it is, whatever signs it has. Raises UserError if nothing matches."""
-    pattern = str(pathlib.Path(source.name).expanduser())
+    pattern = str(_expanded(source.name))
     there = pathlib.Path(pattern)
-    if there.exists() and not there.is_file() and not there.is_dir():
-        raise UserError(f"--source={source}: {there} is a pipe or a device; write the text to a file, which is read in parts")
-    if there.exists():
+    if _exists(there):
+        if not there.is_file() and not there.is_dir():
+            raise UserError(f"--source={source}: {there} is a pipe or a device; write the text to a file, which is read in parts")
         return there if there.is_dir() else [pattern]
     matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
     paths = sorted(path for path in matches if pathlib.Path(path).is_file())
@@ -183,6 +184,18 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
             + (fetch if source.kind in tables.KINDS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source.name) else "")
         )
     return paths
+
+
+def _expanded(name: str) -> pathlib.Path:
+    """The path with the home directory for `~`, as far as there is one."""
+    return pathlib.Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser fails for an unknown user
+
+
+def _exists(path: pathlib.Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # such as a name that is too long
+        return False
 
 
 def _table_items(source: Source, options: ReadOptions, say: Callable[[str], object]) -> list[Item]:
@@ -207,8 +220,7 @@ def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
     remote = is_remote(checked(source.name, flag))
     name, split = source.name, None
     divided = re.fullmatch(r"(.+):([\w.+-]+)", name)
-    exists = pathlib.Path(name).expanduser().exists()
-    if divided and not exists and (remote or pathlib.Path(divided[1]).expanduser().is_dir()):
+    if divided and not _exists(_expanded(name)) and (remote or _expanded(divided[1]).is_dir()):
         name, split = divided[1], divided[2]
 
     def choose(names: Sequence[str]) -> list[str]:
@@ -231,7 +243,7 @@ def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
 def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
     kind, size = source.kind, pathlib.Path(path).stat().st_size
     layout, blank_lines = "", True
-    head = _head(path)
+    head = _head(path, SAMPLE_BYTES if kind == "text" else _HEAD_BYTES)
     _require_text(source, path, head)
     if kind == "text":
         sample = head.decode("utf-8", "replace")
@@ -285,9 +297,9 @@ def _json_problem(head: bytes) -> str:
     text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
         return "is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:"
-    lines = [line for line in text.split("\n")[:20] if line.strip()]
-    if len(text) >= SAMPLE_BYTES and len(lines) < 20:
-        lines = lines[:-1]  # it is cut
+    if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
+        return "holds JSON, an object a line, not text; write jsonl: for text:"
+    lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]
     records = [record for line in lines if (record := _json_object(line))]
     if not records or len(records) < 0.9 * len(lines):
         return ""
@@ -305,11 +317,11 @@ def _json_object(line: str) -> files.JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def _head(path: str) -> bytes:
-    """The first `SAMPLE_BYTES` of a file, decompressed."""
+def _head(path: str, size: int) -> bytes:
+    """The first `size` bytes of a file, decompressed."""
     try:
         with open_packed(path) as file:
-            return file.read(SAMPLE_BYTES)
+            return file.read(size)
     except UNREADABLE as error:
         if fault := damage(path, error):
             raise UserError(f"{path} is {fault}; fetch it again") from error

@@ -495,6 +495,22 @@ CASES = [
         files={"a.jsonl": '{"id": 1, "body": "A sentence."}\n{"id": 2, "body": "Another one."}\n'},
     ),
     Case(
+        "a long line of JSON as text",
+        "--source=text:a.txt",
+        "a.txt holds JSON, an object a line, not text; write jsonl: for text:",
+        files={"a.txt": '{"text": "' + "A sentence of some words. " * 20_000 + '"}\n'},
+    ),
+    Case(
+        "a name that is too long",
+        f"--source=text:{'a' * 5_000}",
+        "a: no file matches aaa",
+    ),
+    Case(
+        "the home of a user who is not there",
+        "--source='text:~nobody-here/*.txt'",
+        "--source=text:~nobody-here/*.txt: no file matches ~nobody-here/*.txt",
+    ),
+    Case(
         "compressed JSON lines as text",
         "--source=text:a.jsonl.zst",
         "a.jsonl.zst holds JSON, an object a line, not text; write jsonl: for text:",
