@@ -59,6 +59,8 @@ def _value(key: str, value: Any, hint: Any, default: Any, root: Any) -> Any:
         return tuple(dataclass_from_dict(items[0], item, f"{key}.{i}", root) for i, item in enumerate(value))
     made = _typed(key, value, kinds_of(hint), default)
     if is_path(hint) and isinstance(made, str):
+        if "\0" in made:
+            raise UserError(f"{key}={made!r} holds a zero byte, which no path does; correct the experiment file")
         made = expand_home(made, f"{key}={made}")
     check_value(key, made, hint)
     return made

@@ -11,6 +11,7 @@ import errno
 import importlib
 import io
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -95,11 +96,8 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
     except KeyboardInterrupt:
         _say("interrupted")
         status = INTERRUPTED
-    except (MemoryError, ImportError) as error:
-        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
-            raise
-        asked = str(error) or "no more could be allocated"
-        _say(f"error: this machine's memory ran out ({asked}); end other programs, or take a machine with more")
+    except MemoryError as error:
+        _say(_out_of_memory(error))
         status = USER_ERROR_STATUS
     except BrokenPipeError:  # the reader of our output ended (`... | head`): not an error
         sys.stderr.close()
@@ -108,20 +106,30 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         remedy = _REMEDIES.get(error.errno or 0)
         if remedy is None:
             raise
+        if error.filename is None and error.errno == errno.ENOENT and _has_no_directory():
+            remedy = "the current directory was removed, change to another one"
         where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
         _say(f"error: {error.strerror}{where}; {remedy}")
         status = USER_ERROR_STATUS
-    except RuntimeError as error:
+    except (RuntimeError, ImportError) as error:
         refusal = _refusal_of_jax(error)
-        if refusal is None:
+        if refusal is None and not _NO_MEMORY.search(str(error)):
             raise
-        _say(f"error: {refusal}")
+        _say(f"error: {refusal}" if refusal else _out_of_memory(error))
         status = USER_ERROR_STATUS
     if signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, _leave_at_once)  # what is left to do cannot be interrupted without a traceback
     if status:
         _discard_stdout()
     sys.exit(status)
+
+
+def _has_no_directory() -> bool:
+    try:
+        pathlib.Path.cwd()
+    except OSError:
+        return True
+    return False
 
 
 _GOES_ON = "free disk space and run the same command again: it continues"
@@ -136,8 +144,15 @@ _REMEDIES = {
 """errno -> remedy, for an OSError that no caller has turned into a UserError."""
 
 
-_NO_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment")
-"""What the loader of libraries says where there is no memory for one."""
+_NO_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment|can't start new thread")
+"""What the loader of libraries and Python's threads say where there is no memory for them."""
+
+
+def _out_of_memory(error: Exception) -> str:
+    asked = str(error) or "no more could be allocated"
+    return f"error: this machine's memory ran out ({asked}); end other programs, or take a machine with more"
+
+
 _NO_BACKEND = re.compile(r"Unable to initialize backend '(?P<name>[^']*)': (?P<reason>.*?)(?: \((?:set|you) [^()]*\))?$", re.S)
 _REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX flag (?P<flag>jax_\w+)")
 

@@ -293,7 +293,17 @@ def test_a_library_for_which_there_is_no_memory_is_one_sentence(tmp_path: pathli
     status, _, complained = end(started(tmp_path, module))
     assert complained.startswith("error: this machine's memory ran out (libx.so: failed to map segment from shared object);")
     assert status == 2
+    status, _, complained = end(started(tmp_path, 'def main():\n  raise RuntimeError("can\'t start new thread")'))
+    assert complained.startswith("error: this machine's memory ran out (can't start new thread);")
+    assert status == 2
     assert "Traceback" in end(started(tmp_path, "raise ImportError('no such name')"))[2]
+
+
+def test_a_current_directory_that_was_removed_is_named(tmp_path: pathlib.Path):
+    module = f"import os\ndef main():\n  os.mkdir('{tmp_path}/a')\n  os.chdir('{tmp_path}/a')\n  os.rmdir('{tmp_path}/a')\n"
+    status, _, complained = end(started(tmp_path, module + "  os.getcwd()"))
+    assert complained == "error: No such file or directory; the current directory was removed, change to another one\n"
+    assert status == 2
 
 
 HOSTILE = "\\x1b[2Jred\\x07\\x9b1m\\r\\tend"

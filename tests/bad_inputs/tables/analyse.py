@@ -19,6 +19,9 @@ CASES = [
     Case("no output", HEADS, "the following arguments are required: --output", without=("--output",)),
     Case("an unknown flag", f"{HEADS} --piece", "unknown argument --piece: did you mean '--pieces'?"),
     Case("an output in a mistyped bucket", f"{HEADS} --output=gs:/b/x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
+    Case(
+        "an output at nobody's home", f"{HEADS} --output=~no.body/x", "--output=~no.body/x: there is no user 'no.body', so ~ stan"
+    ),
     Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
     Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
     Case("new words of no text", "vocabulary --new-words=5", "--new-words=5 looks for words in a corpus; name one by --corpus="),

@@ -96,6 +96,9 @@ CASES = [
         "--output=gs:/bucket/corpus: a path in a bucket begins with gs://; did you mean gs://bucket/corpus?",
     ),
     Case(
+        "texts at the home of nobody", "--source=text:~no.body/*.txt", "--source=text:~no.body/*.txt: there is no user 'no.body'"
+    ),
+    Case(
         "a source in a mistyped bucket",
         "--source=text:gs:/bucket/*.txt",
         "--source=text:gs:/bucket/*.txt: a path in a bucket begins with gs://; did you mean gs://bucket/*.txt?",

@@ -23,6 +23,11 @@ CASES = [
         "config.task.own.train=gs:/bucket/train.csv: a path in a bucket begins with gs://; did you mean gs://bucket/train.csv?",
     ),
     Case(
+        "data at the home of nobody",
+        "--config.task.own.train=~no.body/train.csv",
+        "config.task.own.train=~no.body/train.csv: there is no user 'no.body', so ~ stands for no directory",
+    ),
+    Case(
         "no such column",
         TRAIN,
         "train.csv, line 1: no column 'label'; did you mean 'lable'?",

@@ -7,6 +7,17 @@ from tests.bad_inputs.case import Case, Table
 CASES = [
     # ------------------------------------------------------------------------------------------------------------- the keys
     Case(
+        "a corpus at the home of nobody",
+        "--config.corpus.directory=~no.body/corpus",
+        "config.corpus.directory=~no.body/corpus: there is no user 'no.body', so ~ stands for no directory",
+    ),
+    Case(
+        "a teacher in an unknown home",
+        "--config.teacher=~/model",
+        "config.teacher=~/model: HOME is not set, so ~ stands for no directory; write the path in full",
+        environment={"HOME": ""},
+    ),
+    Case(
         "an unknown key",
         "--config.model.hiden_size=8",
         "--config.model.hiden_size=8: there is no 'hiden_size' in config.model; did you mean 'model.hidden_size'?",
