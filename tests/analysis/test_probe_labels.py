@@ -226,9 +226,9 @@ def test_selectivity_is_that_of_converged_regressions_and_labels_are_not_trained
     """Few words with many entries of very different variance: where training ends early, the control task is not learned."""
     rng = np.random.default_rng(11)
     words, width, classes = 1_000, 40, 8
-    kinds = rng.integers(0, 300, 2 * words)
+    kinds = rng.integers(0, 300, 4 * words)
     types = rng.standard_normal((300, width)) * np.geomspace(1.0, 0.03, width)
-    vectors = (types[kinds] + 0.1 * rng.standard_normal((2 * words, width)))[:, None].astype(np.float16)
+    vectors = (types[kinds] + 0.1 * rng.standard_normal((4 * words, width)))[:, None].astype(np.float16)
     own = (types[kinds] @ rng.standard_normal((width, classes))).argmax(-1).astype(np.int32)
     drawn = rng.integers(0, classes, 300)[kinds].astype(np.int32)
     tasks = [Labels(name, tuple("ABCDEFGH"), y[:words], y[words:]) for name, y in (("label", own), ("control", drawn))]

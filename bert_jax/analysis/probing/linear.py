@@ -25,7 +25,7 @@ BATCH = 256
 """Words of a step."""
 LEARNING_RATE = 2e-3
 """Of Adam on standardised vectors, with a cosine to 0 over all steps."""
-PENALTY = 1e-3
+PENALTY = 2.5e-3
 """Times the sum of the squares of the kernel is added to the mean cross-entropy, so that there is one best probe: of few words
 with many entries every label can be told, and the kernel would grow without end."""
 ITERATIONS, TOLERANCE = 500, 1e-5
