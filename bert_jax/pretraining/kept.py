@@ -18,7 +18,7 @@ from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.pretraining.results import trained_model
 from bert_jax.programs.pretraining import former_layout, pretraining_program
 from bert_jax.runtime.exporting import MODEL, on_host
-from bert_jax.runtime.workdir import run_config
+from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import Place, is_remote
@@ -55,4 +55,4 @@ def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer |
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)
-    return open_splits(staged(experiment.corpus.directory))[0].tokenizer
+    return open_splits(staged(from_start(workdir, experiment.corpus.directory)))[0].tokenizer

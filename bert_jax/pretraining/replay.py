@@ -33,7 +33,7 @@ from bert_jax.pretraining.phases import batch_source
 from bert_jax.pretraining.returns import first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
-from bert_jax.runtime.workdir import run_config
+from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import Place
@@ -76,11 +76,15 @@ def experiment_of(
 ) -> tuple[PretrainingExperiment, Corpus]:
     """(the experiment of the run in `workdir`, the texts that it was trained on).
 
-    `overrides` are pairs of dotted key and text for keys that match the patterns `may_change`. Raises UserError for other keys,
-    where there is no run, and where the corpus is another one.
+    Relative paths in its configuration start from the directory in which the run was started. `overrides` are pairs of dotted key
+    and text for keys that match the patterns `may_change`. Raises UserError for other keys, where there is no run, and where the
+    corpus is another one.
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
+    for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher")):
+        if isinstance(group, dict) and isinstance(path := group.get(key), str):
+            group[key] = from_start(workdir, path)
     for key, text in overrides:
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change):
             raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")

@@ -28,6 +28,7 @@ from bert_jax.storage.paths import Place, is_remote
 CONFIG = "config.json"
 LOCK = ".lock"
 WRITTEN_BY = "written_by"  # the key of config.json that distinguishes a workdir from a model directory
+STARTED_IN = "started_in"  # the key of config.json with the directory that relative paths of the configuration start from
 
 TRAINING = ("phases", "training", "optimizer", "schedule")
 """The groups of keys that say how a model is trained: another run may go on with its weights and other values of them."""
@@ -65,10 +66,12 @@ def open_workdir(
         if stored is None:
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a run that ended before its first step may be started with another configuration
-            plain = completed({k: v for k, v in stored.items() if k != WRITTEN_BY})
+            plain = completed({k: v for k, v in stored.items() if k not in (WRITTEN_BY, STARTED_IN)})
             _require_same(directory, verb, {**plain, WRITTEN_BY: stored[WRITTEN_BY]}, config, may_change)
-        written_by = f"bert_jax {__version__} {verb}"
-        write_json(directory / CONFIG, {WRITTEN_BY: written_by, **config})
+        written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {verb}"}
+        with contextlib.suppress(OSError):  # the current directory may be gone; then there are no relative paths
+            written[STARTED_IN] = str(pathlib.Path.cwd())
+        write_json(directory / CONFIG, written | config)
         metrics = directory / METRICS
         before = metrics.stat().st_size if metrics.exists() else None
         try:
@@ -103,8 +106,8 @@ def _is_in_place(directory: Place, holder: str | None) -> bool:
 
 
 def stored_config(directory: Place) -> JsonObject:
-    """The configuration in a workdir's config.json, as nested plain values, with the key `written_by`. Raises UserError where the
-    file is not of a run."""
+    """The configuration in a workdir's config.json, as nested plain values, with the keys `written_by` and `started_in` (the
+    latter is missing in older ones). Raises UserError where the file is not of a run."""
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
@@ -113,7 +116,7 @@ def stored_config(directory: Place) -> JsonObject:
 
 
 def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObject:
-    """The configuration of the run of `verb` in a workdir, which a `flag` names, as `stored_config` without the key `written_by`.
+    """The configuration of the run of `verb` in a workdir, which a `flag` names, as `stored_config` without its further keys.
 
     Raises UserError where there is no such run.
     """
@@ -122,7 +125,17 @@ def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObje
     stored = stored_config(directory)
     if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
         raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
-    return {key: value for key, value in stored.items() if key != WRITTEN_BY}
+    return {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN)}
+
+
+def from_start(directory: Place, path: str) -> str:
+    """A relative `path` in the configuration of the run in a workdir, as one from the directory in which the run was started, if
+    it exists there; otherwise `path` as it is, such as the name of a model on the hub."""
+    started_in = stored_config(directory).get(STARTED_IN)
+    if not path or is_remote(path) or not isinstance(started_in, str):
+        return path
+    there = pathlib.Path(started_in) / path
+    return str(there) if there.exists() else path
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:

@@ -243,6 +243,28 @@ def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corp
         experiment_of(tmp_path, changes, allowed)
 
 
+def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    started_in, elsewhere, workdir = (tmp_path / name for name in ("started", "elsewhere", "runs"))
+    for directory in (started_in / "corpus", elsewhere / "corpus", workdir):
+        directory.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(module, "staged", lambda directory: directory)
+    monkeypatch.setattr(module, "open_splits", lambda directory: ["train", "heldout"])
+    monkeypatch.setattr(module, "fingerprint", lambda train, heldout: "of both")
+    config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "of both"}
+    config |= {"corpus": {"directory": "corpus"}, "init_from": "bert-base-uncased"}
+
+    def replayed(*changes: tuple[str, str], **more: str) -> Any:
+        (workdir / CONFIG).write_text(json.dumps(config | more))
+        return experiment_of(workdir, changes, ("corpus.directory",))[0]
+
+    assert replayed().corpus.directory == "corpus", "an earlier version did not record it"
+    found = replayed(started_in=str(started_in))
+    assert (found.corpus.directory, found.init_from) == (str(started_in / "corpus"), "bert-base-uncased")
+    assert replayed(("corpus.directory", "corpus"), started_in=str(started_in)).corpus.directory == "corpus"
+    assert replayed(started_in=str(tmp_path / "gone")).corpus.directory == "corpus"
+
+
 # ------------------------------------------------------------------------------------------------------------- what is told of it
 
 

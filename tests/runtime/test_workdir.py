@@ -49,6 +49,7 @@ def test_a_new_directory_is_made_and_holds_the_configuration(tmp_path: pathlib.P
     with open_workdir(directory, "pretrain", CONFIG):
         stored = stored_config(directory)
     assert stored.pop("written_by").startswith("bert_jax ")
+    assert stored.pop("started_in") == str(pathlib.Path.cwd())
     assert stored == json.loads(json.dumps(CONFIG))
 
 
