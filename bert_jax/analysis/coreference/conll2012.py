@@ -18,6 +18,7 @@ from bert_jax.analysis.coreference.mentions import Mention, TextFile
 from bert_jax.analysis.coreference.phrases import Phrase, find, is_coordinated, last_noun, phrase_head, read_parse
 from bert_jax.analysis.coreference.rules import RULES
 from bert_jax.errors import UserError
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.prediction.streams import Field, Record, Records, read_records
 from bert_jax.tasks.readers.conll import is_blank
@@ -27,7 +28,7 @@ from bert_jax.tasks.readers.tables import Say, note
 BEGIN = "#begin document"
 _NAME = re.compile(r"#begin document\s*\(?([^);]*)\)?\s*(?:;\s*part\s*(\d+))?")
 _LEAST = 12
-_WORD, _TAG, _PARSE, _NAMED = 3, 4, 5, 10
+_NUMBER, _WORD, _TAG, _PARSE, _NAMED = 2, 3, 4, 5, 10
 
 
 class Conll2012File(TextFile):
@@ -97,6 +98,7 @@ class _Reader(DocumentReader):
                     "sentence with an empty line"
                 )
             columns = [_columns(record, rows[0]) for record in rows]
+            _check_numbers(rows, columns)
             tree = _parse(rows[0], [row[_PARSE] for row in columns])
         except UserError as error:
             self._report(f"{error}; the sentence is left out")
@@ -117,6 +119,16 @@ class _Reader(DocumentReader):
                     self._mentions.append(dataclasses.replace(found, words=words, head=start + found.head))
             if rest.strip("|-_"):
                 self._report(f"{record.place}the last column {cut(row[-1])!r} is not brackets of mentions or -; correct it")
+
+
+def _check_numbers(rows: Sequence[Record], columns: Sequence[Sequence[str]]) -> None:
+    """Raises UserError where the numbers of the words begin anew: an empty line between two sentences is missing."""
+    last = -1
+    for record, row in zip(rows, columns, strict=True):
+        number = whole_number(row[_NUMBER])
+        if number is not None and number <= last:
+            raise UserError(f"{record.place}the word {number} follows {last}; end the sentence before it with an empty line")
+        last = last if number is None else number
 
 
 def _mention(

@@ -357,6 +357,13 @@ def test_a_parse_may_nest_deeper_than_python_does():
     assert phrase_head(deep, ["VB"]) == 0
 
 
+def test_sentences_of_conll_2012_that_are_not_apart_are_told(tmp_path):
+    one = ["a NN * * (1)", "b NN * * -"]
+    (document,), problems = read(tmp_path, conll2012(one, one, one).replace("\n\n", "\n", 1))
+    assert problems == ["line 4: the word 0 follows 1; end the sentence before it with an empty line; the sentence is left out"]
+    assert document.words == ("a", "b")
+
+
 def test_comments_of_conll_2012_are_no_words_and_a_strange_space_ends_no_sentence(tmp_path):
     whole = PARTS
     documents, _ = read(tmp_path, whole)
