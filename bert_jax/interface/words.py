@@ -75,4 +75,4 @@ def shortened(text: str) -> str:
 
 
 def _without_middle(text: str, kept: int) -> str:
-    return f"{text[:kept]}... ({len(text) - 2 * kept:,} characters) ...{text[-kept:]}"
+    return f"{text[:kept]}... ({counted(len(text) - 2 * kept, 'character')}) ...{text[-kept:]}"
