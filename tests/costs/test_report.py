@@ -30,16 +30,17 @@ from tests.costs.test_estimate import V5E, A, estimated, program, work
 
 
 def one(
-    cycles: int = 1_500_000, steps: int | None = 3_600_000, data: int = 16, config: str = "a.py", kind: str = "train"
-) -> dict[str, Any]:
-    """A record of a step of so many cycles on one core and an all-reduce, on `data` of 16 chips."""
+    cycles: int = 1_500_000, steps: int | None = 3_600_000, data: int = 16, config: str = "a.py", kind: str = "train",
+    topology: str = "v5e:4x4",
+) -> dict[str, Any]:  # fmt: skip
+    """A record of a step of so many cycles on one core and an all-reduce, on `data` devices of the topology."""
     reduce = "ROOT %r = f32[1024,1024]{1,0:T(8,128)} all-reduce(%a), replica_groups=[1,16]<=[16]"
     found = estimated(program(A, work("w", cycles), reduce))
     mesh = {"data": data, "fsdp": 1}
     step = Step(f"phase 0, {kind} step", config, kind, mesh, 16 * data, 128, data * 197e12 / 1e4, steps)
     kept = {"parameters": 2**30, "optimizer": 2**31, "padding": 0}
     memory = Memory(12 * 2**30, 16 * 2**30, kept, {"activations": 2**33}, 2**30)
-    return record(step, parse_topology("v5e:4x4"), types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.88, 0.57))  # type: ignore[arg-type]
+    return record(step, parse_topology(topology), types.SimpleNamespace(seconds=7.0), found, memory, Calibration(0.88, 0.57))  # type: ignore[arg-type]
 
 
 def test_a_step_that_wastes_its_chips_is_told_what_would_cost_less():
@@ -74,6 +75,14 @@ def test_rates_are_per_chip_and_utilisation_is_of_all_chips_peak():
 def test_two_devices_are_a_chip_where_each_core_is_one(devices: int, chips: int):
     step = Step("phase 0, train step", "a.py", "train", {"data": devices, "fsdp": 1}, 8, 128, 1.0)
     assert (step.devices, step.chips(parse_topology("v7x:2x2x1"))) == (devices, chips)
+
+
+def test_rates_of_chips_with_two_devices_are_per_chip():
+    found = one(data=8, topology="v7x:2x2x1")
+    assert (found["chips"], found["rows_per_chip"]) == (4, 32)
+    assert found["rows_per_second_per_chip"] == pytest.approx(32 / found["seconds"])
+    assert found["tokens_per_second_per_chip"] == pytest.approx(32 * 128 / found["seconds"])
+    assert found["chip_hours"] == pytest.approx(4 * found["hours"])
 
 
 def test_a_run_of_a_sweep_is_reckoned_on_its_own_chips():
