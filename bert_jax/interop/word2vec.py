@@ -114,14 +114,15 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
         tokenizer = load_tokenizer(found, lowercase=lowercase)
         words, table, notes = read_vectors(file, tokenizer.pieces)
         special = {tokenizer.pieces[i] for i in tokenizer.special_ids}
-        row_of = {word: row for row, word in enumerate(words)}
-        if missing := [piece for piece in tokenizer.pieces if piece not in row_of and piece not in special]:
+        there = set(words)
+        if missing := [piece for piece in tokenizer.pieces if piece not in there and piece not in special]:
             raise UserError(
                 f"{file} has no vector for {counted(len(missing), 'piece')} of the vocabulary, such as {missing[0]!r};"
                 " give the vocabulary that the vectors were trained with"
             )
         mean = table.mean(0, dtype=np.float64).astype(np.float32)
-        table = np.stack([table[row_of[piece]] if piece in row_of else mean for piece in tokenizer.pieces])
+        rows = iter(table)  # in the order of the pieces
+        table = np.stack([next(rows) if piece in there else mean for piece in tokenizer.pieces])
     return Model(
         params={"embeddings": {"word_embeddings": {"embedding": table}}},
         config=ModelConfig(encoder="static", num_layers=0, vocab_size=tokenizer.size, hidden_size=table.shape[1]),
@@ -136,14 +137,16 @@ def read_vectors(
 ) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
     """(the words of a file, their vectors after `room` rows without values, clauses about what was left out).
 
-    With `wanted`, only the vectors of these words are kept in memory. The first vector of a word that comes twice counts. Raises
-    UserError naming the line or word that is wrong.
+    With `wanted`, only the vectors of these words are kept in memory, and returned in this order. The first vector of a word that
+    comes twice counts; if it is wanted twice, it has the first two. Raises UserError naming the line or word that is wrong.
     """
     form = _read_form(path)
     count = form.count or _count_lines(path)
-    keep = None if wanted is None else set(wanted)
+    places: dict[str, list[int]] = {}
+    for place, piece in reversed(list(enumerate(wanted or ()))):
+        places.setdefault(piece, []).append(place)
     try:
-        table = np.empty((room + (count if keep is None else len(keep)), form.width), np.float32)
+        table = np.empty((room + (count if wanted is None else len(wanted)), form.width), np.float32)
     except MemoryError as error:
         raise UserError(
             f"{path} has {counted(count, 'word')} of width {form.width:,}, which do not fit in memory; give --vocab=PATH with "
@@ -157,8 +160,12 @@ def read_vectors(
             raise UserError(f"{path}: {number} must be a word and {form.width} finite numbers; export the vectors again")
         if word is None:
             odd += 1
-        elif keep is not None and word not in keep:
-            continue
+        elif wanted is not None:
+            if word in row_of and not places[word]:
+                twice.append(word)
+            elif word in places:
+                row_of[word] = row_of.get(word, places[word][-1])
+                table[room + places[word].pop()] = vector
         elif word in row_of:
             twice.append(word)
         elif word.split() != [word]:
@@ -168,13 +175,23 @@ def read_vectors(
             row_of[word] = len(row_of)
     if seen != count:
         raise UserError(f"{path} has {counted(seen, 'word')}, and its first line says {count:,}; {_AGAIN}")
-    left = seen - len(row_of) - len(twice) if keep is not None else 0
+    left = 0
+    if wanted is not None:
+        unfilled = {place: piece for piece, several in places.items() for place in several}
+        left = seen - (len(wanted) - len(unfilled)) - len(twice)
+        for place, piece in unfilled.items():
+            if piece in row_of:  # wanted more often than it comes
+                table[room + place] = table[room + row_of[piece]]
+        found = [place for place, piece in enumerate(wanted) if piece in row_of]
+        words, table = [wanted[place] for place in found], table if len(found) == len(wanted) else table[found]
+    else:
+        words, table = list(row_of), table[: room + len(row_of)]
     notes = [f"vectors of {counted(left, 'word')} that the vocabulary lacks were left out"] if left else []
     if twice:
         notes.append(f"{counted(len(twice), 'vector')} of words that came before, such as {twice[0]!r}, were left out")
     notes += [f"{counted(spaced, 'word')} with spaces, which no piece can have, left out"] if spaced else []
     notes += [f"{counted(odd, 'word')} that are not UTF-8 left out"] if odd else []
-    return list(row_of), table[: room + len(row_of)], tuple(notes)
+    return words, table, tuple(notes)
 
 
 def _count_lines(path: pathlib.Path) -> int:

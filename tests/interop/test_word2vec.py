@@ -120,6 +120,17 @@ def test_words_that_no_piece_can_be_are_left_out_and_counted(tmp_path):
     assert read_vectors(tmp_path / "v.bin")[2] == ("1 word that are not UTF-8 left out",)
 
 
+def test_a_piece_that_a_vocabulary_has_twice_has_both_of_its_vectors(tmp_path):
+    (tmp_path / "v.vec").write_bytes(text(["a", "b", "a", "c", "a"], TABLE[:5]))
+    words, table, notes = read_vectors(tmp_path / "v.vec", ["c", "a", "b", "a", "x"])
+    assert words == ["c", "a", "b", "a"]
+    np.testing.assert_array_equal(table, TABLE[[3, 0, 1, 2]])
+    assert notes == ("1 vector of words that came before, such as 'a', were left out",)
+    words, table, notes = read_vectors(tmp_path / "v.vec", ["b", "a", "b"])
+    np.testing.assert_array_equal(table, TABLE[[1, 0, 1]])
+    assert notes[0] == "vectors of 1 word that the vocabulary lacks were left out"
+
+
 def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:
     assert old in content
     return content.replace(old, new, 1)
