@@ -15,6 +15,7 @@ depends only on the sources and the number of shards, so neither workers nor hos
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import glob
 import math
@@ -80,6 +81,7 @@ class Item:
     layout: str = ""  # of text
     blank_lines: bool = True  # of text: whether it contains blank lines
     column: str = ""  # of a table: the one with the text
+    cuts: tuple[int, ...] = ()  # the places at which it may be divided; () for any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +210,8 @@ def _table_items(source: Source, options: ReadOptions, say: Callable[[str], obje
         found = tables.inspect(source.kind, path, column, source.name)
         column, columns = found.column, columns or found.columns
         if found.rows:
-            items.append(Item(source.kind, path, "records", found.rows, max(1.0, found.text_bytes), column=column))
+            weight = max(1.0, found.text_bytes)
+            items.append(Item(source.kind, path, "records", found.rows, weight, column=column, cuts=found.cuts))
     if options.text_field is None and len(columns) > 1:
         say(f"--source={source}: the text is the column {column!r} of {', '.join(columns)}; --text-field=NAME chooses another")
     return items
@@ -334,7 +337,7 @@ def default_shards(items: Sequence[Item], stated: int | None) -> int:
         return stated
     total = sum(item.weight for item in items)
     size = min(max(total / _DEFAULT_SHARDS, _MIN_SHARD_BYTES), _MAX_SHARD_BYTES)
-    return min(math.ceil(total / size), sum(item.length for item in items))
+    return min(math.ceil(total / size), sum(len(item.cuts) or item.length for item in items))
 
 
 def cut(items: Sequence[Item], shards: int) -> list[list[Span]]:
@@ -353,4 +356,9 @@ def cut(items: Sequence[Item], shards: int) -> list[list[Span]]:
 
 
 def _bound(item: Item, fraction: float) -> int:
-    return min(item.length, max(0, round(item.length * fraction)))
+    place = min(item.length, max(0, round(item.length * fraction)))
+    if not item.cuts:
+        return place
+    after = bisect.bisect(item.cuts, place)
+    nearest_two = (item.cuts[max(0, after - 1)], item.cuts[after] if after < len(item.cuts) else item.length)
+    return min(nearest_two, key=lambda cut: abs(cut - place))

@@ -4,8 +4,8 @@
     parquet:DIR[:SPLIT]         a data set as the Hugging Face hub lays it out: `data/train-00000-of-00008.parquet`, `CONFIG/...`
     arrow:DIR[:SPLIT]           what `save_to_disk` of a Dataset or a DatasetDict wrote, or the .arrow files of a pattern
 
-A file is divided by rows. Of a Parquet file only the row groups with these rows and only the text's column are read, batch by
-batch. Arrow files are mapped, so that batches before the rows are skipped without being read.
+A file is divided by rows, a Parquet file between row groups. Only the row groups of a part and only the text's column are read,
+batch by batch. Arrow files are mapped, so that batches before the rows are skipped without being read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ LIKELY = (
     "text", "content", "document", "article", "body", "passage", "story", "raw_content", "page_content", "context", "sentence",
     "paragraph", "review", "abstract", "contents", "texts", "markdown", "transcript", "description", "summary",
 )  # fmt: skip
+_PART_BYTES, _MOST_PARTS = 16 << 20, 16  # of a row group; more parts would decode it too often
 _BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # of text in a batch; rows in a batch
 _MAPPED_BYTES = 32 << 20  # of an Arrow file are mapped at most, or one batch
 _READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
@@ -50,6 +51,7 @@ class TableFile:
     columns: tuple[str, ...]
     column: str
     text_bytes: int
+    cuts: tuple[int, ...] = ()  # the rows at which the file may be divided; () for any
 
 
 def split_of(name: str) -> str:
@@ -177,10 +179,23 @@ def _inspect_parquet(path: str, column: str | None) -> TableFile:
         schema, about = file.schema_arrow, file.metadata
         name = _text_column(path, schema, column)
         leaf = next(i for i in range(about.num_columns) if about.schema.column(i).path == name)
-        size = sum(about.row_group(i).column(leaf).total_uncompressed_size for i in range(about.num_row_groups))
+        groups = [about.row_group(i) for i in range(about.num_row_groups)]
+        sizes = [group.column(leaf).total_uncompressed_size for group in groups]
         if about.num_row_groups:  # an unknown codec shows only where a page is read; its name in the metadata may end the process
             next(file.iter_batches(1, row_groups=[0], columns=[name], use_threads=False), None)
-        return TableFile(about.num_rows, tuple(schema.names), name, size)
+        cuts = _cuts([group.num_rows for group in groups], sizes)
+        return TableFile(about.num_rows, tuple(schema.names), name, sum(sizes), cuts)
+
+
+def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    """The first row of every part of row groups with these rows and bytes of text. A row group is read from its beginning, so a
+    large one has few parts."""
+    cuts, first = [], 0
+    for count, size in zip(rows, sizes, strict=True):
+        parts = max(1, min(_MOST_PARTS, -(-size // _PART_BYTES), count))
+        cuts += [first + count * part // parts for part in range(parts)]
+        first += count
+    return tuple(cuts)
 
 
 def _inspect_arrow(path: str, column: str | None) -> TableFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ import pytest
 
 from bert_jax.corpus import tables
 from bert_jax.corpus.reading import read_span
-from bert_jax.corpus.sources import ReadOptions, cut, find_items, parse_source
+from bert_jax.corpus.sources import ReadOptions, cut, default_shards, find_items, parse_source
 from bert_jax.corpus.store import open_corpus
 from bert_jax.errors import UserError
 from tests.corpus.conftest import english
@@ -213,3 +214,22 @@ def test_an_arrow_file_that_is_cut_while_it_is_read_is_an_error_and_no_bus_error
     os.truncate(path, 5_000)
     with pytest.raises(UserError, match=r"is not a whole Arrow file \(it was cut while it was read\); fetch it again"):
         list(read)
+
+
+def test_a_parquet_file_is_divided_between_row_groups_and_a_large_one_into_a_few_parts(tmp_path, monkeypatch, documents):
+    pq.write_table(pa.table({"text": documents}), tmp_path / "a.parquet", row_group_size=30)
+    source = f"parquet:{tmp_path}/a.parquet"
+    (item,) = find_items([parse_source(source)], ReadOptions())
+    assert item.cuts == (0, 30, 60, 90)
+    assert [[(span.start, span.stop) for span in shard] for shard in cut([item], 3)] == [[(0, 30)], [(30, 60)], [(60, 100)]]
+    assert default_shards([item], None) == 1
+    assert default_shards([dataclasses.replace(item, weight=1e9)], None) == 4
+    monkeypatch.setattr(tables, "_PART_BYTES", int(item.weight / 8))
+    (item,) = find_items([parse_source(source)], ReadOptions())
+    assert {0, 30, 60, 90} < set(item.cuts)
+    assert 8 <= len(item.cuts) <= 13
+    monkeypatch.setattr(tables, "_PART_BYTES", 1)
+    (item,) = find_items([parse_source(source)], ReadOptions())
+    assert len(item.cuts) == 16 * 3 + 10
+    for shards in (1, 3, 7, 40):
+        assert texts(source, shards) == documents
