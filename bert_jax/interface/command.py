@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import NoReturn, Self
@@ -111,7 +112,7 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
         _say(f"error: {error.strerror}{where}; {remedy}")
         status = USER_ERROR_STATUS
-    except (RuntimeError, ImportError) as error:
+    except (RuntimeError, ImportError, AssertionError) as error:
         refusal = _refusal_of_jax(error)
         if refusal is None and not _NO_MEMORY.search(str(error)):
             raise
@@ -160,6 +161,9 @@ _REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX fla
 def _refusal_of_jax(error: Exception) -> UserError | None:
     """The sentence about JAX that does not start; None for another error."""
     text = str(error)
+    if isinstance(error, AssertionError):  # JAX asserts that it has found a device of a platform that it knows
+        code = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        text = "Unable to initialize backend '': there is no such device" if code.co_filename.endswith("xla_bridge.py") else ""
     if backend := _NO_BACKEND.match(text):
         names = ["JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES"]
         if backend["name"] == "cpu":  # which is always there, so one of the others spoils it

@@ -252,6 +252,11 @@ def test_a_command_that_was_started_to_ignore_ctrl_c_goes_on(tmp_path: pathlib.P
     ("variable", "value", "says"),
     [
         ("JAX_PLATFORMS", "tpu", "error: JAX cannot start: .*; unset JAX_PLATFORMS=tpu, or correct it; .*BERT_JAX_DEVICE=.*"),
+        (
+            "JAX_PLATFORMS",
+            "cuda",
+            "error: JAX cannot start: there is no such device; unset JAX_PLATFORMS=cuda, or correct it; .*",
+        ),
         ("JAX_PLATFORMS", "gpu", "error: JAX cannot start: .*not in the list of known backends.*; unset JAX_PLATFORMS=gpu, .*"),
         (
             "JAX_ENABLE_X64",
