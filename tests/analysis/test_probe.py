@@ -152,6 +152,20 @@ def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
         analyser.probes(files[0], tags, probes=("parsers",))
 
 
+def test_what_is_trained_does_not_see_the_words_that_are_scored(analyser, files, tmp_path):
+    other = tmp_path / "other.conllu"
+    other.write_text(conllu(3, 9).replace("river", "Paris").replace("dry", "Paris"))
+    scales = []
+    with pytest.MonkeyPatch.context() as patch:
+        train = linear.train_mixes
+        patch.setattr(linear, "train_mixes", lambda *asked: scales.append(asked[2]) or train(*asked))
+        found = [analyser.probes(files[0], held_out, seeds=1, epochs=1, probes=("labels",)) for held_out in (files[1], other)]
+    np.testing.assert_array_equal(scales[0].mean, scales[1].mean)
+    np.testing.assert_array_equal(scales[0].deviation, scales[1].deviation)
+    np.testing.assert_array_equal(found[0].labels.mix.values, found[1].labels.mix.values)
+    assert (found[0].labels.accuracy.values != found[1].labels.accuracy.values).any()
+
+
 def test_sentences_of_one_word_have_probes_of_labels_alone(analyser, tmp_path):
     words = [("the", "DET"), ("river", "NOUN"), ("is", "AUX"), ("the", "DET")]
     for name in ("train.conllu", "dev.conllu"):
