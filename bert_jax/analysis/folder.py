@@ -41,6 +41,10 @@ class Folder:
             for name in names:
                 checked_target(os.fspath(self.path / name), source)
         self.written: list[pathlib.Path] = []
+        self.formats: Sequence[str] = ("png",)
+        """Of pictures."""
+        self.caption = ""
+        """Below every picture."""
 
     def write(self, name: str, content: bytes) -> pathlib.Path:
         """Writes a file, in the place of an older one of its name."""
@@ -65,8 +69,9 @@ class Folder:
         self.write(name, file.getvalue())
 
     def picture(self, name: str, figure: Figure) -> None:
-        """Writes a PNG file."""
-        self.write(name, rendered(figure, tight=True))
+        """Writes a picture in each of the `formats`; `name` ends in .png."""
+        for form in self.formats:
+            self.write(f"{name.removesuffix('.png')}.{form}", rendered(figure, form, tight=True, caption=self.caption))
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
