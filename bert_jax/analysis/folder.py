@@ -101,6 +101,10 @@ class Folder:
             with writing(self._name):
                 pending.lock(self.path, self._name)
         self.written: list[pathlib.Path] = []
+        self.formats: Sequence[str] = ("png",)
+        """Of pictures."""
+        self.caption = ""
+        """Below every picture."""
 
     def write(self, name: str, content: bytes) -> pathlib.Path:
         """Writes a file, in the place of an older one of its name; within `appearing_together` it has its name at the end."""
@@ -134,8 +138,9 @@ class Folder:
         self.write(name, file.getvalue())
 
     def picture(self, name: str, figure: Figure) -> None:
-        """Writes a PNG file."""
-        self.write(name, rendered(figure, tight=True))
+        """Writes a picture in each of the `formats`; `name` ends in .png."""
+        for form in self.formats:
+            self.write(f"{name.removesuffix('.png')}.{form}", rendered(figure, form, tight=True, caption=self.caption))
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:

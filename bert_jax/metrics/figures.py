@@ -20,6 +20,7 @@ from matplotlib.ticker import Formatter
 FORMATS = ("png", "pdf", "svg")
 LONGEST = 200
 """Most characters of a text, since an image is as wide as its longest one."""
+_CAPTION = "caption"
 _UNDRAWN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -34,11 +35,15 @@ def label(text: str) -> str:
     return f"\u2009{text}" if text.startswith("_") else text
 
 
-def rendered(figure: Figure, form: str = "png", *, tight: bool = False) -> bytes:
+def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption: str = "") -> bytes:
     """The figure as a file in one of FORMATS. A character that the font lacks, such as an ideograph, is a box.
 
     tight: fit the image to what is drawn.
+    caption: a line in small letters at the bottom right, such as the name of the model.
     """
+    if caption and not any(text.get_gid() == _CAPTION for text in figure.texts):
+        right, below = (0.99, -0.01) if tight else (0.995, 0.005)
+        figure.text(right, below, caption, fontsize=7, color="#777777", ha="right", va="top" if tight else "bottom", gid=_CAPTION)
     for axis in figure.findobj(Axis):
         for formatter in (axis.get_major_formatter(), axis.get_minor_formatter()):
             _draw_plainly(formatter)

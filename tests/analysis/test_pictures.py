@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 
 import numpy as np
@@ -14,8 +15,9 @@ from bert_jax.analysis.attention.figures import head_figure
 from bert_jax.analysis.comparison.figures import divergences_figure, write_comparison
 from bert_jax.analysis.dependencies.figures import dependencies_figure
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.heads.figures import write_heads
+from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_heads
 from bert_jax.analysis.neighbours.figures import Measure, layers_figure
+from bert_jax.analysis.verbs.verb import dress
 from bert_jax.metrics.figures import rendered
 from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written
 from tests.looked_at import assert_lines_as_looked_at
@@ -63,6 +65,23 @@ def test_relations_and_words_of_any_characters_are_drawn(relation, tmp_path):
 def cosines_figure_of(word: str) -> Figure:
     """The cosines of a word that is looked for in a text."""
     return layers_figure([Measure(f"{word}: any two", layer, 0.5, 3) for layer in range(3)])
+
+
+def test_pictures_are_written_in_the_formats_that_are_asked_for_with_the_models_name(tmp_path):
+    folder = Folder(tmp_path)
+    dress(folder, argparse.Namespace(format=("svg", "html", "pdf"), model="m" * 100), "other")
+    assert folder.caption == f"…{'m' * 60} | other"
+    folder.picture("tree.png", tree_figure(head_statistics(2, 2)))
+    assert [path.name for path in folder.written] == ["tree.svg", "tree.pdf"]
+    assert (tmp_path / "tree.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_colours_of_layers_have_a_legend():
+    for figure in (tree_figure(head_statistics(3, 2)), plane_figure(head_statistics(3, 2))):
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["layer 1", "layer 2", "layer 3"]
+        colours = [dot.get_color() for dot in legend.legend_handles]
+        assert len({*colours}) == 3
 
 
 def test_what_was_not_measured_has_no_files(tmp_path):

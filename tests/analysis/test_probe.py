@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.analyse import main
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.probing import linear
@@ -16,8 +18,11 @@ from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile
 from bert_jax.analysis.probing.features import read_features, scale_of
 from bert_jax.analysis.probing.figures import over_seeds
 from bert_jax.analysis.words import word_windows
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.prediction.engine import Engine
+from tests.interop.tiny import make_model
 from tests.prediction.reference import pretrained_outputs
 
 WORDS = ("the", "river", "of", "Paris", "is", "dry")
@@ -145,6 +150,51 @@ def test_what_the_files_do_not_hold_is_refused(analyser, files, tmp_path):
         analyser.probes(files[0], tags, probes=("labels",))
     with pytest.raises(UserError, match=r"tags\.txt has no tree .* which parsers are trained on; give a treebank in CoNLL-U"):
         analyser.probes(files[0], tags, probes=("parsers",))
+
+
+def test_what_is_trained_does_not_see_the_words_that_are_scored(analyser, files, tmp_path):
+    other = tmp_path / "other.conllu"
+    other.write_text(conllu(3, 9).replace("river", "Paris").replace("dry", "Paris"))
+    scales = []
+    with pytest.MonkeyPatch.context() as patch:
+        train = linear.train_mixes
+        patch.setattr(linear, "train_mixes", lambda *asked: scales.append(asked[2]) or train(*asked))
+        found = [analyser.probes(files[0], held_out, seeds=1, epochs=1, probes=("labels",)) for held_out in (files[1], other)]
+    np.testing.assert_array_equal(scales[0].mean, scales[1].mean)
+    np.testing.assert_array_equal(scales[0].deviation, scales[1].deviation)
+    np.testing.assert_array_equal(found[0].labels.mix.values, found[1].labels.mix.values)
+    assert (found[0].labels.accuracy.values != found[1].labels.accuracy.values).any()
+
+
+def test_sentences_of_one_word_have_probes_of_labels_alone(analyser, tmp_path):
+    words = [("the", "DET"), ("river", "NOUN"), ("is", "AUX"), ("the", "DET")]
+    for name in ("train.conllu", "dev.conllu"):
+        text = "".join(f"1\t{word}\t_\t{pos}\t_\t_\t0\troot\t_\t_\n\n" for word, pos in words)
+        (tmp_path / name).write_text(text)
+    files = tmp_path / "train.conllu", tmp_path / "dev.conllu"
+    found = analyser.probes(*files, seeds=1, epochs=1)
+    assert found.labels is not None
+    assert (found.structure, found.parsers) == (None, None)
+    with pytest.raises(UserError, match=r"train\.conllu has no tree with one root and two words or more, which structure are"):
+        analyser.probes(*files, probes=("structure",))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"encoder": "bilm", "character_cnn": True, "tied_decoder": False}, {"encoder": "static", "num_layers": 0}],
+    ids=["characters", "static"],
+)
+def test_a_model_without_attention_has_probes_of_vectors_and_no_parsers(vocabulary, files, tmp_path, settings):
+    params, config = make_model(vocabulary, **settings)
+    kept = {part: tree for part, tree in params.items() if part in ("embeddings", "encoder")}
+    export_model(tmp_path / "m", Model(params=kept, config=config, tokenizer=load_tokenizer(vocabulary)))
+    other = Analyser.load(tmp_path / "m")
+    found = other.probes(*files, seeds=1, epochs=1, probes=("labels",))
+    assert found.labels is not None
+    with pytest.raises(UserError, match=r"has no attention \(encoder=.*\), which parsers read; name a Transformer, or give"):
+        other.probes(*files, seeds=1, epochs=1, probes=("parsers",))
+    if config.encoder == "static":
+        assert engine_with_random_weights(other.engine, 0).config == other.engine.config
 
 
 def test_a_sentence_of_several_roots_has_labels_and_no_tree(tmp_path):

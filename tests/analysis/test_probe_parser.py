@@ -11,6 +11,7 @@ from bert_jax.analysis.probing.annotated import Annotated
 from bert_jax.analysis.probing.parser import (
     PARSERS,
     REACH,
+    distance_maps,
     initial_weights,
     log_probabilities,
     offset_counts,
@@ -36,6 +37,14 @@ def test_parsers_on_words_alone_have_parts_that_read_the_words_and_each_map_has_
         "distance and words": {"bias": (2, distance), "head": (2, 5, distance), "dependent": (2, 5, distance)},
         "distance": {"bias": (2, distance)},
     }
+
+
+def test_words_beyond_the_reach_have_the_weight_of_the_farthest_distance():
+    n = REACH + 4
+    maps = np.asarray(distance_maps(np.arange(n)[None]))[0]
+    for i in range(n):
+        for j in range(n):
+            assert np.flatnonzero(maps[:, i, j]).tolist() == [REACH + min(max(j - i, -REACH), REACH)]
 
 
 def treebank(count: int, rng: np.random.Generator) -> list[Annotated]:

@@ -57,6 +57,13 @@ def test_a_text_is_drawn_as_it_is_and_no_mathematics():
     assert widths[1] > widths[0]  # "_b" is drawn too, in the size of the other letters
 
 
+def test_a_caption_is_drawn_once_for_all_formats():
+    figure = figure_of("a")
+    for form in FORMATS:
+        rendered(figure, form, tight=True, caption="runs/$m_1")
+    assert [text.get_text() for text in figure.texts].count("runs/$m_1") == 1
+
+
 def test_equal_figures_are_equal_files():
     for form in ("png", "svg"):
         assert rendered(figure_of("a"), form) == rendered(figure_of("a"), form)

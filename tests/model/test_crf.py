@@ -105,6 +105,25 @@ def test_the_labels_are_those_of_the_best_sequence_and_the_argmax_of_their_logit
     assert together != alone, "the transitions decide"
 
 
+def test_a_text_begins_anew_whatever_scores_and_labels_stand_before_it():
+    """Starts of large scores decide the first label of each text, whose [CLS] and texts before it must not count."""
+    search, changed = jax.jit(best_labels), 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = rng.normal(size=(*WORDS.shape, LABELS)).astype(np.float32)
+        shapes = ((LABELS, LABELS), 3.0), ((LABELS,), 5.0), ((LABELS,), 1.0)
+        moves = Transitions(*(jnp.asarray(scale * rng.normal(size=shape), jnp.float32) for shape, scale in shapes))
+        chain = Chain(*map(jnp.asarray, (scores, WORDS, SEQUENCE_IDS)))
+        labels = np.asarray(search(chain, moves)[0])
+        own = Transitions(*map(np.asarray, moves))
+        without = own._replace(start=np.zeros(LABELS, np.float32))
+        for r, columns in texts():
+            paths = all_paths(len(columns))
+            assert labels[r, columns].tolist() == paths[scores_of(paths, scores[r, columns], own).argmax()].tolist()
+            changed += paths[scores_of(paths, scores[r, columns], without).argmax()].tolist() != labels[r, columns].tolist()
+    assert changed > 20, "the starts decide"
+
+
 def test_marginals_are_sums_over_all_sequences(chain, transitions):
     found, (all_scores, own) = np.exp(jax.jit(log_marginals)(chain, transitions)), in_numpy(chain, transitions)
     for r, columns in texts():

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from bert_jax.interop.names import params_from_tensors
 from bert_jax.model.config import ModelConfig
@@ -196,6 +197,21 @@ def test_draws_are_as_frequent_as_the_model_says(config, params):
     wanted = np.asarray(jax.nn.softmax(logits_of(config, params, np.array([[2]], np.int32))))[0, 0]
     seen = np.bincount(found.ids[:, 0], minlength=97) / rows
     assert np.abs(seen - wanted).max() < 5 * np.sqrt(wanted.max() / rows)
+
+
+def test_the_tokens_of_a_text_are_drawn_independently_of_each_other(config, params):
+    """Of a model without weights, which gives all 97 tokens the same probability after any text: pairs of the first two tokens of
+    2,000 texts."""
+    rows = 2_000
+    prompts = Prompts(jnp.full((rows, 1), 3), jnp.ones((rows, 1), bool), jax.vmap(jax.random.key)(jnp.arange(rows)))
+    decoding = Decoding(end_id=SEP, pad_id=0, sample=True)
+    nothing = jax.tree.map(jnp.zeros_like, unstacked_layers(params))
+    found = np.asarray(continued(nothing, prompts, Knobs(2), config=config, decoding=decoding, room=2).ids)
+    first, second = found[found[:, 0] != SEP].T
+    counts = np.histogram2d(first % 4, second % 4, bins=4)[0]
+    assert counts.min() > rows / 16 / 2
+    assert scipy.stats.chi2_contingency(counts).pvalue > 1e-4
+    assert (first == second).mean() < 0.05
 
 
 @pytest.mark.parametrize(

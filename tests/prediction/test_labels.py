@@ -16,6 +16,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _windows_of_words, entities
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.tasks.spans import Span
+from bert_jax.tasks.windows import windows
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax, with_specials
 
@@ -348,3 +349,21 @@ def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
 def test_what_cannot_be_answered_is_named_with_its_remedy(labelled, head, ask, message):
     with pytest.raises(UserError, match=message):
         ask(labelled(head)[1])
+
+
+def test_a_context_is_read_in_windows_of_the_length_that_is_asked_for(labelled):
+    model, predictor = labelled(SpanHead())
+    context = "the river of Paris is dry " * 6
+    asked = {"question": "is", "context": context}
+
+    def read(**options):
+        _, found, *_ = AnswerQuestion(**options).prepare(predictor.engine, asked)
+        return [window.input_ids.tolist() for window in found]
+
+    tokenizer = model.tokenizer
+    ids = tokenizer.encode("is"), tokenizer.encode(context)
+    special = (tokenizer.cls_id, tokenizer.sep_id)
+    assert model.config.max_position > 16
+    by_hand = [window.input_ids.tolist() for window in windows(*ids, length=16, stride=4, special_ids=special)]
+    assert read(length=16, doc_stride=4) == by_hand != read(doc_stride=4)
+    assert max(map(len, by_hand)) == 16

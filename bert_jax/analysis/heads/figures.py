@@ -11,6 +11,7 @@ from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder, new_figure
@@ -139,6 +140,7 @@ def tree_figure(found: HeadStatistics) -> Figure:
     colours = _colours(found)
     for label in axes.get_xticklabels():
         label.set_color(colours[label.get_text()])
+    _name_layers(figure, found)
     return figure
 
 
@@ -154,7 +156,16 @@ def plane_figure(found: HeadStatistics) -> Figure:
     axes.set_xlabel("first direction of the plane (distance)", fontsize=8)
     axes.set_ylabel("second direction (distance)", fontsize=8)
     _clean(axes)
+    _name_layers(figure, found)
     return figure
+
+
+def _name_layers(figure: Figure, found: HeadStatistics) -> None:
+    """Draws the legend of the colours."""
+    by_layer = {str(name).partition("-")[0]: colour for name, colour in _colours(found).items()}
+    dots = [Line2D([], [], marker="o", linestyle="", color=colour, markersize=5) for colour in by_layer.values()]
+    names = [f"layer {layer}" for layer in by_layer]
+    figure.legend(dots, names, fontsize=7, loc="outside right upper", frameon=False)
 
 
 def _colours(found: HeadStatistics) -> dict[str, str]:

@@ -138,7 +138,7 @@ def measure_probes(
     parts = tuple(list(spread(file, options.words)) for file in (training, evaluation))
     words = tuple(sum(len(sentence.words) for sentence in part) for part in parts)
     kinds = label_kinds(*parts)
-    chosen = _possible(options, (training, evaluation), parts, kinds)
+    chosen = _possible(engine, options, (training, evaluation), parts, kinds)
     labels = structure = parsers = None
     size = cut = 0
     if "labels" in chosen or "structure" in chosen:
@@ -164,21 +164,38 @@ def label_kinds(training: Sequence[Annotated], evaluation: Sequence[Annotated]) 
 
 
 def _possible(
-    options: Probing, files: Sequence[AnnotatedFile], parts: Sequence[Sequence[Annotated]], kinds: Sequence[Labels]
+    engine: Engine,
+    options: Probing,
+    files: Sequence[AnnotatedFile],
+    parts: Sequence[Sequence[Annotated]],
+    kinds: Sequence[Labels],
 ) -> tuple[str, ...]:
+    """The probes that `options` name, or all that the files and the model have what is needed for."""
     for file, part in zip(files, parts, strict=True):
         if not part:
             raise UserError(f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it")
-    trees = [any(sentence.heads for sentence in part) for part in parts]
-    there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees)}
+    trees = [any(len(own.heads) > 1 and not all(own.punctuation) for own in part) for part in parts]
+    has_attention = engine.config.encoder == "transformer"
+    there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and has_attention}
     if "labels" in options.probes and not kinds:
         raise UserError(f"{files[0].path} and {files[1].path} have no kind of label in common; give two files of one format")
     for probe in ("structure", "parsers"):
-        if probe in options.probes and not there[probe]:
+        if probe in options.probes and not all(trees):
             without = files[trees.index(False)].path
-            raise UserError(f"{without} has no tree with one root, which {probe} are trained on; give a treebank in CoNLL-U")
+            raise UserError(
+                f"{without} has no tree with one root and two words or more, which {probe} are trained on; give a treebank in "
+                "CoNLL-U"
+            )
+    if "parsers" in options.probes and not has_attention:
+        raise UserError(
+            f"{engine.name} has no attention (encoder={engine.config.encoder}), which parsers read; name a Transformer, or give "
+            "--probes=labels,structure"
+        )
     if not any(there.values()):
-        raise UserError(f"{files[0].path} and {files[1].path} have no annotation in common; give two files of one format")
+        raise UserError(
+            f"{files[0].path} and {files[1].path} have no annotation in common; give two files of one format, with two labels or "
+            "more, or with trees"
+        )
     return options.probes or tuple(probe for probe in PROBES if there[probe])
 
 

@@ -9,19 +9,21 @@ from bert_jax.analysis.attention.figures import head_figure, overview_figure
 from bert_jax.analysis.attention.page import attention_page
 from bert_jax.analysis.attention.weights import arrays_of, read_head
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs.verb import Verb, load, print_written, text_flags
-from bert_jax.errors import UserError, nearest
+from bert_jax.analysis.verbs.verb import Verb, dress, formats, load, print_written, text_flags
+from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.words import counted
+from bert_jax.metrics.figures import FORMATS as PICTURES
 from bert_jax.prediction.streams import Field, Record, Records, read_texts
 
-FORMATS = ("html", "png")
+FORMATS = ("html", *PICTURES)
 
 
 def attention_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `attention`."""
     text_flags(parser)
-    parser.add_argument("--format", type=_formats, default=("html",), metavar="F,F", help="html: a page; png: pictures (html)")
+    help_of_format = "html: a page; png, pdf, svg: pictures (html)"
+    parser.add_argument("--format", type=formats(FORMATS), default=("html",), metavar="F,F", help=help_of_format)
     head_help = "a picture of it, where the page opens; may be repeated"
     parser.add_argument("--head", type=nonempty, action="append", default=[], metavar="LAYER-HEAD", help=head_help)
     parser.add_argument("--pieces", action="store_true", help="pictures of pieces instead of words")
@@ -33,6 +35,7 @@ def attention(flags: argparse.Namespace) -> int:
     records = read_texts(texts, flags.input, (Field("text"), Field("text_b", optional=True)), jsonl=flags.jsonl)
     names = ["attention.npz", "attention.html", "overview.png", *(f"head_{name}.png" for name in flags.head)]
     folder = Folder(flags.output, names, records.file)
+    dress(folder, flags)
     record = the_only(records)
     analyser = load(flags)
     config = analyser.engine.config
@@ -41,7 +44,7 @@ def attention(flags: argparse.Namespace) -> int:
     folder.arrays("attention.npz", **arrays_of(found))
     if "html" in flags.format:
         folder.write("attention.html", attention_page(found, "{}-{}".format(*chosen[0]) if chosen else None).encode())
-    if "png" in flags.format:
+    if folder.formats:
         folder.picture("overview.png", overview_figure(found, in_words=not flags.pieces))
         for layer, head in chosen:
             folder.picture(f"head_{layer}-{head}.png", head_figure(found, layer, head, in_words=not flags.pieces))
@@ -60,13 +63,6 @@ def the_only(records: Records) -> Record:
     if found[0].problem:
         raise UserError(f"{found[0].place}{found[0].problem}")
     return found[0]
-
-
-def _formats(text: str) -> tuple[str, ...]:
-    for name in (formats := tuple(text.split(","))):
-        if name not in FORMATS:
-            raise argparse.ArgumentTypeError(f"={text} is unknown: {nearest(name, FORMATS)}")
-    return formats
 
 
 ATTENTION = Verb("the attention of every head for a text or a pair, as a page or pictures", attention_flags, attention)

@@ -13,7 +13,7 @@ from bert_jax.analysis.comparison.figures import FILES, distances, prediction_ro
 from bert_jax.analysis.comparison.models import SHARE, Comparing, Comparison, compare_models, matched
 from bert_jax.analysis.controls import CONTROLS, random_weights
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs.verb import Reading, Verb, load, print_written, text_flags
+from bert_jax.analysis.verbs.verb import Reading, Verb, dress, format_flag, load, print_written, text_flags
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
@@ -23,6 +23,7 @@ from bert_jax.prediction.streams import Field, read_texts
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `compare`."""
+    format_flag(parser)
     count = InRange(int, Interval(ge=0, le=MAX_COUNT))
     text_flags(parser)
     other = parser.add_mutually_exclusive_group(required=True)
@@ -39,6 +40,7 @@ def compare(flags: argparse.Namespace) -> int:
     """Writes where the heads, layers and predictions of two models differ. Returns the exit status."""
     records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = Folder(flags.output, FILES, records.file)
+    dress(folder, flags, flags.other or "random weights")
     options = Comparing(masked=flags.masked, seed=flags.seed, divergence_words=flags.divergence_words)
     analyser = load(flags)
     engine = analyser.engine

@@ -11,7 +11,7 @@ from bert_jax.analysis.coreference.files import open_texts
 from bert_jax.analysis.coreference.mentions import TextFile
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import progress_of
-from bert_jax.analysis.verbs.verb import Verb, check_choose, check_files, load, print_written
+from bert_jax.analysis.verbs.verb import Verb, check_choose, check_files, dress, format_flag, load, print_written
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import SEED, InRange
 from bert_jax.interface.words import counted
@@ -19,6 +19,7 @@ from bert_jax.interface.words import counted
 
 def coreference_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `coreference`."""
+    format_flag(parser)
     formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
     parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
     choose_help = "a file to choose heads on (every other document of --input, from the first on)"
@@ -43,6 +44,7 @@ def coreference(flags: argparse.Namespace) -> int:
     choosing = open_texts(flags.choose) if flags.choose else None
     check_choose(flags, "documents")
     folder = Folder(flags.output, FILES, file.file)
+    dress(folder, flags)
     engine = load(flags).engine
     scores: dict[str, CoreferenceScores] = {}
     for control in dict.fromkeys(("", *flags.control)):

@@ -19,7 +19,7 @@ from bert_jax.analysis.dependencies.scores import (
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import progress_of
 from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.verbs.verb import Verb, check_choose, check_files, load, print_written
+from bert_jax.analysis.verbs.verb import Verb, check_choose, check_files, dress, format_flag, load, print_written
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
@@ -27,6 +27,7 @@ from bert_jax.interface.words import counted
 
 def dependencies_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `dependencies`."""
+    format_flag(parser)
     parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
     choose_help = "a treebank to choose heads and offsets on (every other sentence of --input, from the first on)"
     parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
@@ -48,6 +49,7 @@ def dependencies(flags: argparse.Namespace) -> int:
     choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else None
     check_choose(flags, "sentences")
     folder = Folder(flags.output, FILES, treebank.file)
+    dress(folder, flags)
     analyser = load(flags)
     found, controls = None, {}
     for control in dict.fromkeys(("", *flags.control)):

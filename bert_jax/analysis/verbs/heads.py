@@ -9,7 +9,7 @@ from annotated_types import Interval
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
 from bert_jax.analysis.heads.statistics import REACH, Heads, HeadStatistics, measure_heads
-from bert_jax.analysis.verbs.verb import Reading, Verb, load, print_written, text_flags
+from bert_jax.analysis.verbs.verb import Reading, Verb, dress, format_flag, load, print_written, text_flags
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Field, read_texts
@@ -17,6 +17,7 @@ from bert_jax.prediction.streams import Field, read_texts
 
 def heads_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `heads`."""
+    format_flag(parser)
     text_flags(parser)
     reach, words = InRange(int, REACH), InRange(int, Interval(ge=0, le=MAX_COUNT))
     parser.add_argument("--pieces", action="store_true", help="measure between pieces instead of words")
@@ -30,6 +31,7 @@ def heads(flags: argparse.Namespace) -> int:
     """Writes the statistics of every head over any number of texts. Returns the exit status."""
     records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = Folder(flags.output, FILES, records.file)
+    dress(folder, flags)
     analyser = load(flags)
     reading = Reading(analyser, records)
     options = Heads(reach=flags.reach, in_words=not flags.pieces, divergence_words=flags.divergence_words)

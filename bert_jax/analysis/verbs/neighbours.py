@@ -11,7 +11,7 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.neighbours.contexts import COUNT, OCCURRENCES, Neighbouring, Neighbours, checked_layers, find_neighbours
 from bert_jax.analysis.neighbours.figures import FILES, PIECES, summary, write_neighbours, write_pieces
 from bert_jax.analysis.neighbours.pieces import WordPieces, nearest_pieces
-from bert_jax.analysis.verbs.verb import Reading, Verb, load, print_written
+from bert_jax.analysis.verbs.verb import Reading, Verb, dress, format_flag, load, print_written
 from bert_jax.analysis.words import marked_window
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
@@ -24,6 +24,7 @@ SENSES = Interval(ge=1, le=10)
 
 def neighbours_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `neighbours`."""
+    format_flag(parser)
     whole, counts = InRange(int, Interval(ge=0, le=MAX_COUNT)), InRange(int, COUNT)
     parser.add_argument("words", nargs="+", metavar="WORD", help="a word, or a sentence with one in brackets: 'a [bank] of sand'")
     parser.add_argument("--input", type=nonempty, metavar="FILE", help="the text to look in: a line each, or .jsonl (.gz, .zst)")
@@ -40,6 +41,7 @@ def neighbours(flags: argparse.Namespace) -> int:
     check_not_files(flags.words)
     records = read_texts((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
     folder = Folder(flags.output, FILES if records else (PIECES,), records.file if records else None)
+    dress(folder, flags)
     options = Neighbouring(tuple(flags.layer), flags.count, flags.occurrences)
     analyser = load(flags)
     engine = analyser.engine

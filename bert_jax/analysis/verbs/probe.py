@@ -13,7 +13,7 @@ from bert_jax.analysis.probing.annotated import AnnotatedFile
 from bert_jax.analysis.probing.figures import FILES, over_seeds, selectivity, write_probes
 from bert_jax.analysis.probing.measurement import EPOCHS, PROBES, RANK, SEEDS, WORDS, Probes, Probing, measure_probes
 from bert_jax.analysis.progress import progress_of_stage
-from bert_jax.analysis.verbs.verb import Verb, check_files, load, print_written
+from bert_jax.analysis.verbs.verb import Verb, check_files, dress, format_flag, load, print_written
 from bert_jax.errors import nearest
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import SEED, InRange
@@ -24,6 +24,7 @@ CONTROL = "random-weights"
 
 def probe_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `probe`."""
+    format_flag(parser)
     add = parser.add_argument
     add("--input", type=nonempty, required=True, metavar="FILE", help="to train on: .conllu or a CoNLL file; also .gz, .zst")
     add("--eval", type=nonempty, required=True, metavar="FILE", help="to score on, of the same format")
@@ -47,6 +48,7 @@ def probe(flags: argparse.Namespace) -> int:
     files = [AnnotatedFile(path, flags.column) for path in (flags.input, flags.eval)]
     folders = [Folder(flags.output, FILES, file.file) for file in files]
     folder = folders[0]
+    dress(folder, flags)
     analyser = load(flags)
     engines = {"": analyser.engine}
     if flags.control:
@@ -54,6 +56,7 @@ def probe(flags: argparse.Namespace) -> int:
     for control, engine in engines.items():
         found = measure_probes(engine, files[0], files[1], options, progress_of_stage)
         own = Folder(folder.path / control) if control else folder
+        dress(own, flags)
         write_probes(own, found)
         print(f"{control or engine.name}: {_read(found)}")
         print_found(found)

@@ -6,21 +6,24 @@ import argparse
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import DELAY
 from bert_jax.analysis.words import Window, read_windows
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
+from bert_jax.metrics.figures import FORMATS
 from bert_jax.prediction.streams import Records, check_whole_file
 from bert_jax.storage.fetching import local_place
 
 T = TypeVar("T")
+NAME = 60
+"""Most characters of a model's name below a picture, its last ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,30 @@ def text_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
     parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
+
+
+def format_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag of commands that draw pictures."""
+    parser.add_argument("--format", type=formats(FORMATS), default=("png",), metavar="F,F", help="png, pdf, svg (png)")
+
+
+def formats(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Reads a list of names of formats with commas between them."""
+
+    def read(text: str) -> tuple[str, ...]:
+        for name in (found := tuple(text.split(","))):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"={text} is unknown: {nearest(name, known)}")
+        return tuple(dict.fromkeys(found))
+
+    return read
+
+
+def dress(folder: Folder, flags: argparse.Namespace, *others: str) -> None:
+    """Makes the pictures of a folder name the model, and `others` with which it is compared, in the formats of --format."""
+    folder.formats = [name for name in flags.format if name in FORMATS]
+    names = [name if len(name) <= NAME else f"\u2026{name[-NAME:]}" for name in (flags.model, *others)]
+    folder.caption = " | ".join(names)
 
 
 class Reading:

@@ -7,7 +7,7 @@ import argparse
 from annotated_types import Interval
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs.verb import Verb, load, print_written
+from bert_jax.analysis.verbs.verb import Verb, dress, format_flag, load, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.tour import groups
 from bert_jax.corpus.staging import staged
@@ -20,6 +20,7 @@ from bert_jax.prediction.streams import Field, read_records
 
 def vocabulary_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `vocabulary`."""
+    format_flag(parser)
     parser.add_argument("--corpus", type=nonempty, metavar="DIR", help="a corpus of the verb `corpus`, to count pieces in")
     many = InRange(int, Interval(ge=1, le=100_000))
     parser.add_argument("--new-words", type=many, metavar="N", help="the N most frequent words that it splits")
@@ -29,6 +30,7 @@ def vocabulary_flags(parser: argparse.ArgumentParser) -> None:
 def vocabulary(flags: argparse.Namespace) -> int:
     """The pieces of the vocabulary by kind, script and length, and the parameters of the model by part."""
     folder = Folder(flags.output, FILES)
+    dress(folder, flags)
     if flags.new_words and not flags.corpus:
         raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; name one by --corpus=DIR")
     names = read_names(flags.names) if flags.names else None

@@ -53,6 +53,23 @@ def test_the_head_is_best_where_it_is_chosen_and_its_rate_is_that_of_other_docum
         assert best.head.low < best.head.accuracy < best.head.high
 
 
+def test_the_choice_of_a_head_does_not_see_the_documents_that_are_reported():
+    """With other documents to report, in which each head is right where it was wrong, the heads are the same."""
+    choice, reported = halves(made_up(1, documents=20))
+    n = reported.n.values[:, :, None]
+    right = np.where(np.arange(reported.right.shape[-1]) < reported.heads, n - reported.right.values, reported.right.values)
+    adverse = dataclasses.replace(reported, right=dataclasses.replace(reported.right, values=right))
+    found, other = (best_heads(choice, part, Coreference()) for part in (reported, adverse))
+    assert [best.head.chooser for best in found] == [best.head.chooser for best in other]
+    assert [best.head.on_choice for best in found] == [best.head.on_choice for best in other]
+    names = list(reported.right["chooser"])
+    best_there = [
+        names[int(reported.right.values[:, list(reported.n["group"]).index(best.group), : reported.heads].sum(0).argmax())]
+        for best in found
+    ]
+    assert best_there != [best.head.chooser for best in found], "another head is the best of the reported documents"
+
+
 def test_the_interval_is_near_that_of_samples_with_replacement():
     found = made_up(3, documents=60)
     (best, _) = best_heads(found, found, dataclasses.replace(OPTIONS, replicates=2000))
