@@ -198,6 +198,11 @@ class PretrainingExperiment:
                     f"{key}.length={phase.length} is longer than the position table, "
                     f"model.max_position={self.model.max_position}; shorten the rows, or raise model.max_position"
                 )
+            if self.objective_name == "skip_gram" and phase.length < 4:
+                raise UserError(
+                    f"{key}.length={phase.length} has room for one token between [CLS] and [SEP], and skip-gram learns from "
+                    "neighbours; set it to 4 or more"
+                )
             if phase.batch_size % phase.accumulation:
                 raise UserError(
                     f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"

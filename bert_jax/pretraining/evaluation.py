@@ -13,10 +13,12 @@ from bert_jax.batches.device import process_shard, to_device
 from bert_jax.batches.heldout import heldout_batches
 from bert_jax.batches.source import tables_of
 from bert_jax.corpus.store import Corpus
+from bert_jax.errors import UserError
 from bert_jax.examples.assemble import Batch
 from bert_jax.examples.plan import EpochPlan
 from bert_jax.interface.progress import evaluation_progress
-from bert_jax.metrics.scores import next_sentence_baseline, perplexity, summarise, unigram_baseline
+from bert_jax.interface.words import counted
+from bert_jax.metrics.scores import next_sentence_baseline, perplexity, summarise, token_measure, unigram_baseline
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.programs.compilation import compiling
 from bert_jax.programs.pretraining import PretrainingProgram, jitted_eval_step, trained_parameters
@@ -54,6 +56,8 @@ class HeldoutEvaluation:
         rows = [(batch["masked_targets"], batch["nsp_labels"], _predicted(objective, batch)) for batch in self._batches()]
         targets, labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         self._baseline = next_sentence_baseline(labels)
+        if not (predicted >= 0).any():
+            raise UserError(_nothing_to_predict(examples.length))
         if objective != "skip_gram":  # which predicts no word
             self._baseline |= unigram_baseline(target_counts(corpora.train, plan, objective), predicted)
         self._tokens_per_word = _tokens_per_word(targets, corpora.heldout, examples.masking)
@@ -63,6 +67,7 @@ class HeldoutEvaluation:
         self._gathered = jax.jit(
             lambda params: params, out_shardings=parameter_shardings(trained_parameters(experiment), mesh)
         )
+        self._length = examples.length
         self._demand = functools.partial(evaluation_demand, experiment, phase, mesh)
         needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
         require_memory(needs, mesh, self._demand)
@@ -80,6 +85,8 @@ class HeldoutEvaluation:
                 self._run.watchdog.alive("evaluation")
                 progress(min(number * self._batch_size, self._count), self._count)
             scores = summarise(jax.device_get(total))
+            if f"{token_measure(scores)}_loss" not in scores:  # of skip-gram, whose pairs are made on the device
+                raise UserError(_nothing_to_predict(self._length))
             if self._tokens_per_word:
                 scores["word_perplexity"] = perplexity(scores["mlm_loss"] * self._tokens_per_word)
             return scores | self._baseline
@@ -108,6 +115,13 @@ def target_counts(corpus: Corpus, plan: EpochPlan, objective: str) -> Float[np.n
         times = separators - 0.5 if objective == "bilm" else separators  # the last one in one of two directions
         counts[corpus.vocabulary.sep_id] = counts.sum() * times * predicted.sum() / words
     return counts
+
+
+def _nothing_to_predict(length: int) -> str:
+    return (
+        f"the held-out rows of {counted(length, 'token')} have nothing to predict: their tokens are unknown, or alone in their "
+        "texts; train a vocabulary on the corpus, hold more texts out, or set longer rows"
+    )
 
 
 def _predicted(objective: str, batch: Batch) -> Int[np.ndarray, "B _"]:
