@@ -59,7 +59,7 @@ TEXTS = {"texts": [], "input": None, "jsonl": False}
     ],
 )  # fmt: skip
 def test_a_verb_has_these_flags_with_these_defaults(name: str, values: dict[str, Any]):
-    assert parsed(name) == {"model": "m", "output": "d"} | values
+    assert parsed(name) == {"model": "m", "output": "d", "format": ("png",)} | values
 
 
 MOST = 2**31 - 1
