@@ -28,7 +28,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
     """
     config = python_files.load(given, f"--{flag}")
     known = schema if schema is None or isinstance(schema, type) else schema(config)
-    if known is PretrainingExperiment and (total := dict(overrides).get(TOTAL_STEPS)):
+    if known is PretrainingExperiment and (total := dict(overrides).get(TOTAL_STEPS)) is not None:
         config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
         overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
     for key, text in overrides:
