@@ -31,7 +31,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
     """
     config = python_files.load(given, f"--{flag}")
     known = schema if schema is None or isinstance(schema, type) else schema(config)
-    if total := dict(overrides).get(TOTAL_STEPS):
+    if (total := dict(overrides).get(TOTAL_STEPS)) is not None:
         from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
 
         if known is PretrainingExperiment:

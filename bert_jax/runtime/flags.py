@@ -116,10 +116,9 @@ def flag_parser(verb: str, description: str | None, schema: type | str | None = 
     parser.may_be_in_bucket = ("--workdir",)
     parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
     parser.add_argument("--workdir", metavar="DIR", help="directory of this run, or gs://BUCKET/PATH; given again: continues it")
-    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key: --config.phases.0.learning_rate=1e-4")
-    if verb == "pretrain":
-        steps = "a shorter or longer run: scales phases, warmups, evaluations, checkpoints and log lines to N steps in all"
-        parser.add_argument("--config.steps", dest="_", metavar="N", help=steps)
+    one = "sets one key: --config.phases.0.learning_rate=1e-4"
+    whole = "; --config.steps=N scales the whole run: phases, warmups, evaluations, checkpoints, log lines"
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if verb == "pretrain" else one)
     if verb != "study":
         parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
     add_process_flags(parser)

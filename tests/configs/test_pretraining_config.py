@@ -290,5 +290,7 @@ def test_the_steps_of_the_command_line_scale_the_run_before_other_keys_are_set(t
         assert "steps" not in values
     with pytest.raises(UserError, match=r"--config\.steps=many"):
         read_experiment(str(file), [("steps", "many")], PretrainingExperiment)
+    with pytest.raises(UserError, match=r"--config\.steps=: wanted"):
+        read_experiment(str(file), [("steps", "")], PretrainingExperiment)
     with pytest.raises(UserError, match=r"config\.steps=0 is fewer"):
         read_experiment(str(file), [("steps", "0")], PretrainingExperiment)
