@@ -23,7 +23,7 @@ CONTROLS = {
 def random_weights(model: Model, seed: int = 0) -> Model:
     """The model with random embeddings and layers, drawn as at the start of pretraining; its heads for tasks are left out."""
     bare = dataclasses.replace(without_parts(model, model.parts), source=f"{model.source} with random weights")
-    return with_new_parts(bare, NewParts(("embeddings", "encoder"), seed=seed))
+    return with_new_parts(bare, NewParts(tuple(bare.params), seed=seed))  # static vectors have no encoder
 
 
 def engine_with_random_weights(engine: Engine, seed: int = 0) -> Engine:

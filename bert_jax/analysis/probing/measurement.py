@@ -130,15 +130,16 @@ def measure_probes(
 ) -> Probes:
     """Trains probes on `training` and scores them on `evaluation`.
 
-    Raises UserError where both are one file, where they lack the annotation of the probes that `options` names, and where the
-    model gives numbers that are not finite.
+    Parsers are left out for a model without attention. Raises UserError where both are one file, where they lack the annotation
+    of the probes that `options` names, where the model lacks the attention of parsers that it names, and where the model gives
+    numbers that are not finite.
     """
     if pathlib.Path(training.path).samefile(evaluation.path):
         raise UserError(f"{evaluation.path} is the training file too; give another file to score the probes on")
     parts = tuple(list(spread(file, options.words)) for file in (training, evaluation))
     words = tuple(sum(len(sentence.words) for sentence in part) for part in parts)
     kinds = label_kinds(*parts)
-    chosen = _possible(options, (training, evaluation), parts, kinds)
+    chosen = _possible(engine, options, (training, evaluation), parts, kinds)
     labels = structure = parsers = None
     size = cut = 0
     if "labels" in chosen or "structure" in chosen:
@@ -164,8 +165,14 @@ def label_kinds(training: Sequence[Annotated], evaluation: Sequence[Annotated]) 
 
 
 def _possible(
-    options: Probing, files: Sequence[AnnotatedFile], parts: Sequence[Sequence[Annotated]], kinds: Sequence[Labels]
+    engine: Engine,
+    options: Probing,
+    files: Sequence[AnnotatedFile],
+    parts: Sequence[Sequence[Annotated]],
+    kinds: Sequence[Labels],
 ) -> tuple[str, ...]:
+    if "parsers" in options.probes:
+        engine.require_attention("that parsers could read", "leave parsers out of the probes")
     for file, part in zip(files, parts, strict=True):
         if not part:
             raise UserError(f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it")
@@ -179,6 +186,7 @@ def _possible(
             raise UserError(f"{without} has no tree with one root, which {probe} are trained on; give a treebank in CoNLL-U")
     if not any(there.values()):
         raise UserError(f"{files[0].path} and {files[1].path} have no annotation in common; give two files of one format")
+    there["parsers"] &= engine.config.has_attention
     return options.probes or tuple(probe for probe in PROBES if there[probe])
 
 
