@@ -31,6 +31,7 @@ from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.pretraining import with_fixed_tables
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
     """`start` with a new task head, whose random weights are drawn from the seed (with `init_random`, so are all weights)."""
     if experiment.init_random:
         fresh = jax.jit(functools.partial(initial_label_parameters, config, head))(jax.random.key(experiment.seed))
-        params: dict[str, PyTree[np.ndarray]] = jax.tree.map(np.asarray, nn.unbox(fresh))
+        params: dict[str, PyTree[np.ndarray]] = with_fixed_tables(jax.tree.map(np.asarray, nn.unbox(fresh)), start.params)
         return dataclasses.replace(start, params=params, head=head)
     return start if experiment.keep_head else with_new_parts(start, NewParts((head.part,), head, experiment.seed))
 

@@ -78,14 +78,14 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     if flags.vocab and _is_tf1(pathlib.Path(path)):
         raise UserError(f"--vocab={flags.vocab}: a checkpoint of the original has its vocabulary in its directory; copy it there")
     vocabulary = None if flags.vocab is None else find_vocabulary(flags.vocab)
+    if flags.activation and not _is_tf1(pathlib.Path(path)):
+        raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
     if find_vectors(pathlib.Path(path)):
         if unknown := [what for what in flags.drop if what not in PARTS]:
             raise UserError(f"--drop={unknown[0]}: word vectors have no such part; leave it out")
         model = import_word2vec(pathlib.Path(path), vocabulary=vocabulary, lowercase=lowercase)
         return with_new_parts(model, new) if flags.new else model
     if not _is_tf1(pathlib.Path(path)):
-        if flags.activation:
-            raise UserError(f"--activation={flags.activation} is for checkpoints of the original; leave it out for {path}")
         labels = None if new.head else flags.labels  # for the model's own head
         model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase, labels=labels)
         carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
@@ -160,9 +160,15 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     if keep is not None:
         model = with_layers(model, keep)
         notes.append(f"layers: {old.num_layers} -> {len(keep)} (kept: {', '.join(map(str, keep))})")
-    if flags.new_positions and old.positions != "learned":
-        raise UserError(f"--new-positions is for learned positions, and those of this model are {old.positions}; leave it out")
-    if flags.max_position:
+    if flags.new_positions and (old.positions != "learned" or not old.has_attention):
+        are = f"those of this model are {old.positions}" if old.has_attention else f"a {old.encoder} model has none"
+        raise UserError(f"--new-positions is for learned positions, and {are}; leave it out")
+    if flags.token_types and not old.has_attention:
+        raise UserError(f"--token-types={flags.token_types}: a {old.encoder} model reads no token types; leave it out")
+    if flags.max_position and not old.has_attention:
+        model = with_positions(model, flags.max_position)
+        notes.append(f"longest text: {old.max_position:,} -> {counted(flags.max_position, 'token')}")
+    elif flags.max_position:
         model = with_positions(model, flags.max_position, flags.new_positions or NEW_POSITIONS[0], flags.seed)
         added = flags.new_positions or (NEW_POSITIONS[0] if old.positions == "learned" else old.positions)
         grown = f" (new rows: {added})" if flags.max_position > old.max_position else ""
@@ -273,7 +279,9 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
         reading = ["nsp_head", *([model.head.part] if model.head and model.head.reads_pooler else [])]
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
         if lacking:
-            remedy = f"--drop={','.join(lacking)} or --new=pooler"
+            remedy = f"--new={','.join(('pooler', *flags.new))}"
+            if not set(lacking) & set(flags.new):
+                remedy = f"--drop={','.join(lacking)} or {remedy}"
             raise UserError(f"{' and '.join(lacking)} reads the pooler, which the model lacks; add {remedy}")
         yield model
 
@@ -306,6 +314,8 @@ def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
 def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
     if model.head is None:
         raise UserError("--labels and --problem need a task head, which the model lacks; --new=sequence_head adds one")
+    if flags.problem and "problem" not in model.head.settings:
+        raise UserError(f"--problem={flags.problem} is for a sequence head, not for a {model.head.kind} head; leave it out")
     labels = flags.labels or model.head.labels
     if len(labels) != model.head.num_outputs:
         raise UserError(labels_needed(len(labels), model.head.part, model.head.num_outputs))
@@ -344,7 +354,9 @@ def check_flags(flags: argparse.Namespace) -> None:
 def _check_tf1(model: Model) -> None:
     """Raises UserError for properties of `model` that `export_tf1` cannot represent."""
     if model.config.encoder != "transformer":
-        raise UserError(f"the format tf1 is BERT's, and {model.source} is a {model.config.encoder}; choose another --format")
+        raise UserError(
+            f"the format tf1 is BERT's, and {model.source} is a {model.config.encoder} model; choose another --format"
+        )
     if model.untrained:
         parts = ",".join(sorted(model.untrained))
         raise UserError(f"{parts} was never trained, which the format tf1 cannot record; leave it out with --drop={parts}")

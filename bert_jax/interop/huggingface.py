@@ -66,7 +66,7 @@ from bert_jax.interop.names import (
 )
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.pretraining import abstract_parameters, initial_parameters
+from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
 
 FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
@@ -264,13 +264,17 @@ def _columns(fields: JsonObject) -> dict[str, str | Sequence[str]]:
 
 
 def with_new_parts(model: Model, new: NewParts) -> Model:
-    """`model` with random weights for the parts `new`, marked as untrained."""
-    names, head = new.names, new.head
-    pretrained, written = abstract_parameters(model.config), {row.part for row in rows(model.config)}
+    """`model` with random weights for the parts `new`, marked as untrained. Raises UserError for parts that a model of its kind
+    cannot have."""
+    names, head, config = new.names, new.head, model.config
+    pretrained, written = abstract_parameters(config), {row.part for row in rows(config)}
     possible = [part for part in PARTS if part in pretrained and part in written]
-    if unfit := [part for part in names if part not in (*possible, *HEAD_PARTS)]:
+    if not config.cls_reads_text:
+        possible = [part for part in possible if part not in ("pooler", "nsp_head")]
+    kind = f"{'left-to-right ' * (config.direction == 'left_to_right')}{config.encoder} model"
+    if unfit := [part for part in names if part not in (*REQUIRED_PARTS, *possible, *HEAD_PARTS)]:
         known = f"the parts of its pretraining are {', '.join(possible)}"
-        raise UserError(f"{model.source} is a {model.config.encoder} model, which has no {unfit[0]}; {known}")
+        raise UserError(f"{model.source} is a {kind}, which has no {unfit[0]}; {known}")
     labelled = [part for part in names if part in HEAD_PARTS]
     if labelled:
         if head is None or head.part != labelled[0]:
@@ -278,14 +282,17 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
         if head.reads_pooler and "pooler" not in {*model.params, *names}:
-            impossible = f"a {model.config.encoder} model cannot have one"
-            remedy = "declare the pooler as new too" if "pooler" in possible else impossible
+            remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
+            if "pooling" in head.settings:
+                remedy += ", or fine-tune with config.head.pooling=concat, a head that reads other tokens"
+            if "pooler" in possible:
+                remedy = f"add it with --new={','.join(('pooler', *names))}"
             raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
         model,
-        params=model.params | jax.tree.map(np.asarray, added),
+        params=model.params | with_fixed_tables(jax.tree.map(np.asarray, added), model.params),
         head=head if labelled else model.head,
         of_pairs=None if labelled else model.of_pairs,
         columns={} if labelled else model.columns,
@@ -336,9 +343,10 @@ def _check_outputs(
     source: str,
     given: Sequence[str] | None,
 ) -> None:
-    """Raises UserError if a labelled head of a transformers class has another number of outputs than labels, which are the
-    `given` ones or those of config.json."""
-    bias = next((x for name, x in tensors.items() if names[name] == f"{head.module}.bias"), None) if head.is_plain else None
+    """Raises UserError if a labelled head has another number of outputs than labels, which are the `given` ones or those of
+    config.json."""
+    own = f"{head.module}.bias" if head.is_plain else f"{head.part}.dense.bias"
+    bias = next((x for name, x in tensors.items() if names[name] == own), None)
     if head.has_labels and bias is not None and bias.ndim == 1 and len(bias) != head.num_outputs:
         if given:
             raise UserError(labels_needed(len(given), head.part, len(bias)))

@@ -59,9 +59,11 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
     """The parts besides embeddings and encoder that `function` uses. Raises UserError where the model lacks one that it needs."""
     if function not in FUNCTIONS:
         raise UserError(f"a model has no function {function!r}: {nearest(function, FUNCTIONS)}")
+    heads = tuple(part for part in model.parts if part in ("mlm_head", "nsp_head"))
     if function == "labels":
         if model.head is None:
-            raise UserError("this model has no task head, so it predicts no labels; choose the function pretraining or encode")
+            others = "pretraining or encode" if heads else "encode"
+            raise UserError(f"this model has no task head, so it predicts no labels; choose the function {others}")
         if model.head.layout.read_positions:
             raise UserError(
                 f"a {model.head.kind} head needs the positions of the mentions, which are no input of the exported function; "
@@ -74,9 +76,9 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
         return ("pooler", model.head.part) if model.head.reads_pooler else (model.head.part,)
     if function == "encode":
         return tuple(part for part in model.parts if part == "pooler")
-    heads = tuple(part for part in model.parts if part in ("mlm_head", "nsp_head"))
     if not heads:
-        raise UserError("this model has no pretraining head; choose the function encode or labels")
+        others = "labels or encode" if model.head else "encode"
+        raise UserError(f"this model has no pretraining head that predicts tokens; choose the function {others}")
     return ("pooler", *heads) if "nsp_head" in heads else heads
 
 

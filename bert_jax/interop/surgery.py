@@ -69,6 +69,8 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     """`model` with the layers `keep`, in ascending order; layer 0 is the one after the embeddings. Raises UserError for other
     lists."""
     layers = model.config.num_layers
+    if not layers:
+        raise UserError(f"a {model.config.encoder} model has no layers to keep or to remove; leave the layers out")
     unknown = [i for i in keep if not 0 <= i < layers]
     if unknown:
         raise UserError(

@@ -121,6 +121,17 @@ class ModelConfig:
         return self.direction == "both" and self.type_vocab_size > 1
 
     @property
+    def has_attention(self) -> bool:
+        """Whether tokens attend to each other, as only a Transformer's do."""
+        return self.encoder == "transformer"
+
+    @property
+    def cls_reads_text(self) -> bool:
+        """Whether the [CLS] of a text, and so a pooler, can stand for the text: it is trained to in a Transformer alone, and sees
+        nothing in one that reads from left to right."""
+        return self.encoder == "transformer" and self.direction == "both"
+
+    @property
     def in_words(self) -> str:
         """The kind and the sizes of the encoder, for a line of output."""
         layers = f"{counted(self.num_layers, 'layer')}, {self.hidden_size} wide"

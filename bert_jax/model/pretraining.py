@@ -10,8 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict
-from jaxtyping import Array, Float, Int, Key
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bert_jax.interface.words import counted
 from bert_jax.model.bert import INPUTS, Batch, Bert
@@ -195,6 +195,15 @@ def _abstract_parameters(config: ModelConfig, next_sentence: bool) -> dict[str, 
 
 NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts")
 """The paths of tables that are stored with the parameters and never trained."""
+
+
+def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
+    """The random parameters `drawn`, with the tables of NEVER_TRAINED that the model's `own` parameters have: these say how the
+    words of its vocabulary are spelt and how frequent they are, which no initialisation knows."""
+    random, known = (flatten_dict(tree, sep="/") for tree in (drawn, own))
+    return unflatten_dict(
+        {path: known[path] if path in NEVER_TRAINED and path in known else x for path, x in random.items()}, sep="/"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

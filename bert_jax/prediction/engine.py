@@ -108,9 +108,20 @@ class Engine:
     def require_direction(self, direction: str, what: str) -> None:
         """Raises UserError if the model reads texts in another direction (`ModelConfig.direction`); `what` as in `require`."""
         if self.config.direction != direction:
-            reads = "from left to right" if direction == "both" else "both sides of a token"
+            reads = "reads from left to right" if direction == "both" else "reads both sides of a token"
+            if self.config.encoder == "static":
+                reads = "has a vector for each token, whatever its text"
             raise UserError(
-                f"{self.name} reads {reads}, so it cannot {what}; name a model trained with config.model.direction={direction}"
+                f"{self.name} {reads}, so it cannot {what}; name a model trained with config.model.direction={direction}"
+            )
+
+    def require_attention(self, what: str, instead: str = "") -> None:
+        """Raises UserError if the model has no attention; `what` is done with it ("to measure"), `instead` is a remedy beside
+        another model."""
+        if not self.config.has_attention:
+            remedy = f", or {instead}" if instead else ""
+            raise UserError(
+                f"{self.name} is a {self.config.encoder} model, which has no attention {what}; name a Transformer{remedy}"
             )
 
     def on_devices(self, rows: np.ndarray) -> jax.Array:

@@ -283,6 +283,16 @@ def test_random_initialisation_takes_the_shape_and_no_weights(model, pretrained)
     assert np.abs(words).max() <= 2 * model.config.initializer_range < np.abs(loaded).max()
 
 
+def test_random_initialisation_keeps_how_words_are_spelt(vocabulary, tmp_path):
+    params, config = make_model(vocabulary, encoder="bilm", character_cnn=True, tied_decoder=False)
+    export_model(tmp_path / "m", as_model(params, config, vocabulary))
+    drawn = begun(tuning(tmp_path / "m", init_random=True), TokenHead(labels=("A", "B")))
+    np.testing.assert_array_equal(
+        drawn["embeddings"]["characters"]["symbols"][: config.vocab_size],
+        params["embeddings"]["characters"]["symbols"][: config.vocab_size],
+    )
+
+
 # ----------------------------------------------------------------------------------------------------------------- the teacher
 
 

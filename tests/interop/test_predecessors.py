@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax import convert
+from bert_jax.analysis.controls import random_weights
 from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.heads.registry import make_head
@@ -142,7 +143,7 @@ def test_files_that_hold_no_vectors_are_refused(vocabulary, tmp_path, damage, sa
         load_model(tmp_path / "vectors")
 
 
-@pytest.mark.parametrize(("form", "says"), [("word2vec", "has layers"), ("tf1", "is a bilm; choose another --format")])
+@pytest.mark.parametrize(("form", "says"), [("word2vec", "has layers"), ("tf1", "is a bilm model; choose another --format")])
 def test_a_bilm_is_not_written_in_a_format_that_cannot_hold_it(vocabulary, tmp_path, form, says):
     export_model(tmp_path / "model", model_of(vocabulary, "bilm"))
     with pytest.raises(UserError, match=says):
@@ -179,13 +180,21 @@ def test_a_part_that_a_kind_of_model_cannot_have_is_refused_and_others_are_added
     whole = model_of(vocabulary, name)
     bare = {tree: whole.params[tree] for tree in ("embeddings", "encoder") if tree in whole.params}
     export_model(tmp_path / "model", dataclasses.replace(whole, params=bare))
-    if part not in (["skip_gram_head"] if name == "static" else ["mlm_head", "pooler"]):
-        says = rf"model is a {SETTINGS[name]['encoder']} model, which has no {part}; the parts of its pretraining are "
+    if part != ("skip_gram_head" if name == "static" else "mlm_head"):
+        left = "left-to-right " if name == "left_to_right" else ""
+        says = rf"model is a {left}{SETTINGS[name]['encoder']} model, which has no {part}; the parts of its pretraining are "
         with pytest.raises(UserError, match=says):
             convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'm'}", f"--new={part}"])
         return
     convert.main([f"--from={tmp_path / 'model'}", f"--to={tmp_path / 'm'}", f"--new={part}"])
     assert import_model(tmp_path / "m").parts == (part,)
+
+
+def test_random_weights_of_a_model_of_characters_spell_the_words_as_it_does(vocabulary):
+    model = model_of(vocabulary, "characters")
+    drawn, own = (one.params["embeddings"]["characters"] for one in (random_weights(model), model))
+    np.testing.assert_array_equal(drawn["symbols"], own["symbols"])
+    assert not np.array_equal(drawn["embedding"], own["embedding"])
 
 
 def test_a_head_that_reads_a_pooler_is_refused_for_word_vectors(vocabulary, tmp_path):

@@ -193,8 +193,11 @@ def compare_models(
 ) -> Comparison:
     """Two models on the windows of `aligned.paired_windows`, read as they are needed. `say` is told the number of words.
 
-    Raises UserError where there is no window, and where a model gives numbers that are not finite.
+    Raises UserError where heads are to be compared and a model has none, where there is no window, and where a model gives
+    numbers that are not finite.
     """
+    for one in (engine, other) if options.divergence_words else ():
+        one.require_attention("to compare", "compare layers and predictions alone with --divergence-words=0")
     sums, windows, masked, missing = _Sums((engine, other), options), 0, None, ""
     try:
         masked = MaskedWords((engine, other), options.masked, options.seed, options.differences)

@@ -76,8 +76,10 @@ def score_coreference(
     """The heads that find antecedents in the documents of a file, chosen on those of `choosing`; None: on every other document of
     the file, from the first on. `progress` gives for each file a function that shows a note.
 
-    Raises UserError where a part has no mention with an antecedent, and for two files of different formats.
+    Raises UserError for a model without attention, where a part has no mention with an antecedent, and for two files of different
+    formats.
     """
+    engine.require_attention("that could find antecedents")
     if choosing is not None and choosing.groups != file.groups:
         raise UserError(f"{choosing.path} and {file.path} are of different formats; choose heads on texts of the same kind")
     with progress(file) as say:

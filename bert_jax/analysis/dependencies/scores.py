@@ -132,8 +132,9 @@ def score_dependencies(
     """The heads that find the relations of a treebank, chosen on those of `choosing`; None: on every other sentence of the
     treebank, from the first on. `progress` gives for each file a function that shows a note.
 
-    Raises UserError where a part has no word with a head, and where no relation is in both.
+    Raises UserError for a model without attention, where a part has no word with a head, and where no relation is in both.
     """
+    engine.require_attention("that could find relations")
     engine = controlled_engine(engine, options)
     with progress(choosing or treebank) as say:
         chosen = choose_heads(engine, choosing or treebank.half(0), options, say)

@@ -83,8 +83,10 @@ def measure_heads(
 ) -> HeadStatistics:
     """The statistics of all heads over `windows`, which are read as they are needed. `say` is told the number of words so far.
 
-    Raises UserError where there is no window, and where the model gives numbers that are not finite.
+    Raises UserError for a model without attention, where there is no window, and where the model gives numbers that are not
+    finite.
     """
+    engine.require_attention("to measure")
     totals: dict[str, Float64[np.ndarray, " ..."]] = {}
     done = 0
     for group in grouped(windows, WINDOWS * engine.mesh.size):

@@ -59,7 +59,10 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     """
     tokenizer = model.tokenizer
     if model.config.character_cnn:
-        raise UserError(f"{model.source} computes word vectors from characters, so it has no table of them; name another model")
+        raise UserError(
+            f"{model.source} computes word vectors from characters, so it has no table of them; name another model, or a text "
+            "with --input=FILE, in which words are compared"
+        )
     table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: tokenizer.size]
     norms = np.linalg.norm(table, axis=1)
     found = []

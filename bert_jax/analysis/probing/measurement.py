@@ -130,8 +130,9 @@ def measure_probes(
 ) -> Probes:
     """Trains probes on `training` and scores them on `evaluation`.
 
-    Raises UserError where both are one file, where they lack the annotation of the probes that `options` names, and where the
-    model gives numbers that are not finite.
+    Parsers are left out for a model without attention. Raises UserError where both are one file, where they lack the annotation
+    of the probes that `options` names, where the model lacks the attention of parsers that it names, and where the model gives
+    numbers that are not finite.
     """
     if pathlib.Path(training.path).samefile(evaluation.path):
         raise UserError(f"{evaluation.path} is the training file too; give another file to score the probes on")
@@ -171,12 +172,13 @@ def _possible(
     kinds: Sequence[Labels],
 ) -> tuple[str, ...]:
     """The probes that `options` name, or all that the files and the model have what is needed for."""
+    if "parsers" in options.probes:
+        engine.require_attention("that parsers could read", "leave parsers out of the probes")
     for file, part in zip(files, parts, strict=True):
         if not part:
             raise UserError(f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it")
     trees = [any(len(own.heads) > 1 and not all(own.punctuation) for own in part) for part in parts]
-    has_attention = engine.config.encoder == "transformer"
-    there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and has_attention}
+    there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
     if "labels" in options.probes and not kinds:
         raise UserError(f"{files[0].path} and {files[1].path} have no kind of label in common; give two files of one format")
     for probe in ("structure", "parsers"):
@@ -186,11 +188,6 @@ def _possible(
                 f"{without} has no tree with one root and two words or more, which {probe} are trained on; give a treebank in "
                 "CoNLL-U"
             )
-    if "parsers" in options.probes and not has_attention:
-        raise UserError(
-            f"{engine.name} has no attention (encoder={engine.config.encoder}), which parsers read; name a Transformer, or give "
-            "--probes=labels,structure"
-        )
     if not any(there.values()):
         raise UserError(
             f"{files[0].path} and {files[1].path} have no annotation in common; give two files of one format, with two labels or "

@@ -49,8 +49,10 @@ def neighbours(flags: argparse.Namespace) -> int:
     plain = [word for word in flags.words if marked_window(engine, word) is None]
     if records is None and len(plain) < len(flags.words):
         raise UserError("a word in context is looked for in a text; name one with --input=FILE")
-    pieces = nearest_pieces(engine.model, plain, options.count)
-    if plain:
+    if plain and records and engine.config.character_cnn:
+        print("the nearest pieces are left out: a model of characters has no table of them", file=sys.stderr)
+    elif plain:
+        pieces = nearest_pieces(engine.model, plain, options.count)
         write_pieces(folder, pieces)
         print_pieces(pieces)
     failed = 0

@@ -60,6 +60,8 @@ def probe(flags: argparse.Namespace) -> int:
         write_probes(own, found)
         print(f"{control or engine.name}: {_read(found)}")
         print_found(found)
+        if found.structure and not found.parsers and not engine.config.has_attention:
+            print(f"parsers are left out: a {engine.config.encoder} model has no attention that they could read")
         print_written(own)
     return int(any(file.failed for file in files))
 
