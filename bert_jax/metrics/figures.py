@@ -7,11 +7,15 @@ mathematics, and what a font cannot draw must not fail after the work is done.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -21,6 +25,9 @@ FORMATS = ("png", "pdf", "svg")
 LONGEST = 200
 """Most characters of a text, since an image is as wide as its longest one."""
 _CAPTION = "caption"
+_AROUND = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
+_RINGS = (5, 10, 16, 24, 34)
+"""Distances of a name from its point, in points of 1/72 inch."""
 _UNDRAWN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -59,6 +66,43 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
         figure.savefig(file, format=form, dpi=figure.dpi, bbox_inches="tight" if tight else None, metadata=metadata)
     return file.getvalue()
+
+
+def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: Sequence[str], size: float = 7) -> None:
+    """Writes the name of each point beside it, or farther off at the end of a line, so that it covers no other name and no point;
+    a name for which there is no such place is left out. All else of the figure is drawn already.
+
+    points: float [n, 2] in data coordinates. size: of the letters.
+    """
+    figure = axes.figure.get_figure(root=True)
+    figure.draw_without_rendering()  # settles where the points are
+    pixel = figure.dpi / 72
+    centres = axes.transData.transform(points)
+    dots = np.concatenate([centres - 3 * pixel, centres + 3 * pixel], axis=1)  # boxes: left, bottom, right, top
+    room = np.concatenate([axes.bbox.min, axes.bbox.max])
+    taken = np.zeros((0, 4))
+    for number, (point, name, colour) in enumerate(zip(points, names, colours, strict=True)):
+        text = axes.annotate(
+            plain(name), tuple(point), xytext=(0, 0), textcoords="offset points", fontsize=size, color=colour,
+            ha="center", va="center", parse_math=False,
+        )  # fmt: skip
+        half = text.get_window_extent().size / 2
+        others = np.concatenate([taken, np.delete(dots, number, axis=0)])
+        for ring, side in itertools.product(_RINGS, _AROUND):
+            middle = centres[number] + side * (half + ring * pixel / np.hypot(*side))
+            box = np.concatenate([middle - half, middle + half])
+            inside = (box[:2] >= room[:2]).all() and (box[2:] <= room[2:]).all()
+            if inside and not ((box[:2] < others[:, 2:]) & (others[:, :2] < box[2:])).all(1).any():
+                taken = np.concatenate([taken, box[None]])
+                text.xyann = tuple(np.round((middle - centres[number]) / pixel, 1))
+                if ring > _RINGS[0]:
+                    axes.annotate(
+                        "", tuple(point), xytext=text.xyann, textcoords="offset points",
+                        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": size / 2, "shrinkB": 2},
+                    )  # fmt: skip
+                break
+        else:
+            text.remove()
 
 
 def _draw_plainly(formatter: Formatter) -> None:

@@ -15,11 +15,12 @@ from bert_jax.analysis.comparison.figures import write_comparison
 from bert_jax.analysis.comparison.masked import MaskedWords, twins
 from bert_jax.analysis.comparison.models import Comparing, Comparison, compared_layers, matched
 from bert_jax.analysis.folder import Folder
+from bert_jax.corpus.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import ModelConfig
 from tests.analysis.reference import in_words, sources, weights_of, word_vectors_of
-from tests.interop.tiny import as_model, make_model, make_vocabulary
+from tests.interop.tiny import SPECIALS, as_model, make_model, make_vocabulary
 from tests.prediction.reference import engine_on, pretrained_outputs
 
 TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab of Paris " * 8, "is the river"]
@@ -184,6 +185,21 @@ def test_predictions_of_the_same_masked_words_are_those_of_a_loop(same, other, a
     assert found.other_kl == pytest.approx(np.mean(measures["other_kl"]), abs=1e-5)
     np.testing.assert_allclose([each.kl for each in found.differences], sorted(measures["kl"])[:-4:-1], atol=1e-5)
     assert all("[" in each.context for each in found.differences)
+
+
+def test_a_model_with_its_vocabulary_in_another_order_names_the_same_pieces(same, analyser, model, tmp_path_factory):
+    pieces, params = model.tokenizer.pieces, jax.tree.map(np.array, model.params)
+    table = params["embeddings"]["word_embeddings"]
+    order = np.arange(len(table["embedding"]))  # rows beyond the pieces fill the table
+    order[len(SPECIALS) : len(pieces)] = order[len(SPECIALS) : len(pieces)][::-1]
+    table["embedding"], params["mlm_head"]["bias"] = table["embedding"][order], params["mlm_head"]["bias"][order]
+    source = tmp_path_factory.mktemp("vocabulary") / "source.txt"
+    source.write_text("".join(f"{pieces[i]}\n" for i in order[: len(pieces)]), encoding="utf-8")
+    moved = dataclasses.replace(model, params=params, tokenizer=load_tokenizer(source, lowercase=False))
+    found = analyser.compare(exported(moved, tmp_path_factory), TEXTS, masked=0.5).predictions
+    assert (found.n, found.accuracy, found.other_accuracy) == (same.predictions.n, *[same.predictions.accuracy] * 2)
+    assert found.agreement == 1, "the ids differ, the pieces do not"
+    assert same.predictions.agreement < 1
 
 
 def test_pieces_of_two_vocabularies_are_the_same_by_letters_and_place_in_the_word(analyser, stranger):

@@ -109,6 +109,33 @@ def test_the_chosen_heads_and_offsets_have_their_shares_and_the_intervals_of_a_b
         np.testing.assert_allclose(found.replicates.sel(relation=best.relation).values, hits / n, rtol=1e-6)
 
 
+def test_the_choice_of_heads_and_offsets_does_not_see_the_sentences_that_are_reported(monkeypatch):
+    """With other sentences to report, in which each head finds what it did not and the dependents stand elsewhere, heads and
+    offsets are the same."""
+    adverse = Counted(1)
+    adverse.found, adverse.distance = ~adverse.found, -adverse.distance
+    treebank = types.SimpleNamespace(half=lambda which: ["choosing", "reported"][which : which + 1])
+    found, parts = [], {"choosing": Counted(0)}
+    monkeypatch.setattr(
+        scores, "count_hits", lambda engine, sentences, *given, **use: _count(parts, engine, sentences, *given, **use)
+    )
+    for parts["reported"] in (Counted(1), adverse):
+        found.append(scores.score_dependencies(ENGINE, treebank, None, Dependencies(reach=REACH, replicates=100)))
+    chosen = [{b.relation: (b.direction, b.name, b.offset, b.chosen_at, b.n_choosing) for b in some.best} for some in found]
+    assert chosen[0] == chosen[1]
+    for some in found:
+        others = [best.relation for best in some.best if some.accuracy.sel(relation=best.relation).values.max() > best.accuracy]
+        offsets = [best.relation for best in some.best if some.baseline.sel(relation=best.relation).values.max() > best.baseline]
+        assert others, "another head is the best of the reported sentences"
+        assert offsets, "another offset is the best of the reported sentences"
+
+
+def _count(parts: dict[str, Counted], engine: Any, sentences: Any, *given: Any, **use: Any) -> HitCounts:
+    """The sums over the made-up dependents of the part that the sentences name."""
+    (part,) = sentences
+    return parts[part](engine, [part], *given, **use)
+
+
 def test_a_relation_belongs_to_itself_its_family_and_the_whole_but_for_punctuation():
     groups, of_relation = scores._groups(["obl:a", "det", "punct", "obl:b"])
     assert groups == ("all", "obl:a", "det", "punct", "obl:b", "obl:*")

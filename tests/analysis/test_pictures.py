@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_heads
 from bert_jax.analysis.neighbours.figures import Measure, layers_figure
 from bert_jax.analysis.verbs.verb import dress
-from bert_jax.metrics.figures import rendered
+from bert_jax.metrics.figures import name_points, rendered
 from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written
 from tests.looked_at import assert_lines_as_looked_at
 
@@ -82,6 +83,23 @@ def test_the_colours_of_layers_have_a_legend():
         assert [text.get_text() for text in legend.get_texts()] == ["layer 1", "layer 2", "layer 3"]
         colours = [dot.get_color() for dot in legend.legend_handles]
         assert len({*colours}) == 3
+
+
+def test_names_of_points_cover_neither_each_other_nor_points():
+    """Even where many points are at one place, as equal heads are."""
+    crowd = np.random.default_rng(0).normal(0, [[0.3]] * 50 + [[1e-3]] * 60, (110, 2))
+    figure = Figure(figsize=(5.0, 4.0), layout="constrained", dpi=120)
+    axes = figure.subplots()
+    axes.plot(*crowd.T, "o", markersize=5)
+    name_points(axes, crowd, [f"{i // 12}-{i % 12}" for i in range(110)], ["black"] * 110)
+    figure.draw_without_rendering()
+    names = [text for text in axes.texts if text.get_text()]
+    boxes = [Text.get_window_extent(text) for text in names]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    dots = axes.transData.transform(crowd)
+    assert not any(box.contains(*dot) for box in boxes for dot in dots)
+    assert all(axes.bbox.containsx(x) and axes.bbox.containsy(y) for box in boxes for x, y in (box.min, box.max))
+    assert 50 < len(names) < 110, "where there is no place, a name is left out"
 
 
 def test_what_was_not_measured_has_no_files(tmp_path):

@@ -17,6 +17,7 @@ from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder, new_figure
 from bert_jax.analysis.heads.statistics import HeadStatistics
 from bert_jax.interface.words import counted
+from bert_jax.metrics.figures import name_points
 
 TITLES = {
     "entropy": "entropy (nats)",
@@ -149,14 +150,15 @@ def plane_figure(found: HeadStatistics) -> Figure:
     points, colours = plane(found.divergence.values), _colours(found)
     figure = new_figure(8.0, 7.0, f"heads by their Jensen-Shannon distances ({counted(found.n_divergence, 'word')})")
     axes = figure.subplots()
-    for name, (x, y) in zip(found.divergence["head"], points, strict=True):
-        axes.plot(x, y, "o", color=colours[str(name)], markersize=5)
-        axes.annotate(str(name), (x, y), xytext=(4, 2), textcoords="offset points", fontsize=7, color=colours[str(name)])
+    names = [str(name) for name in found.divergence["head"]]
+    for name, (x, y) in zip(names, points, strict=True):
+        axes.plot(x, y, "o", color=colours[name], markersize=5)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_xlabel("first direction of the plane (distance)", fontsize=8)
     axes.set_ylabel("second direction (distance)", fontsize=8)
     _clean(axes)
     _name_layers(figure, found)
+    name_points(axes, points, names, [colours[name] for name in names])
     return figure
 
 
