@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import mmap
 import os
 import pathlib
 import tracemalloc
@@ -104,6 +105,7 @@ def test_rows_without_text_are_skipped_if_the_user_says_so(tmp_path):
         (("url", "Content"), "Content"),
         (("title", "article", "content"), "content"),
         (("words",), "words"),
+        (("Text", "text"), "Text"),
     ],
 )
 def test_the_likely_column_is_found_and_named(tmp_path, columns, chosen):
@@ -136,6 +138,7 @@ def test_all_files_of_a_source_must_have_the_column_of_the_first(tmp_path):
         ("default/validation/0000.parquet", "validation"),
         ("dev.parquet", "validation"),
         ("test/data-00000-of-00001.arrow", "test"),
+        ("train/fr/test/0000.parquet", "test"),
         ("data-00000-of-00001.arrow", ""),
         ("part-00000-of-00001.parquet", ""),
         ("data/CC-MAIN-2013-20/000_00000.parquet", ""),
@@ -162,6 +165,7 @@ def test_a_directory_of_the_hub_is_read_by_its_splits(tmp_path):
     assert texts(f"parquet:{tmp_path}") == names[2:]
     assert texts(f"parquet:{tmp_path}/data:test") == names[:2]
     assert texts(f"parquet:{tmp_path}:test+train") == names
+    assert texts(f"parquet:{tmp_path}:train+train") == names[2:]
 
 
 def test_a_directory_without_splits_is_read_whole(tmp_path):
@@ -206,6 +210,28 @@ def test_a_row_group_larger_than_the_memory_is_read_in_parts(tmp_path):
     assert peak < 12 << 20
 
 
+def test_any_part_of_a_file_is_read_whatever_row_groups_and_batches_it_begins_and_ends_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_MOST_ROWS", 4)
+    table = pa.table({"text": [f"Row {k}." for k in range(30)]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=11)
+    save(tmp_path, table, chunk=11, name="a.arrow")
+    for kind in tables.KINDS:
+        for start, stop in ((0, 30), (0, 1), (3, 5), (5, 6), (8, 11), (9, 25), (11, 22), (17, 30), (29, 30)):
+            found = list(tables.read_texts(kind, str(tmp_path / f"a.{kind}"), "text", start, stop))
+            assert found == [b"Row %d." % k for k in range(start, stop)], (kind, start, stop)
+
+
+def test_other_columns_do_not_count_in_the_size_of_the_text(tmp_path):
+    alone = pa.table({"text": [f"Row {k}." for k in range(30)]})
+    beside = alone.append_column("html", pa.array([f"{k} " * 500 for k in range(30)]))
+    for name, table in (("alone", alone), ("beside", beside)):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+        save(tmp_path, table, name=f"{name}.arrow")
+    for kind in tables.KINDS:
+        sizes = [tables.inspect(kind, str(tmp_path / f"{name}.{kind}"), "text", "").text_bytes for name in ("alone", "beside")]
+        assert sizes[0] == sizes[1], kind
+
+
 def test_an_arrow_file_that_is_cut_while_it_is_read_is_an_error_and_no_bus_error(tmp_path):
     save(tmp_path / "saved", pa.table({"text": [f"{k} " + "word " * 2000 for k in range(200)]}))
     path = tmp_path / "saved" / "data-00000-of-00001.arrow"
@@ -214,6 +240,21 @@ def test_an_arrow_file_that_is_cut_while_it_is_read_is_an_error_and_no_bus_error
     os.truncate(path, 5_000)
     with pytest.raises(UserError, match=r"is not a whole Arrow file \(it was cut while it was read\); fetch it again"):
         list(read)
+
+
+def test_pages_of_an_arrow_file_are_given_back_after_several_small_batches_as_after_a_large_one(tmp_path, monkeypatch):
+    given_back: list[int] = []
+
+    class Mapped(mmap.mmap):
+        def madvise(self, advice: int) -> None:  # type: ignore[override]
+            given_back.append(advice)
+
+    table = pa.table({"text": ["x" * 100] * 60})
+    save(tmp_path, table, chunk=6, name="a.arrow")
+    monkeypatch.setattr(tables.mmap, "mmap", Mapped)
+    monkeypatch.setattr(tables, "_MAPPED_BYTES", 2_000)  # three batches
+    assert len(list(tables.read_texts("arrow", str(tmp_path / "a.arrow"), "text", 0, 60))) == 60
+    assert given_back == 2 * [mmap.MADV_DONTNEED]  # after four batches each
 
 
 def test_a_parquet_file_is_divided_between_row_groups_and_a_large_one_into_a_few_parts(tmp_path, monkeypatch, documents):

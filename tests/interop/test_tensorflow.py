@@ -296,6 +296,19 @@ def test_a_vocabulary_that_does_not_show_its_casing_keeps_it(golden, vocabulary,
     assert import_tf1(tmp_path / "m")[2].vocabulary == tokenizer.vocabulary
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_is_given_wins_over_what_an_export_of_ours_recorded(golden, recorded, tmp_path):
+    words = (golden / "vocab.txt").read_text().replace("z\n", "7\n")  # a vocabulary that does not show its casing
+    (golden / "vocab.txt").write_text(words)
+    params, config, tokenizer, _ = import_tf1(golden, lowercase=recorded, activation="gelu_tanh" if recorded else "gelu")
+    export_tf1(tmp_path / "m", params, config, tokenizer)
+    _, as_recorded, of_record, _ = import_tf1(tmp_path / "m")
+    assert (as_recorded.activation, of_record.vocabulary.lowercase) == (config.activation, recorded)
+    other = "gelu" if recorded else "gelu_tanh"
+    _, as_given, given, _ = import_tf1(tmp_path / "m", lowercase=not recorded, activation=other)
+    assert (as_given.activation, given.vocabulary.lowercase) == (other, not recorded)
+
+
 def test_a_vocabulary_in_another_order_than_the_exported_one_is_refused(golden, tmp_path):
     params, config, tokenizer, _ = import_tf1(golden)
     export_tf1(tmp_path / "m", params, config, tokenizer)

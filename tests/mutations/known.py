@@ -64,6 +64,43 @@ SEEN = [
     Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
     Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
     Mistake("bert_jax/pretraining/log.py", 1, "self._ledger.close()", "pass"),
+    Mistake("bert_jax/analysis/coreference/choice.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
+    Mistake(
+        "bert_jax/costs/report.py",
+        1,
+        "step.rows * step.length / chips / seconds",
+        "step.rows * step.length / step.devices / seconds",
+    ),
+    Mistake("bert_jax/costs/report.py", 1, "step.rows / chips / seconds", "step.rows / step.devices / seconds"),
+    Mistake("bert_jax/studies/calibration.py", 1, "if end - count + every < record", "if end - count < record"),
+    Mistake("bert_jax/training/data_parallel.py", 1, "len(sides) != 2", "len(sides) < 2"),
+    Mistake(
+        "bert_jax/training/distillation.py",
+        1,
+        "_outputs(teacher.config, teacher.params, batch, None,",
+        "_outputs(teacher.config, teacher.params, batch, seed,",
+    ),
+    Mistake(
+        "bert_jax/interop/tensorflow.py",
+        1,
+        'activation = activation or (ours.get("activation") if gelu else None)',
+        'activation = (ours.get("activation") if gelu else None) or activation',
+    ),
+    Mistake(
+        "bert_jax/interop/tensorflow.py",
+        1,
+        'ours.get("do_lower_case") if lowercase is None else lowercase',
+        'ours.get("do_lower_case", lowercase)',
+    ),
+    Mistake("bert_jax/storage/fetching.py", 1, "objects[name].size for name in due", "objects[name].size for name in objects"),
+    Mistake("bert_jax/storage/lock.py", 1, '            replaced = "0"\n', ""),
+    Mistake("bert_jax/storage/mirror.py", 1, "if item.size > file.stat()", "if item.size >= file.stat()"),
+    Mistake(
+        "bert_jax/storage/mirror.py",
+        1,
+        "Copy(generation, before.size, before.modified)",
+        "copy_of(self.directory / name, generation)",
+    ),
 ]
 """What passed unseen once; the test that was added holds the kind."""
 EQUIVALENT: list[Equivalent] = [

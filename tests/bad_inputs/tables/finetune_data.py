@@ -113,7 +113,7 @@ CASES = [
     Case(
         "several labels with commas",
         f"{TRAIN} --config.task.own.problem=multi_label",
-        'train.csv, line 2: label is "good,long"; set separator=\',\' if that is between its items, or list them as',
+        "train.csv, line 2: label is \"good,long\"; set separator=',' if that is between its items, or list them as",
         files=train('text,label\nit was fine,"good,long"\nit was bad,poor\n'),
     ),
     Case(

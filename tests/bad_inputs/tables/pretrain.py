@@ -62,6 +62,11 @@ CASES = [
         "--config=$experiment:small: its get_config takes no argument; leave `:small` out",
     ),
     Case(
+        "a misspelt argument of an experiment",
+        "--config=$repository/experiments/pretrain/laptop.py:tinny",
+        "laptop.py:tinny: its get_config does not accept 'tinny'; did you mean 'tiny'?",
+    ),
+    Case(
         "no argument for an experiment that needs one",
         "--config=mine.py",
         "--config=mine.py needs an argument, --config=mine.py:ARG; its docstring lists the arguments",

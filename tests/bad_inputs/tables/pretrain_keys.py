@@ -138,6 +138,18 @@ CASES = [
         "config.phases.0: length=4 must be at least 5, 3 of them special tokens",
     ),
     Case(
+        "word vectors of rows with a single word",
+        "--config.model.encoder=static --config.model.num_layers=0 --config.model.scan_unroll=1 --config.examples.pairs=none "
+        "--config.phases.0.length=3",
+        "config.phases.0.length=3 has room for one token between [CLS] and [SEP], and skip-gram learns from neighbours; set it to "
+        "4 or more",
+    ),
+    Case(
+        "next words of rows without a word",
+        "--config.model.direction=left_to_right --config.examples.pairs=none --config.phases.0.length=2",
+        "config.phases.0.length=2 must be at least 3 and at most 32,767",
+    ),
+    Case(
         "a batch that does not divide over the devices",
         "--config.phases.1.batch_size=9",
         "config.phases.1.batch_size=9 does not divide over 8 devices along data x fsdp; nearest: 8 or 16",
@@ -178,6 +190,16 @@ CASES = [
         "a schedule that continues nothing",
         "--config.phases.0.continue_schedule=true",
         "config.phases.0.continue_schedule: no phase precedes the first one; leave it out there",
+    ),
+    Case(
+        "no steps of the whole run",
+        "--config.steps=0",
+        "config.steps=0 is fewer than the 2 phases; each needs a step at the least",
+    ),
+    Case(
+        "fewer steps than phases",
+        "--config.steps=1",
+        "config.steps=1 is fewer than the 2 phases; each needs a step at the least",
     ),
     Case("no steps", "--config.phases.0.steps=0", "config.phases.0.steps=0 must be at least 1"),
     Case("negative steps", "--config.phases.0.steps=-3", "config.phases.0.steps=-3 must be at least 1"),
