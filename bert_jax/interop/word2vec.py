@@ -11,18 +11,14 @@ Files are read as a stream, into one table.
 
 from __future__ import annotations
 
-import bz2
 import dataclasses
-import gzip
 import itertools
 import json
-import lzma
 import pathlib
 import re
 import unicodedata
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO
 
 import numpy as np
 from jaxtyping import Float32
@@ -39,9 +35,8 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.interop.locate import VECTORS
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
+from bert_jax.storage.formats import COMPRESSIONS, HEAD_BYTES, UNREADABLE, open_packed, recognise
 
-OPENERS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-"""The first bytes of compressed files, and what reads them."""
 FASTTEXT = b"\xba\x16\x4f\x2f"
 """The first bytes of a model of fastText, whose `.bin` is another format than word2vec's."""
 LARGEST_RATIO = 1100
@@ -225,7 +220,7 @@ def _read_form(path: pathlib.Path) -> _Form:
     if len(fields) == 2 and all(re.fullmatch(rb"[0-9]+", field) for field in fields):
         named = " ".join(field.decode()[:20] for field in fields)
         is_binary = bool(_BINARY.search(second)) or (".bin" in path.suffixes and not _are_numbers(second.split()[1:]))
-        size = path.stat().st_size * (1 if _opener(path) is None else LARGEST_RATIO)
+        size = path.stat().st_size * (LARGEST_RATIO if _packed(path) else 1)
         count, width = (int(field) if len(field) < 13 else 10**12 for field in fields)
         least = 4 * width + 1 if is_binary else 2 * width + 1  # bytes of a word and its vector
         if not (1 <= width <= WIDEST and count >= 1 and count * least <= size):
@@ -305,26 +300,26 @@ def _binary_rows(
 def _start_of(path: pathlib.Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(6)
+            return file.read(HEAD_BYTES)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); name another file") from error
 
 
-def _opener(path: pathlib.Path) -> Callable[..., IO[bytes]] | None:
-    start = _start_of(path)
-    return next((opener for magic, opener in OPENERS.items() if start.startswith(magic)), None)
+def _packed(path: pathlib.Path) -> str:
+    """The suffix of the compression that the first bytes of a file show, whatever its name; "" for none."""
+    found = recognise(_start_of(path))
+    return next((suffix for suffix, name in COMPRESSIONS.items() if found and found.kind == name), "")
 
 
 def _opened(path: pathlib.Path) -> IO[bytes]:
-    opener = _opener(path)
-    return path.open("rb") if opener is None else opener(path, "rb")
+    return open_packed(path, f"vectors{_packed(path)}")
 
 
 def _guarded(path: pathlib.Path, blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yields the blocks of a file that may be damaged. Raises UserError instead of the errors of decompression."""
     try:
         yield from blocks
-    except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise UserError(f"{path} cannot be read to its end ({error}); {_AGAIN}") from error
 
 
