@@ -90,7 +90,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
         has_others = "pooling" in head.settings
         remedy = "set config.head.pooling=concat, or config.head.lstm" if has_others else "name a Transformer"
         raise UserError(
-            f"config.init_from={experiment.init_from} is a {model.config.encoder}, whose [CLS] has no meaning of its own"
+            f"config.init_from={experiment.init_from} is a {model.config.encoder} model, whose [CLS] has no meaning of its own"
             f"{'' if has_others else f' for a {head.kind} head'}; {remedy}"
         )
     if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:

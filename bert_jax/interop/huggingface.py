@@ -284,7 +284,8 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         if head.reads_pooler and "pooler" not in {*model.params, *names}:
             remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
-                remedy += ", or fine-tune with config.head.pooling=concat, a head that reads other tokens"
+                pooling = "last_token" if config.direction == "left_to_right" else "concat"
+                remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
                 remedy = f"add it with --new={','.join(('pooler', *names))}"
             raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; {remedy}")

@@ -1,0 +1,377 @@
+"""Every command on every kind of model: it does its work, or says in a sentence why this kind cannot, and leaves nothing behind.
+
+TABLE has a row for each command and a column for each kind, and in each cell a letter of ENDINGS.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import unflatten_dict
+
+import bert_jax.finetune
+import bert_jax.pretrain
+from bert_jax.analysis.folder import Folder
+from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.finetuning.job import Job
+from bert_jax.finetuning.warm_start import with_own_head
+from bert_jax.heads.choice import ChoiceHead
+from bert_jax.heads.head import TaskHead
+from bert_jax.heads.mention import MentionHead
+from bert_jax.heads.sequence import SequenceHead
+from bert_jax.heads.span import SpanHead
+from bert_jax.heads.token import TokenHead
+from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.interop.names import our_shapes
+from bert_jax.interop.tensorflow import export_tf1
+from bert_jax.interop.word2vec import export_word2vec
+from bert_jax.model.characters import symbols_of
+from bert_jax.model.config import ModelConfig
+from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.sharding.rules import ACTIVATION_RULES
+from tests.end_to_end import forked
+from tests.end_to_end.forked import Done, Surroundings
+from tests.end_to_end.runs import write_text
+from tests.end_to_end.toy_tasks import pronouns
+from tests.interop.tiny import as_model, make_vocabulary
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
+
+# -------------------------------------------------------------------------------------------------------------------- the kinds
+SHAPE = {"hidden_size": 4, "num_layers": 1, "num_heads": 2, "intermediate_size": 4, "max_position": 32}
+AB = ("a", "b")
+STATIC, CHARACTERS = {"encoder": "static", "num_layers": 0}, {"encoder": "bilm", "character_cnn": True, "tied_decoder": False}
+KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
+    "bert": (("pooler", "mlm_head", "nsp_head"), None, {}),
+    "mlm": (("mlm_head",), None, {}),
+    "bare": ((), None, {}),
+    "next": (("mlm_head",), None, {"direction": "left_to_right"}),
+    "bilm": (("mlm_head",), None, {"encoder": "bilm"}),
+    "chars": (("mlm_head",), None, CHARACTERS),
+    "lstm": (("mlm_head",), None, {"encoder": "bilm", "direction": "left_to_right"}),
+    "static": (("skip_gram_head",), None, STATIC),
+    "class": (("pooler",), SequenceHead(labels=AB), {}),
+    "value": (("pooler",), SequenceHead(labels=("value",), problem="regression"), {}),
+    "many": (("pooler",), SequenceHead(labels=AB, problem="multi_label"), {}),
+    "tag": ((), TokenHead(labels=AB), {}),
+    "crf": ((), TokenHead(labels=AB, crf="free"), {}),
+    "span": ((), SpanHead(), {}),
+    "choice": (("pooler",), ChoiceHead(), {}),
+    "gap": ((), MentionHead(labels=("A", "B", "neither")), {}),
+}
+"""By name: the parts beside embeddings and encoder, the task head, and settings of the model."""
+COLUMNS = (*KINDS, "tf1", "w2v")
+"""The last two are "bert" as a checkpoint of the original, and "static" as a file of word vectors."""
+
+
+def model_of(vocabulary: pathlib.Path, parts: Sequence[str], head: TaskHead | None, fields: dict[str, Any]) -> Model:
+    """Random weights; the characters and the counts of words are those of the vocabulary."""
+    tokenizer, rng = load_tokenizer(vocabulary), np.random.default_rng(1)
+    config = ModelConfig(**({"vocab_size": tokenizer.size} | SHAPE | fields))
+    shapes = our_shapes(config, head)
+    values = {path: 0.3 * rng.standard_normal(shape, np.float32) + path.endswith("/scale") for path, shape in shapes.items()}
+    known = {"embeddings/characters/symbols": symbols_of(tokenizer.pieces, tokenizer.size)}
+    known["skip_gram_head/counts"] = np.ones(tokenizer.size, np.float32)
+    tree = unflatten_dict(values | {path: table for path, table in known.items() if path in values}, sep="/")
+    kept = {"embeddings", "encoder", *parts, *([head.part] if head else [])}
+    return as_model({part: tree[part] for part in tree if part in kept}, config, vocabulary, head)
+
+
+# ----------------------------------------------------------------------------------------------------------------- the commands
+WORDS = [("the", "DET", 2, "det"), ("river", "NOUN", 3, "nsubj"), ("is", "VERB", 0, "root")]
+SENTENCE = "".join(f"{n}\t{w}\t_\t{tag}\t_\t_\t{head}\t{name}\t_\t_\n" for n, (w, tag, head, name) in enumerate(WORDS, 1)) + "\n"
+NAMED = "1\tparis\t_\tPROPN\t_\t_\t2\tnsubj\t_\tEntity=(e1-person-1-)\n2\tis\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+FILES = {
+    "text.txt": "the river of paris is the capital\nthe capital of france\n",
+    "one.conllu": 3 * SENTENCE,
+    "two.conllu": 2 * SENTENCE,
+    "names.conllu": "".join(
+        f"# newdoc id = d{n}\n# global.Entity = eid-etype-head-other\n{NAMED}{NAMED}" for n in range(4)
+    ),
+    "words.txt": "[E1]\n",
+    "class.jsonl": '{"text": "the river", "label": "a"}\n{"text": "of paris", "label": "b"}\n',
+    "tag.jsonl": '{"words": ["the", "river"], "labels": ["a", "b"]}\n',
+    "span.jsonl": '{"question": "the", "context": "of paris", "answers": ["paris"]}\n',
+    "choice.jsonl": '{"prompt": "the", "choices": ["river", "of"], "label": 0}\n',
+    "asked.jsonl": json.dumps({"text": "paris is of france", "pronoun": "of", "a": "paris", "b": "france"}) + "\n",
+    "pretrain.py": """def get_config():
+    return {"corpus": {"directory": %(corpus)r}, "model": {"hidden_size": 4, "num_layers": 1, "num_heads": 2,
+            "intermediate_size": 4, "max_position": 32}, "phases": [{"steps": 1, "length": 16, "batch_size": 8,
+            "max_predictions": 3, "learning_rate": 1e-3}], "evaluation": {"rows": 8, "batch_size": 8}}
+""",
+}
+OWN = f"finetune --config={REPOSITORY}/experiments/finetune/own_text.py --config.task.length=16 --config.training.batch_size=2"
+PRETRAIN = "pretrain --config=pretrain.py --workdir=$OUT"
+COMMANDS = {
+    "predict fill-mask": "predict fill-mask --model=$M 'the [MASK] of'",
+    "predict next-sentence": "predict next-sentence --model=$M 'the\tof paris'",
+    "predict score": "predict score --model=$M 'the river'",
+    "predict generate": "predict generate --model=$M --tokens=2 'the river'",
+    "predict embed": "predict embed --model=$M 'the river'",
+    "predict embed --words": "predict embed --model=$M --words 'the river'",
+    "predict embed --pooling=cls": "predict embed --model=$M --pooling=cls 'the river'",
+    "predict embed --pooling=pooler": "predict embed --model=$M --pooling=pooler 'the river'",
+    "predict embed --layers=0,1": "predict embed --model=$M --layers=0,1 'the river'",
+    "predict classify": "predict classify --model=$M 'the river'",
+    "predict tag": "predict tag --model=$M 'the river'",
+    "predict answer": "predict answer --model=$M --length=16 --input=span.jsonl",
+    "predict choose": "predict choose --model=$M --input=choice.jsonl",
+    "predict resolve": "predict resolve --model=$M --input=asked.jsonl",
+    "analyse attention": "analyse attention --model=$M --output=$OUT 'the river'",
+    "analyse heads": "analyse heads --model=$M --output=$OUT --input=text.txt",
+    "analyse neighbours": "analyse neighbours --model=$M --output=$OUT river",
+    "analyse neighbours --input": "analyse neighbours --model=$M --output=$OUT --input=text.txt capital 'the [capital] of'",
+    "analyse dependencies": "analyse dependencies --model=$M --output=$OUT --input=one.conllu --replicates=100",
+    "analyse coreference": "analyse coreference --model=$M --output=$OUT --input=names.conllu --replicates=100",
+    "analyse probe": "analyse probe --model=$M --output=$OUT --input=one.conllu --eval=two.conllu --epochs=1 --seeds=1 --passes=1 "
+    "--rank=2",
+    "analyse probe --probes=parsers": "analyse probe --model=$M --output=$OUT --input=one.conllu --eval=two.conllu --passes=1 "
+    "--probes=parsers",
+    "analyse compare": "analyse compare --model=$M --output=$OUT --input=text.txt --control=random-weights",
+    "analyse compare layers": "analyse compare --model=$M --output=$OUT --input=text.txt --control=random-weights "
+    "--divergence-words=0",
+    "analyse vocabulary": "analyse vocabulary --model=$M --output=$OUT",
+    "convert": "convert --from=$M --to=$OUT",
+    "convert --format=tf1": "convert --from=$M --to=$OUT --format=tf1",
+    "convert --format=word2vec": "convert --from=$M --to=$OUT --format=word2vec",
+    "convert --format=stablehlo": "convert --from=$M --to=$OUT --format=stablehlo --platforms=cpu --length=8",
+    **{
+        f"convert --function={function}": f"convert --from=$M --to=$OUT --format=stablehlo --platforms=cpu --length=8 "
+        f"--function={function}"
+        for function in ("encode", "pretraining", "labels")
+    },
+    **{
+        f"convert --new={part}": f"convert --from=$M --to=$OUT --new={part} {labels}"
+        for part, labels in {
+            "pooler": "", "mlm_head": "", "nsp_head": "", "skip_gram_head": "", "sequence_head": "--labels=a,b",
+            "token_head": "--labels=a,b", "span_head": "", "choice_head": "", "mention_head": "--labels=a,b,c",
+        }.items()
+    },
+    **{
+        f"convert --drop={part}": f"convert --from=$M --to=$OUT --drop={part}"
+        for part in ("pooler", "mlm_head", "nsp_head", "skip_gram_head", "sequence_head", "token_head")
+    },
+    **{
+        f"convert {flag.split()[-1]}": f"convert --from=$M --to=$OUT {flag}"
+        for flag in (
+            "--layers=1", "--keep-layers=0", "--max-position=48", "--max-position=48 --new-positions=random", "--token-types=3",
+            "--add-tokens=words.txt", "--replace-vocab=vocabulary", "--average=$M", "--dtype=bfloat16", "--labels=x,y",
+            "--problem=multi_label", "--activation=relu",
+        )
+    },
+    **{
+        f"finetune own/{task}": f"{OWN} --workdir=$OUT --config.init_from=$M --config.task.name=own/{task} "
+        f"--config.task.own.train={file}.jsonl --config.task.own.dev={file}-dev.jsonl"
+        for task, file in (("sequence", "class"), ("token", "tag"), ("span", "span"), ("choice", "choice"))
+    },
+    "finetune gap": f"finetune --config={REPOSITORY}/experiments/finetune/gap.py --workdir=$OUT --config.init_from=$M "
+    "--config.task.data_dir=pronouns --config.task.length=32",
+    "pretrain": f"{PRETRAIN} --config.init_from=$M",
+    "pretrain --config.teacher": f"{PRETRAIN} --config.teacher=$M",
+}  # fmt: skip
+
+# --------------------------------------------------------------------------------------------------------------- how each ends
+WORKS = "+"
+ENDINGS = {
+    "h": r"has no \w+, so it cannot .*; name a model that can$",
+    "d": r"reads both sides of a token, so it cannot generate text; name a model trained with config.model.direction=left_to_right$",
+    "l": r"reads from left to right, so it cannot fill a \[MASK\]; name a model trained with config.model.direction=both$",
+    "L": r"is an LSTM, which cannot generate text here; name a left-to-right BERT$",
+    "s": r"a vector for each token, whatever its text, so it cannot generate text; name a model trained with .*left_to_right$",
+    "c": r"its \[CLS\] sees no text; give --pooling=mean, the mean over the text$",
+    "0": r"--layers=1 is outside \[-1, 0\]: the model has 0 layers \(0: embeddings\)$",
+    "t": r"(is a TensorFlow checkpoint|holds vectors.txt); convert it first: python -m bert_jax.convert --from=\w+ --to=DIR$",
+    "a": r"is a (bilm|static) model, which has no attention .*; name a Transformer(, or .*)?$",
+    "w": r"computes word vectors from characters, so it has no table of them; name another model, or a text with --input=FILE",
+    "W": r"computes word vectors from characters; train a model with the new vocabulary instead$",
+    "f": r"the format tf1 (is BERT's, and \w+ is a \w+ model|has no models with direction=left_to_right .*); choose another --format$",
+    "F": r"the original has no \w+ head; drop it, or choose another format$",
+    "v": r"has layers, and word2vec's format holds a vector per word; name a static model$",
+    "x": r"the function encode does not use skip_gram_head; confirm with --function=encode or --drop=skip_gram_head$",
+    "i": r"needs the positions of the \w+, which are no input of the exported function; choose the function encode$",
+    "e": r"this model has no (task|pretraining) head.*; choose the function encode$",
+    "b": r"this model has no pretraining head that predicts tokens; choose the function labels or encode$",
+    "B": r"this model has no task head, so it predicts no labels; choose the function pretraining or encode$",
+    "k": r"is a [\w -]+ model, which has no \w+; the parts of its pretraining are \w+",
+    "p": r"reads the pooler, which .* lacks; add (it with )?(--drop=\w+ or )?--new=pooler(,\w+)?$",
+    "P": r"reads the pooler, which \w+ lacks; a [\w -]+ model cannot have one; name a BERT that reads both sides of a token",
+    "o": r"already has a \w+; drop it to replace it with a new head$",
+    "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
+    "r": r"(--new-positions is for learned positions, and|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$",
+    "j": r"--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head or --new=token_head$",
+    "y": r"2 labels for the \d outputs? of the \w+_head; give \d$",
+    "Y": r"a \w+ head has no labels",
+    "q": r"--problem=multi_label is for a sequence head, not for a \w+ head; leave it out$",
+    "A": r"--activation=relu is for checkpoints of the original; leave it out for \w+$",
+    "N": r"has no pooler, which a \w+_head reads; to begin it with random weights, say --config.init_new=pooler$",
+    "C": r"whose \[CLS\] has no meaning of its own.*; (set config.head.pooling=concat, or config.head.lstm|name a Transformer)$",
+    "g": r"has no \w+( and no \w+)*; to start them from random weights, give --config.init_new=",
+    "z": r"has no trained mlm_head, so it predicts no masked words; name a pretrained model with one$",
+    "Z": r"is no masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
+    "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model trained",
+}
+"""By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""
+TABLE = """
+command                            bert mlm bare next bilm chars lstm static class value many tag crf span choice gap tf1 w2v
+predict fill-mask                  +    +   h    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
+predict next-sentence              +    h   h    h    h    h     h    h      h     h     h    h   h   h    h      h   t   t
+predict score                      +    +   h    +    +    +     +    h      h     h     h    h   h   h    h      h   t   t
+predict generate                   d    d   d    +    d    d     L    s      d     d     d    d   d   d    d      d   t   t
+predict embed                      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+predict embed --words              +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+predict embed --pooling=cls        +    +   +    c    +    +     c    c      +     +     +    +   +   +    +      +   t   t
+predict embed --pooling=pooler     +    h   h    c    h    h     c    c      +     +     +    h   h   h    +      h   t   t
+predict embed --layers=0,1         +    +   +    +    +    +     +    0      +     +     +    +   +   +    +      +   t   t
+predict classify                   h    h   h    h    h    h     h    h      +     +     +    h   h   h    h      h   t   t
+predict tag                        h    h   h    h    h    h     h    h      h     h     h    +   +   h    h      h   t   t
+predict answer                     h    h   h    h    h    h     h    h      h     h     h    h   h   +    h      h   t   t
+predict choose                     h    h   h    h    h    h     h    h      h     h     h    h   h   h    +      h   t   t
+predict resolve                    h    h   h    h    h    h     h    h      h     h     h    h   h   h    h      +   t   t
+analyse attention                  +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
+analyse heads                      +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
+analyse neighbours                 +    +   +    +    +    w     +    +      +     +     +    +   +   +    +      +   +   +
+analyse neighbours --input         +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+analyse dependencies               +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
+analyse coreference                +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
+analyse probe                      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+analyse probe --probes=parsers     +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
+analyse compare                    +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
+analyse compare layers             +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+analyse vocabulary                 +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert                            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --format=tf1               +    +   +    f    f    f     f    f      +     +     +    F   F   +    F      F   +   f
+convert --format=word2vec          v    v   v    v    v    v     v    +      v     v     v    v   v   v    v      v   v   +
+convert --format=stablehlo         +    +   +    +    +    +     +    x      +     +     +    +   i   +    +      i   +   +
+convert --function=encode          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --function=pretraining     +    +   e    +    +    +     +    e      b     b     b    b   b   b    b      b   +   e
+convert --function=labels          B    B   e    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
+convert --new=pooler               +    +   +    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
+convert --new=mlm_head             +    +   +    +    +    +     +    k      +     +     +    +   +   +    +      +   +   k
+convert --new=nsp_head             +    p   p    k    k    k     k    k      +     +     +    p   p   p    +      p   +   k
+convert --new=skip_gram_head       k    k   k    k    k    k     k    +      k     k     k    k   k   k    k      k   k   +
+convert --new=sequence_head        +    p   p    P    P    P     P    P      +     +     +    o   o   o    o      o   +   P
+convert --new=token_head           +    +   +    +    +    +     +    +      o     o     o    +   +   o    o      o   +   +
+convert --new=span_head            +    +   +    +    +    +     +    +      o     o     o    o   o   +    o      o   +   +
+convert --new=choice_head          +    p   p    P    P    P     P    P      o     o     o    o   o   o    +      o   +   P
+convert --new=mention_head         +    +   +    +    +    +     +    +      o     o     o    o   o   o    o      +   +   +
+convert --drop=pooler              p    +   +    +    +    +     +    +      p     p     p    +   +   +    p      +   p   +
+convert --drop=mlm_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=nsp_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=skip_gram_head      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=sequence_head       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=token_head          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --layers=1                 +    +   +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
+convert --keep-layers=0            +    +   +    +    +    +     +    n      +     +     +    +   +   +    +      +   +   n
+convert --max-position=48          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --new-positions=random     +    +   +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
+convert --token-types=3            +    +   +    +    r    r     r    r      +     +     +    +   +   +    +      +   +   r
+convert --add-tokens=words.txt     +    +   +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
+convert --replace-vocab=vocabulary +    +   +    +    +    W     +    +      +     +     +    +   +   +    +      +   +   +
+convert --average=$M               +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --dtype=bfloat16           +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --labels=x,y               j    j   j    j    j    j     j    j      +     y     +    +   +   Y    Y      y   j   j
+convert --problem=multi_label      j    j   j    j    j    j     j    j      +     +     +    q   q   q    q      q   j   j
+convert --activation=relu          A    A   A    A    A    A     A    A      A     A     A    A   A   A    A      A   +   A
+finetune own/sequence              +    N   N    +    C    C     +    C      +     +     +    N   N   N    +      N   t   t
+finetune own/token                 +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+finetune own/span                  +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+finetune own/choice                +    N   N    D    C    C     D    C      +     +     +    N   N   N    +      N   t   t
+finetune gap                       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
+pretrain                           +    g   g    +    +    +     +    +      g     g     g    g   g   g    g      g   t   t
+pretrain --config.teacher          +    +   z    Z    Z    Z     Z    z      z     z     z    z   z   z    z      z   t   t
+"""
+
+
+def only_begin() -> None:
+    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Pictures are
+    blank."""
+
+    def traced(job: Job) -> None:
+        with_own_head(job.start, job.program.config, job.program.head, job.experiment)
+        with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
+            jax.eval_shape(job.program.train, *job.arguments(job.state, job.rows(0)))
+
+    def begun(experiment: Any, run: Any, corpora: Any, *rest: Any) -> int:
+        if experiment.init_from:
+            pretraining_start(experiment, corpora.train.vocabulary)
+        return 0
+
+    def one_run(experiment: Any, run: Any, train: Any, finish: Any) -> int:
+        train(experiment, run.workdir, jax.devices())
+        return 0
+
+    bert_jax.finetune.finetune = traced
+    bert_jax.finetune.sweep = one_run
+    bert_jax.pretrain.pretrain = begun
+    Folder.picture = lambda folder, name, figure: folder.write(name, b"")
+
+
+def outputs(base: pathlib.Path, command: str, kind: str) -> pathlib.Path:
+    return base / "outputs" / str(list(COMMANDS).index(command)) / kind
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[tuple[str, str], Done]]:
+    """(the directory of models and outputs, how every command ended on every kind)."""
+    base = tmp_path_factory.mktemp("kinds")
+    vocabulary = make_vocabulary(base / "vocabulary", cased=False)
+    models = {kind: model_of(vocabulary, *KINDS[kind]) for kind in KINDS}
+    for kind, model in models.items():
+        export_model(base / kind, model)
+    bert = models["bert"]
+    export_tf1(base / "tf1", bert.params, bert.config, bert.tokenizer)
+    export_word2vec(base / "w2v", models["static"])
+    for name, content in FILES.items():
+        (base / name).write_text(content % {"corpus": str(base / "corpus")} if name == "pretrain.py" else content)
+        if name.endswith(".jsonl"):
+            (base / name.replace(".", "-dev.")).write_text(content + content)
+    write_text(base / "corpus.txt", documents=20)
+    (base / "pronouns").mkdir()
+    pronouns(base / "pronouns")
+    cells = [(command, kind) for command in COMMANDS for kind in COLUMNS]
+    lines = ["corpus --source=text:corpus.txt --vocab=vocabulary --output=corpus --heldout-fraction=0.3 --shards=2 --workers=1"]
+    for command, kind in cells:
+        place = outputs(base, command, kind)
+        place.mkdir(parents=True)
+        lines.append(COMMANDS[command].replace("$M", kind).replace("$OUT", str(place / "out")))
+    words = [shlex.split(line) for line in lines]
+    around = Surroundings(directory=base)
+    first, *done = forked.run(base / "said", *words, prepare=only_begin, around=around, timeout=1_500)
+    assert first.status == 0, first.output
+    return base, dict(zip(cells, done, strict=True))
+
+
+def letter(end: Done) -> str:
+    """The letter of TABLE of how a command ended; else its message."""
+    if end.status == 0:
+        return WORKS
+    said = [line for line in end.output.splitlines() if line.startswith("error: ")]
+    if end.status == 2 and len(said) == 1 and "Traceback" not in end.output:
+        return next((letter for letter, reason in ENDINGS.items() if re.search(reason, said[0])), said[0])
+    return end.output
+
+
+def rows() -> dict[str, dict[str, str]]:
+    """Command -> kind -> letter."""
+    header, *lines = TABLE.strip().splitlines()
+    assert header.split() == ["command", *COLUMNS]
+    split = (line.rsplit(maxsplit=len(COLUMNS)) for line in lines)
+    return {name: dict(zip(COLUMNS, cells, strict=True)) for name, *cells in split}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_works_on_a_kind_of_model_or_says_why_not(ends, command):
+    base, found = ends
+    assert {kind: letter(found[command, kind]) for kind in COLUMNS} == rows()[command]
+    for kind in COLUMNS:
+        left = [path.name for path in outputs(base, command, kind).iterdir()]
+        assert left == [] or found[command, kind].status == 0, kind
