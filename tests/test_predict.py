@@ -294,6 +294,22 @@ def test_an_empty_input_has_an_empty_answer(ask, tmp_path):
     assert ask("embed", f"--input={tmp_path / 'in.txt'}", "--json").out == ""
 
 
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_an_input_without_a_text_is_said_to_be_empty(ask, tmp_path, content):
+    (tmp_path / "in.txt").write_text(content)
+    asked = ask("fill-mask", f"--input={tmp_path / 'in.txt'}")
+    assert (asked.status, asked.out, asked.err) == (0, "", "no texts: the input is empty or holds only blank lines\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"), [("a.png", b"\x89PNG\r\n\x1a\n"), ("a.jpeg", b"\xff\xd8\xff\xe0"), ("a.pdf", b"%PDF-1.7\n")]
+)
+def test_a_file_that_is_no_text_is_one_error_and_not_one_of_every_line(ask, tmp_path, name, begin):
+    (tmp_path / name).write_bytes(begin + b"\0\xff\n" * 100)
+    with pytest.raises(UserError, match=rf"{name} is an? (image|PDF), not text; (give|write)"):
+        ask("fill-mask", f"--input={tmp_path / name}")
+
+
 @pytest.mark.parametrize("from_file", [True, False])
 def test_embeddings_answer_every_line_blank_ones_too(ask, tmp_path, monkeypatch, from_file):
     content = b"\nthe river\n \t\n\nof Paris\n\n"

@@ -144,6 +144,8 @@ class Writer:
                 self._progress.close()
         if kind is None and self._failed and self._total > 1:
             print(f"{self._failed:,} of {counted(self._total, 'line')} failed", file=sys.stderr)
+        if kind is None and not self._total:
+            print("no texts: the input is empty or holds only blank lines", file=sys.stderr)
         if kind is None and self._blank:
             print(f"{self._blank:,} of {counted(self._total, 'line')} blank: {self._blank_result}", file=sys.stderr)
 

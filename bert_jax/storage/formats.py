@@ -44,6 +44,7 @@ def _compressed(name: str, suffix: str = "") -> Format:
 
 _NAMED = "give it a name that ends in {}, or write its texts to a file of JSON lines first"
 _UNZIP = "unpack it first (unzip), or save the sheet as CSV"
+_READ = "give a file of text, such as one that character recognition writes (tesseract)"
 _TABLE = "write its texts to a file of JSON lines first"
 _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
     (re.compile(first, re.DOTALL), found)
@@ -65,6 +66,7 @@ _BY_FIRST_BYTES: tuple[tuple[re.Pattern[bytes], Format], ...] = tuple(
         (rb"SQLite format 3\0", Format("sqlite", "is an SQLite database", _TABLE)),
         (rb"\x89HDF\r\n\x1a\n", Format("hdf5", "is an HDF5 file", _TABLE)),
         (rb"%PDF-", Format("pdf", "is a PDF", "write its text to a file first (pdftotext)")),
+        (rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a.{3}[\0-\x08]", Format("image", "is an image", _READ)),
         (
             rb"version https://git-lfs\.github\.com/",
             Format("lfs", "is a pointer of Git LFS, not the file itself", "fetch the file (git lfs pull)"),

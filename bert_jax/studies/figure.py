@@ -16,12 +16,13 @@ from bert_jax.corpus.files import JsonObject
 from bert_jax.interface.words import prefixed
 from bert_jax.metrics.figures import label
 from bert_jax.metrics.plots import BASELINE, FAINT, HELDOUT, INK, TRAIN, draw_panels
-from bert_jax.studies.words import heldout_loss
+from bert_jax.studies.words import heldout_loss, score
 
 COLOURS = (HELDOUT, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 HELDOUT_LOSS = ""
 """The column of the held-out loss, among those of the scores."""
+_CUT = "the axis does not begin at 0"
 
 
 def draw(content: JsonObject, study: StudyExperiment, picture: pathlib.Path) -> None:
@@ -53,6 +54,13 @@ def _arms(table: JsonObject, column: str, axes: Axes) -> None:
     axes.set_yticks(range(len(table["arms"])), [arm["title"] for arm in table["arms"]], color=INK)
     axes.set_ylim(len(table["arms"]) - 0.5, -0.5)
     axes.margins(x=0.08)
+    baseline = table["baselines"].get(column)
+    if baseline is not None:
+        axes.axvline(baseline, color=INK, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
+    said = [f"dotted: {_single(baseline)}"] if baseline is not None else []
+    if axes.get_xlim()[0] > 0:
+        said.append(_CUT)
+    axes.set_xlabel("; ".join(said), color=INK, fontsize=8)
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))  # more numbers of four digits overlap
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
 
@@ -69,13 +77,21 @@ def _curves(table: JsonObject, study: StudyExperiment, column: str, axes: Axes) 
             tokens, means, reach = np.transpose(points)
             style: JsonObject = {"color": colour, "marker": marker, "markersize": 4.5, "capsize": 3, "linewidth": 1.6}
             axes.errorbar(tokens, means, yerr=reach, label=label(study.arm(run).title), **style)
+    if (baseline := table["baselines"].get(column)) is not None:
+        axes.axhline(baseline, color=INK, linewidth=1.2, linestyle=(0, (1, 2)), label=_single(baseline), zorder=1)
     axes.set_xlabel("tokens read in pretraining", color=INK)
+    if axes.get_ylim()[0] > 0:
+        axes.set_ylabel(_CUT, color=INK, fontsize=8)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda tokens, _: prefixed(tokens)))
     axes.grid(axis="y", color=FAINT, linewidth=0.6)
-    if axes.containers:  # a curve is there
+    if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+
+
+def _single(baseline: float) -> str:
+    return f"best single answer, {score(baseline)}"
 
 
 def _point(arm: JsonObject, column: str) -> tuple[float, float, float] | None:

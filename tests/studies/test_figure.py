@@ -18,9 +18,7 @@ SCORES = ([0.6020202, 0.6181818, 0.6161616], [0.1841, 0.2072, 0.4033], [0.8904, 
 
 
 @pytest.mark.parametrize("scores", SCORES)
-def test_the_numbers_below_a_panel_do_not_overlap(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scores: list[float]
-):
+def test_the_numbers_below_a_panel_do_not_overlap(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scores: list[float]):
     drawn = figures(monkeypatch)
     names = ("a", "b", "c")
     arms = [
@@ -60,12 +58,33 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def table(arms: list[dict[str, object]]) -> dict[str, object]:
-    return {"title": "Study", "setting": "laptop", "arms": arms, "reference": arms[0]["name"], "tasks": {}}
+    return {"title": "Study", "setting": "laptop", "arms": arms, "reference": arms[0]["name"], "tasks": {}, "baselines": {}}
 
 
 def study(arms: list[dict[str, object]]) -> StudyExperiment:
     tasks = [{"name": "t", "experiment": "t.py"}]
     return StudyExperiment.from_dict({"title": "Study", "pretraining": "a.py", "arms": arms, "tasks": tasks})
+
+
+def test_a_score_stands_beside_the_best_single_answer_and_a_cut_axis_says_so(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    drawn = figures(monkeypatch)
+    arms = [{"name": name, "title": name, "scores": {"t": one_seed(0.75), "u": one_seed(0.75)}} for name in "ab"]
+    content = table(arms) | {"baselines": {"t": 0.5, "u": 0.0}}
+    draw({"table": content}, study([{"name": name} for name in "ab"]), tmp_path / "figure.png")
+    cut, whole = drawn[0].axes
+    assert cut.get_xlabel() == "dotted: best single answer, 0.500; the axis does not begin at 0"
+    assert whole.get_xlabel() == "dotted: best single answer, 0.000"
+    assert [0.5, 0.5] in [list(line.get_xdata()) for line in cut.get_lines()]
+
+    for arm in arms:
+        arm |= {"tokens": 1e6, "heldout": {}}
+    draw({"table": content}, study([{"name": "a"}, {"name": "b", "shares": "a", "at": 0.5}]), tmp_path / "figure.png")
+    cut, whole, _ = drawn[1].axes
+    assert (cut.get_ylabel(), whole.get_ylabel()) == ("the axis does not begin at 0", "")
+    assert "best single answer, 0.500" in [text.get_text() for text in cut.get_legend().get_texts()]
+    assert [0.5, 0.5] in [list(line.get_ydata()) for line in cut.get_lines()]
 
 
 def one_seed(score: float) -> dict[str, object]:
