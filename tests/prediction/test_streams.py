@@ -349,6 +349,9 @@ def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     for name, content in (("t.csv", "review,reply,label\na,b,pos\n"), ("t.jsonl", json_line)):
         (record,) = read_any(tmp_path / name, content, PAIR, columns=columns)
         assert (record.values, record.rest) == ({"text": "a", "text_b": "b"}, {"label": "pos"})
+    both = '{"review": "a", "text": "b"}'
+    (record,) = read_any(tmp_path / "both.jsonl", both, TEXT, columns={"text": "review"})
+    assert (record.values, record.rest) == ({"text": "b"}, {"review": "a"})
     (record,) = read_any(tmp_path / "c.csv", "ctx,e0,e1,y\np,a,b,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
     assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
 
@@ -406,6 +409,12 @@ def test_a_bad_row_of_a_table_is_a_problem_and_the_next_is_read(tmp_path):
 def test_a_count_in_a_cell_may_be_written_as_pandas_does_beside_missing_ones(tmp_path, cell, start):
     fields = (*TEXT, Field("start", number=True))
     (record,) = read_any(tmp_path / "t.csv", f"text,start\na,{cell}\n", fields)
+    assert (record.values["start"] if record.problem is None else None) == start
+
+
+@pytest.mark.parametrize(("value", "start"), [("0", 0), ("7", 7), ("-1", None), ("true", None), ("7.5", None), ('"7"', None)])
+def test_a_count_in_json_is_a_whole_number_from_0(tmp_path, value, start):
+    (record,) = read_any(tmp_path / "a.jsonl", f'{{"text": "a", "start": {value}}}', (*TEXT, Field("start", number=True)))
     assert (record.values["start"] if record.problem is None else None) == start
 
 
