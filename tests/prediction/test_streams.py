@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -463,6 +464,49 @@ def test_columns_of_parquet_that_json_cannot_hold_are_left_out_of_what_goes_with
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
     (record,) = read_texts([], str(tmp_path / "t.parquet"), TEXT)
     assert (record.values, record.rest) == ({"text": "a"}, {"id": 7})
+
+
+def test_a_column_of_its_own_name_serves_where_that_of_training_is_absent(tmp_path):
+    (record,) = read_any(tmp_path / "t.csv", "text,label\na,pos\n", TEXT, columns={"text": "review"})
+    assert (record.values, record.rest) == ({"text": "a"}, {"label": "pos"})
+
+
+def test_a_named_pipe_is_waited_for_between_two_of_its_lines(tmp_path):
+    os.mkfifo(tmp_path / "texts")
+    answered = threading.Event()
+
+    def write() -> None:
+        with (tmp_path / "texts").open("w", buffering=1) as file:
+            file.write("a\n")
+            answered.wait(10)
+            time.sleep(0.05)  # while the reader waits
+            file.write("b\n")
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    records = iter(read_records([], str(tmp_path / "texts"), TEXT))
+    first = next(records)
+    answered.set()
+    assert [first.values, *(record.values for record in records)] == [{"text": "a"}, {"text": "b"}]
+    writer.join()
+
+
+def test_a_usual_name_alone_in_a_file_of_tabs_is_a_text(tmp_path):
+    assert [r.values for r in read_any(tmp_path / "t.tsv", "title\nit was fine\n")] == [
+        {"text": "title"},
+        {"text": "it was fine"},
+    ]
+
+
+def test_a_single_line_of_json_without_the_field_is_a_problem_of_this_line(tmp_path):
+    (record,) = read_any(tmp_path / "t.txt", '{"review": "a"}\n')
+    assert (record.number, record.place) == (1, f"{tmp_path / 't.txt'}, line 1: ")
+    assert (record.problem or "").startswith("no field 'text'")
+
+
+def test_every_line_of_a_file_of_any_name_is_json_where_that_is_asked_for(tmp_path):
+    records = read_any(tmp_path / "t.txt", '{"text": "a"}\nplain\n', jsonl=True)
+    assert [(r.values, (r.problem or "").partition(" (")[0]) for r in records] == [({"text": "a"}, ""), ({}, "not JSON")]
 
 
 def test_a_field_may_be_several_columns_of_parquet(tmp_path):
