@@ -96,9 +96,9 @@ def recognise(head: bytes, name: str = "") -> Format | None:
 
 def _is_utf8(head: bytes) -> bool:
     try:
-        head[: HEAD_BYTES - 4].decode("utf-8")
+        head.decode("utf-8")
     except UnicodeDecodeError as error:
-        return error.reason == "unexpected end of data"
+        return error.reason == "unexpected end of data"  # `head` ends within a character
     return True
 
 

@@ -211,6 +211,14 @@ def test_probes_are_converged_and_the_mix_reads_the_layer_that_holds_the_label(d
     assert accuracy[2] == pytest.approx(accuracy[1], abs=0.02)
 
 
+def test_the_bias_of_a_probe_is_not_held_small():
+    """Of vectors that say nothing a probe knows the shares of the labels."""
+    labels = np.array([0] * 30 + [1] * 9 + [2] + [NONE] * 5)
+    kernel, bias = linear.converged(jnp.zeros((len(labels), 2)), labels, 3)
+    np.testing.assert_allclose(jax.nn.softmax(bias), [0.75, 0.225, 0.025], atol=1e-3)
+    assert not kernel.any()
+
+
 def test_the_mix_is_read_by_a_converged_probe_too(data):
     vectors, labels = data
     scale = scale_of(vectors)

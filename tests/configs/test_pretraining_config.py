@@ -274,6 +274,9 @@ def test_a_run_of_other_steps_keeps_the_proportions_of_its_phases_warmups_evalua
         steps = [phase["steps"] for phase in with_total_steps(RUN, total)["phases"]]
         assert sum(steps) == total
         assert min(steps) >= 1
+    assert [phase.get("warmup_steps", 0) for phase in with_total_steps(RUN, 37)["phases"]] == [3, 0, 0], "37 / 10 and 2 / 5"
+    shortest = PretrainingExperiment.from_dict(with_total_steps(RUN | {"log_every": 100}, 3))
+    assert (shortest.log_every, shortest.evaluation.every, shortest.checkpoints.every) == (1, 1, 1)
     with pytest.raises(UserError, match=r"^config\.steps=2 is fewer than the 3 phases; each needs a step at the least$"):
         with_total_steps(RUN, 2)
     for wrong in ({}, {"phases": 3}, {"phases": []}, {"phases": [{"steps": "many"}]}, {"phases": [{"steps": 0}]}):

@@ -129,6 +129,9 @@ def test_a_piece_that_a_vocabulary_has_twice_has_both_of_its_vectors(tmp_path):
     words, table, notes = read_vectors(tmp_path / "v.vec", ["b", "a", "b"])
     np.testing.assert_array_equal(table, TABLE[[1, 0, 1]])
     assert notes[0] == "vectors of 1 word that the vocabulary lacks were left out"
+    (tmp_path / "twice.vec").write_bytes(text(["a", "b", "a"], TABLE[:3]))
+    _, table, _ = read_vectors(tmp_path / "twice.vec", ["a", "a", "b", "a", "a"])
+    np.testing.assert_array_equal(table, TABLE[[0, 2, 1, 0, 0]], err_msg="further ones have the first")
 
 
 def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:

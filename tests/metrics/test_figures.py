@@ -49,12 +49,20 @@ def test_any_text_is_drawn(form: str):
 
 def test_a_text_is_drawn_as_it_is_and_no_mathematics():
     figure = Figure()
-    drawn = [figure.text(0.5, 0.5, text) for text in ("$a_b$", r"\$", "a" * (LONGEST + 1), "b\0")]
+    drawn = [figure.text(0.5, 0.5, text) for text in ("$a_b$", r"\$", "a" * (LONGEST + 1), "b\0", "c" * LONGEST)]
     rendered(figure)
-    assert [text.get_text() for text in drawn] == ["$a_b$", r"\$", "a" * (LONGEST - 1) + "…", "b\ufffd"]
+    assert [text.get_text() for text in drawn] == ["$a_b$", r"\$", "a" * (LONGEST - 1) + "…", "b\ufffd", "c" * LONGEST]
     assert not any(text.get_parse_math() for text in drawn)
     widths = [text.get_window_extent().width for text in (figure.text(0, 0, "$a$", parse_math=False), drawn[0])]
     assert widths[1] > widths[0]  # "_b" is drawn too, in the size of the other letters
+
+
+def test_texts_of_ticks_that_are_made_while_a_figure_is_drawn_are_no_mathematics():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.barh(["$a_b$", "c"], [1, 2])
+    rendered(figure)
+    assert [(tick.get_text(), tick.get_parse_math()) for tick in axes.get_yticklabels()] == [("$a_b$", False), ("c", False)]
 
 
 def test_a_caption_is_drawn_once_for_all_formats():

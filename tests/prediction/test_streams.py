@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bz2
+import datetime
 import gzip
 import json
 import lzma
@@ -8,6 +9,7 @@ import os
 import pathlib
 import re
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -348,6 +350,9 @@ def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     for name, content in (("t.csv", "review,reply,label\na,b,pos\n"), ("t.jsonl", json_line)):
         (record,) = read_any(tmp_path / name, content, PAIR, columns=columns)
         assert (record.values, record.rest) == ({"text": "a", "text_b": "b"}, {"label": "pos"})
+    both = '{"review": "a", "text": "b"}'
+    (record,) = read_any(tmp_path / "both.jsonl", both, TEXT, columns={"text": "review"})
+    assert (record.values, record.rest) == ({"text": "b"}, {"review": "a"})
     (record,) = read_any(tmp_path / "c.csv", "ctx,e0,e1,y\np,a,b,0\n", CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
     assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})
 
@@ -392,10 +397,126 @@ def test_what_cannot_be_read_as_texts_is_refused(tmp_path, name, content, messag
 
 
 def test_a_bad_row_of_a_table_is_a_problem_and_the_next_is_read(tmp_path):
-    records = read_any(tmp_path / "t.csv", b"text,label\na\n\xff,pos\n,x\nb,pos\n")
+    records = read_any(tmp_path / "t.csv", b"text,label\na\n\xff,pos\n,x\nb,pos\nc,pos,x\n")
     assert [(r.number, (r.problem or "").partition(";")[0]) for r in records] == [
-        (2, "1 column, not the 2 of text, label"), (3, "byte 1 is not UTF-8"), (4, "its text is empty"), (5, "")
+        (2, "1 column, not the 2 of text, label"), (3, "byte 1 is not UTF-8"), (4, "its text is empty"), (5, ""),
+        (6, "3 columns, not the 2 of text, label"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cell", "start"), [("7", 7), ("0", 0), ("7.0", 7), ("7.5", None), ("-1", None), ("true", None), ("", None)]
+)
+def test_a_count_in_a_cell_may_be_written_as_pandas_does_beside_missing_ones(tmp_path, cell, start):
+    fields = (*TEXT, Field("start", number=True))
+    (record,) = read_any(tmp_path / "t.csv", f"text,start\na,{cell}\n", fields)
+    assert (record.values["start"] if record.problem is None else None) == start
+
+
+@pytest.mark.parametrize(("value", "start"), [("0", 0), ("7", 7), ("-1", None), ("true", None), ("7.5", None), ('"7"', None)])
+def test_a_count_in_json_is_a_whole_number_from_0(tmp_path, value, start):
+    (record,) = read_any(tmp_path / "a.jsonl", f'{{"text": "a", "start": {value}}}', (*TEXT, Field("start", number=True)))
+    assert (record.values["start"] if record.problem is None else None) == start
+
+
+def test_a_row_of_several_lines_has_the_number_of_its_first(tmp_path):
+    records = read_any(tmp_path / "t.csv", 'text,label\n"a\nb",pos\n,x\n')
+    assert [(r.number, r.place, r.size) for r in records] == [
+        (2, f"{tmp_path / 't.csv'}, line 2: ", 10), (4, f"{tmp_path / 't.csv'}, line 4: ", 3)
+    ]  # fmt: skip
+    assert records[0].values == {"text": "a\nb"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("t.csv", 'text\tlabel\n"a, ""b"""\tpos\n', 'a, "b"'),
+        ("t.csv", 'text;label\n"a; b";pos\n', "a; b"),
+        ("t.tsv", 'text\tlabel\n"a, b\tpos\n', '"a, b'),
+        ("t.tsv", 'text\tlabel\n"a"\tpos\n', '"a"'),
+        ("t.txt", 'text\tlabel\n"a\tpos\n', '"a'),
+    ],
+)
+def test_quotes_enclose_the_cells_of_a_csv_whatever_its_delimiter_and_are_characters_of_a_tsv(tmp_path, name, content, text):
+    (record,) = read_any(tmp_path / name, content)
+    assert (record.values, record.problem) == ({"text": text}, None)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_whole_line_keeps_its_blanks_and_has_its_number_whatever_ends_it(tmp_path, end):
+    path = tmp_path / "a.conllu"
+    path.write_bytes(end.join([" a\t", "", "b ", ""]).encode())
+    found = list(read_records((), str(path), (Field("line", whole=True),), blank_lines=True))
+    assert [(r.number, r.values.get("line"), r.blank) for r in found[:3]] == [
+        (1, " a\t", False),
+        (2, None, True),
+        (3, "b ", False),
+    ]
+    assert [r.place for r in found[:3]] == [f"{path}, line {n}: " for n in (1, 2, 3)]
+    assert all(r.blank for r in found[3:])
+
+
+def test_columns_of_parquet_that_json_cannot_hold_are_left_out_of_what_goes_with_a_text(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = {"text": ["a"], "image": [b"\x89"], "at": [datetime.date(2020, 1, 1)], "score": [float("nan")], "id": [7]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    (record,) = read_texts([], str(tmp_path / "t.parquet"), TEXT)
+    assert (record.values, record.rest) == ({"text": "a"}, {"id": 7})
+
+
+def test_a_column_of_its_own_name_serves_where_that_of_training_is_absent(tmp_path):
+    (record,) = read_any(tmp_path / "t.csv", "text,label\na,pos\n", TEXT, columns={"text": "review"})
+    assert (record.values, record.rest) == ({"text": "a"}, {"label": "pos"})
+
+
+def test_a_named_pipe_is_waited_for_between_two_of_its_lines(tmp_path):
+    os.mkfifo(tmp_path / "texts")
+    answered = threading.Event()
+
+    def write() -> None:
+        with (tmp_path / "texts").open("w", buffering=1) as file:
+            file.write("a\n")
+            answered.wait(10)
+            time.sleep(0.05)  # while the reader waits
+            file.write("b\n")
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    records = iter(read_records([], str(tmp_path / "texts"), TEXT))
+    first = next(records)
+    answered.set()
+    assert [first.values, *(record.values for record in records)] == [{"text": "a"}, {"text": "b"}]
+    writer.join()
+
+
+def test_a_usual_name_alone_in_a_file_of_tabs_is_a_text(tmp_path):
+    assert [r.values for r in read_any(tmp_path / "t.tsv", "title\nit was fine\n")] == [
+        {"text": "title"},
+        {"text": "it was fine"},
+    ]
+
+
+def test_a_single_line_of_json_without_the_field_is_a_problem_of_this_line(tmp_path):
+    (record,) = read_any(tmp_path / "t.txt", '{"review": "a"}\n')
+    assert (record.number, record.place) == (1, f"{tmp_path / 't.txt'}, line 1: ")
+    assert (record.problem or "").startswith("no field 'text'")
+
+
+def test_every_line_of_a_file_of_any_name_is_json_where_that_is_asked_for(tmp_path):
+    records = read_any(tmp_path / "t.txt", '{"text": "a"}\nplain\n', jsonl=True)
+    assert [(r.values, (r.problem or "").partition(" (")[0]) for r in records] == [({"text": "a"}, ""), ({}, "not JSON")]
+
+
+def test_a_field_may_be_several_columns_of_parquet(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"ctx": ["p"], "e0": ["a"], "e1": ["b"], "y": [0]}), tmp_path / "t.parquet")
+    columns = {"prompt": "ctx", "choices": ["e0", "e1"]}
+    (record,) = read_texts([], str(tmp_path / "t.parquet"), CHOICE, columns=columns)
+    assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": 0})
 
 
 def test_two_fields_of_a_tsv_are_not_one_text(tmp_path):

@@ -74,6 +74,18 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
+def test_a_text_is_heard_once_the_last_of_its_bytes_is_there_and_its_caller_can_be_answered(calls: Calls):
+    connection = caller(calls, b"\0\0\0\x05abc")
+    assert calls.next(0.2) is None
+    connection.sendall(b"de")
+    heard = calls.next(10.0)
+    assert heard is not None
+    own, text = heard
+    assert (text, own.gettimeout()) == ("abcde", messages.PATIENCE)
+    own.close()
+    connection.close()
+
+
 def test_a_caller_is_heard_whoever_else_calls_and_however_slowly(calls: Calls, monkeypatch: pytest.MonkeyPatch):
     text = "dämmerung".encode()
     strangers = [

@@ -65,7 +65,8 @@ def test_a_compression_without_a_mark_is_recognised_by_name_unless_the_file_is_t
     assert found is not None
     assert found.what == "is compressed with brotli"
     assert recognise(b"text", "a.txt.br") is None
-    assert recognise(("ä" * HEAD_BYTES).encode()[: HEAD_BYTES - 1], "a.br") is None
+    for before in ("", "a"):  # with one of them the head ends within a character
+        assert recognise((before + "ä" * HEAD_BYTES).encode()[:HEAD_BYTES], "a.br") is None
 
 
 @pytest.mark.parametrize("ending", PACK)

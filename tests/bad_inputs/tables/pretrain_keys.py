@@ -141,8 +141,8 @@ CASES = [
         "word vectors of rows with a single word",
         "--config.model.encoder=static --config.model.num_layers=0 --config.model.scan_unroll=1 --config.examples.pairs=none "
         "--config.phases.0.length=3",
-        "config.phases.0.length=3 has room for one token between [CLS] and [SEP], and skip-gram learns from neighbours; set it to "
-        "4 or more",
+        "config.phases.0.length=3 has room for one token between [CLS] and [SEP], and skip-gram learns from neighbours; "
+        "set it to 4 or more",
     ),
     Case(
         "next words of rows without a word",

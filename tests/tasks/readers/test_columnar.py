@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -111,6 +112,32 @@ def test_a_folder_of_the_hub_is_read_by_its_splits(tmp_path: pathlib.Path):
     put(converted / "other" / "train" / "0000.parquet", ROWS)
     with pytest.raises(UserError, match=r"converted holds several data sets \(default, other\)"):
         load(train=str(converted))
+
+
+def test_parts_whose_names_end_in_a_hash_of_their_own_are_read_in_order(tmp_path: pathlib.Path):
+    for i, row in enumerate(ROWS):
+        put(tmp_path / "data" / f"train-0000{i}-of-00002-{'9a'[i] * 16}.parquet", [row], label=CLASSES)
+    assert load(train=str(tmp_path)).train == EXAMPLES
+
+
+def test_a_pattern_leaves_hidden_files_out(tmp_path: pathlib.Path):
+    put(tmp_path / "train-0.parquet", ROWS, label=CLASSES)
+    put(tmp_path / ".train-1.parquet", ROWS, label=CLASSES)
+    assert load(train=f"{tmp_path}/*.parquet").train == EXAMPLES
+
+
+def test_scores_may_be_decimal_numbers(tmp_path: pathlib.Path):
+    rows = [{"text": "a", "label": decimal.Decimal("2.50")}, {"text": "b", "label": decimal.Decimal("3.00")}]
+    data = load(train=put(tmp_path / "a.parquet", rows), problem="regression")
+    assert [example.label for example in data.train if isinstance(example, TextExample)] == [2.5, 3.0]
+
+
+def test_a_saved_selection_of_rows_is_refused_and_not_read_whole(tmp_path: pathlib.Path):
+    saved = save(tmp_path / "saved", table(ROWS, label=CLASSES))
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_indices_data_files": [{"filename": "indices.arrow"}]}
+    (tmp_path / "saved" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=r"has indices of rows, which are not read; save .* after flatten_indices\(\)"):
+        load(train=saved)
 
 
 def test_what_save_to_disk_writes_is_read(tmp_path: pathlib.Path):

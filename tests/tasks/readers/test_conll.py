@@ -67,6 +67,27 @@ def test_the_word_that_is_a_hash_stays_a_word(tmp_path: pathlib.Path, text: str,
     assert read(tmp_path, text) == (words, [])
 
 
+def test_a_single_line_that_begins_with_a_hash_is_a_word_if_its_tag_could_be_one_and_several_are_comments(tmp_path: pathlib.Path):
+    words = "a _ NN B-X\nb _ VB I-X\n"
+    assert read(tmp_path, f"# _ SYM O\n{words}")[0] == [["#/O", "a/B-X", "b/I-X"]]
+    assert read(tmp_path, f"# _ SYM O\n{words}\n# _ NUM O\n{words}")[0] == [["a/B-X", "b/I-X"]] * 2
+
+
+def test_the_sentences_of_a_document_have_its_number(tmp_path: pathlib.Path):
+    path = tmp_path / "a.conll"
+    path.write_text("-DOCSTART- O\n\na O\n\nb O\n\n-DOCSTART- O\n\nc O\n")
+    first, second, third = (example.document for example in read_conll(path))
+    assert first == second != third
+
+
+@pytest.mark.parametrize(("words", "tags"), [(2, -1), (-3, -1), (0, 2), (0, -3)])
+def test_a_column_that_is_not_there_is_refused_with_those_that_are(tmp_path: pathlib.Path, words: int, tags: int):
+    (tmp_path / "a.conll").write_text("a O\nb O\n")
+    wrong = f"word={words}" if words else f"tag={tags}"
+    with pytest.raises(UserError, match=f"a.conll has 2 columns, none of them {wrong}; give one from -2 to 1"):
+        read_conll(tmp_path / "a.conll", word=words, tag=tags)
+
+
 def test_a_line_with_an_id_begins_a_sentence_without_an_empty_line(tmp_path: pathlib.Path):
     assert read(tmp_path, f"\n{MARK}\n{WORDS}{MARK}\n{WORDS}") == ([SENTENCE, SENTENCE], [])
 
@@ -78,6 +99,8 @@ def test_the_odd_line_is_blamed_and_not_the_sound_ones(tmp_path: pathlib.Path):
         read(tmp_path, f"{WORDS}c\tO\n")
     with pytest.raises(UserError, match=r"line 3: 5 columns .* 4; correct the line, or put the comment before the first word"):
         read(tmp_path, f"{WORDS}# a comment too late\n")
+    with pytest.raises(UserError, match=r"line 3: 1 column where other lines have 2; correct the line"):
+        read(tmp_path, "a\tB-X\nb\tI-X\nc O\n")
     path = tmp_path / "b.conll"
     path.write_text(f"# O O\tO\n{WORDS}c _ _ PLACE\nd _ _ O\n")
     assert (first_with_tag(path, "PLACE"), first_with_tag(path, "I-X"), first_with_tag(path, "O")) == (4, 3, 5)

@@ -67,8 +67,33 @@ def test_both_end_sentences_at_lines_of_spaces_or_tabs_and_say_so(tmp_path: path
     assert both(tmp_path, f"{GOOD}\t\t\n{GOOD}") == ([("the", "house")] * 2, [told])
 
 
+@pytest.mark.parametrize(
+    ("marks", "documents"),
+    [(("", "", ""), [0, 1, 2]), (("# newdoc id = a\n", "", "#newdoc\n"), [0, 0, 1]), (("", "# newdoc\n", ""), [0, 1, 1])],
+)
+def test_documents_begin_at_their_marks_and_every_sentence_is_one_where_there_are_none(
+    tmp_path: pathlib.Path, marks: tuple[str, ...], documents: list[int]
+):
+    path = tmp_path / "x.conllu"
+    path.write_text("\n".join(mark + GOOD for mark in marks))
+    sentences = list(Treebank(path, report=lambda problem: None))
+    assert [sentence.document for sentence in sentences] == documents
+    assert [(example.id, example.document) for example in read_conllu(path)] == [(str(i), n) for i, n in enumerate(documents)]
+
+
 def test_an_empty_column_holds_nothing(tmp_path: pathlib.Path):
     assert both(tmp_path, GOOD.replace("_", "")) == ([("the", "house")], [])
+
+
+def test_a_file_lacks_tags_where_all_are_missing_and_a_single_missing_one_is_named(tmp_path: pathlib.Path):
+    path = tmp_path / "x.conllu"
+    path.write_text(GOOD.replace("NOUN", "_"))
+    assert [example.labels for example in read_conllu(path, may_lack_tags=True)] == [None]
+    with pytest.raises(UserError, match=r"line 1: 'the' has no upos; give the other column, or tag the file first"):
+        read_conllu(path)
+    path.write_text(GOOD + row(3, "burns").replace("NOUN", "_"))
+    with pytest.raises(UserError, match=r"line 3: 'burns' has no upos; give the other column, or tag the file first"):
+        read_conllu(path, may_lack_tags=True)
 
 
 @pytest.mark.parametrize("head", ["9" * 5000, "²", "+1", "-1", "1_0", "٣"])
@@ -87,6 +112,8 @@ def test_a_head_that_is_no_word_is_named_by_the_analysis_and_tagging_does_not_re
 def test_a_file_without_empty_lines_is_no_sentence_of_all_its_words(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(conllu, "MOST_WORDS", 3)
     path = tmp_path / "x.conllu"
+    path.write_text("".join(row(i, "a", i - 1) for i in range(1, 4)))
+    assert len(read_conllu(path)) == 1
     path.write_text("".join(row(i, "a", i - 1) for i in range(1, 5)))
     with pytest.raises(UserError, match=r"line 1: a sentence of 4 words, more than 3; end each sentence with an empty line"):
         read_conllu(path)

@@ -77,7 +77,7 @@ def test_quotes_are_letters_and_only_line_feeds_end_lines(tmp_path: pathlib.Path
     ]
 
 
-MSR = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t10\t11\tA.\tB.\r\n0\t20\t21\tC.\t\"D.\r\n1\t30\t31\tE.\tF.\r\n"
+MSR = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t10\t11\tA.\tB.\r\n0\t20\t21\tC.\t"D.\r\n1\t30\t31\tE.\tF.\r\n'
 
 
 def test_mrpc_is_read_in_glues_layout_and_in_its_authors(tmp_path: pathlib.Path):

@@ -291,6 +291,23 @@ def test_rows_with_empty_lines_between_them_stay_sentences(tmp_path: pathlib.Pat
     assert labels_of(path, "token", columns=("words", "labels")) == [(("a", "b"), ("B", "O")), (("b", "a"), ("O", "O"))]
 
 
+def test_blanks_around_the_separator_are_no_part_of_an_item(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "words,labels", "a b ; c,X ;O")
+    assert labels_of(path, "token", separator=";") == [(("a b", "c"), ("X", "O"))]
+
+
+def test_quoted_words_in_parentheses_are_no_list_without_commas(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "words,labels", '"(""a"" ""b"")",X O')
+    assert labels_of(path, "token") == [(('("a"', '"b")'), ("X", "O"))]
+
+
+def test_quotes_within_the_quotes_of_a_csv_are_characters(tmp_path: pathlib.Path):
+    path = put(tmp_path / "a.csv", "text,label", '"""a""",x')
+    said: list[str] = []
+    (example,) = read_own_data(OwnDataConfig(train=path), "sequence", "train", say=said.append)
+    assert (example, said) == (TextExample("0", '"a"', None, "x"), [])
+
+
 @pytest.mark.parametrize(
     ("words", "labels", "wanted"),
     [
@@ -428,8 +445,8 @@ def test_a_missing_label_is_no_class(tmp_path: pathlib.Path, value: str):
 
 
 def test_a_whole_number_is_one_class_however_it_is_written(tmp_path: pathlib.Path):
-    rows = [{"text": "a", "label": label} for label in (1, 1.0, "1.0", "1", 2, -0.0)]
-    assert labels_of(put(tmp_path / "a.jsonl", *rows)) == ["1", "1", "1", "1", "2", "0"]
+    rows = [{"text": "a", "label": label} for label in (1, 1.0, "1.0", "1", 2, -0.0, "-0.0")]
+    assert labels_of(put(tmp_path / "a.jsonl", *rows)) == ["1", "1", "1", "1", "2", "0", "0"]
     stars = put(tmp_path / "a.csv", "text,label", "a,1", "b,2.0", "c,1.5")
     assert labels_of(stars, label_names=("1.0", "1.5", "2.0")) == ["1", "2", "1.5"]
     words = put(tmp_path / "b.jsonl", {"words": ["a", "b"], "labels": [1.0, 1]})
