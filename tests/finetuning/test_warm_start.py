@@ -253,7 +253,7 @@ def test_a_head_that_reads_the_cls_of_a_model_that_is_no_transformer_is_refused_
         params, config = make_model(vocabulary, encoder=encoder, num_layers=2 if encoder == "bilm" else 0)
         params.pop("pooler")
         directory = exported(tmp_path / encoder, as_model(params, config, vocabulary))
-        says = rf"config\.init_from=.*/{encoder}/m is a {encoder}, whose \[CLS\] has no meaning of its own; set "
+        says = rf"config\.init_from=.*/{encoder}/m is a {encoder} model, whose \[CLS\] has no meaning of its own; set "
         for declared in [{}, *[{"init_new": "pooler"}] * (encoder == "bilm")]:
             with pytest.raises(UserError, match=says + r"config\.head\.pooling=concat, or config\.head\.lstm$"):
                 labelled_start(tuning(directory, **declared), RTE)
