@@ -102,7 +102,7 @@ def test_vectors_without_a_vocabulary_take_the_one_that_is_named_and_may_get_new
     ("change", "says"),
     [
         ({"pieces": ["the", "new york"]}, "the piece 'new york' has spaces, which word2vec's format cannot hold; choose another"),
-        ({"pieces": ["", "the"]}, "the piece '' has spaces"),
+        ({"pieces": ["", "the"]}, "the piece '' is empty"),
         ({"pieces": [" the", "of"]}, "the piece ' the' has spaces"),
         ({"table": np.array([[1, np.nan]] * 2, np.float32)}, "nothing is written to .*: NaN or infinity in word vectors"),
     ],
