@@ -132,8 +132,8 @@ COMMANDS = {
     "analyse neighbours --input": "analyse neighbours --model=$M --output=$OUT --input=text.txt capital 'the [capital] of'",
     "analyse dependencies": "analyse dependencies --model=$M --output=$OUT --input=one.conllu --replicates=100",
     "analyse coreference": "analyse coreference --model=$M --output=$OUT --input=names.conllu --replicates=100",
-    "analyse probe": "analyse probe --model=$M --output=$OUT --input=one.conllu --eval=two.conllu --epochs=1 --seeds=1 --passes=1 "
-    "--rank=2",
+    "analyse probe": "analyse probe --model=$M --output=$OUT --input=one.conllu --eval=two.conllu --epochs=1 --seeds=1 "
+    "--passes=1 --rank=2",
     "analyse probe --probes=parsers": "analyse probe --model=$M --output=$OUT --input=one.conllu --eval=two.conllu --passes=1 "
     "--probes=parsers",
     "analyse compare": "analyse compare --model=$M --output=$OUT --input=text.txt --control=random-weights",
@@ -183,7 +183,7 @@ COMMANDS = {
 WORKS = "+"
 ENDINGS = {
     "h": r"has no \w+, so it cannot .*; name a model that can$",
-    "d": r"reads both sides of a token, so it cannot generate text; name a model trained with config.model.direction=left_to_right$",
+    "d": r"reads both sides of a token, so it cannot generate text; name a model trained with .*left_to_right$",
     "l": r"reads from left to right, so it cannot fill a \[MASK\]; name a model trained with config.model.direction=both$",
     "L": r"is an LSTM, which cannot generate text here; name a left-to-right BERT$",
     "s": r"a vector for each token, whatever its text, so it cannot generate text; name a model trained with .*left_to_right$",
@@ -193,7 +193,7 @@ ENDINGS = {
     "a": r"is a (bilm|static) model, which has no attention .*; name a Transformer(, or .*)?$",
     "w": r"computes word vectors from characters, so it has no table of them; name another model, or a text with --input=FILE",
     "W": r"computes word vectors from characters; train a model with the new vocabulary instead$",
-    "f": r"the format tf1 (is BERT's, and \w+ is a \w+ model|has no models with direction=left_to_right .*); choose another --format$",
+    "f": r"the format tf1 (is BERT's, and \w+ is a \w+ model|has no models with direction=left_.*); choose another --format$",
     "F": r"the original has no \w+ head; drop it, or choose another format$",
     "v": r"has layers, and word2vec's format holds a vector per word; name a static model$",
     "x": r"the function encode does not use skip_gram_head; confirm with --function=encode or --drop=skip_gram_head$",
@@ -206,7 +206,7 @@ ENDINGS = {
     "P": r"reads the pooler, which \w+ lacks; a [\w -]+ model cannot have one; name a BERT that reads both sides of a token",
     "o": r"already has a \w+; drop it to replace it with a new head$",
     "n": r"(--layers=1 is more than the model's 0 layers; layers cannot be added|a static model has no layers to keep .*)$",
-    "r": r"(--new-positions is for learned positions, and|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$",
+    "r": r"(learned positions, and|--token-types=3:) a \w+ model (has none|reads no token types); leave it out$",
     "j": r"--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head or --new=token_head$",
     "y": r"2 labels for the \d outputs? of the \w+_head; give \d$",
     "Y": r"a \w+ head has no labels",
@@ -217,7 +217,7 @@ ENDINGS = {
     "g": r"has no \w+( and no \w+)*; to start them from random weights, give --config.init_new=",
     "z": r"has no trained mlm_head, so it predicts no masked words; name a pretrained model with one$",
     "Z": r"is no masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
-    "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model trained",
+    "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
 """By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""
 TABLE = """

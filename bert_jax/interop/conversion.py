@@ -313,7 +313,9 @@ def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
 
 def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
     if model.head is None:
-        raise UserError("--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head or --new=token_head")
+        raise UserError(
+            "--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head or --new=token_head"
+        )
     if flags.problem and "problem" not in model.head.settings:
         raise UserError(f"--problem={flags.problem} is for a sequence head, not for a {model.head.kind} head; leave it out")
     if flags.labels and not model.head.has_labels:

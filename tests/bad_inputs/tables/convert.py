@@ -45,7 +45,7 @@ CASES = [
     Case(
         "labels without a head",
         "--labels=a,b",
-        "--labels and --problem need a task head, which the model lacks; --new=sequence_head adds one",
+        "--labels and --problem need a task head, which the model lacks; add one with --new=sequence_head",
     ),
     Case(
         "labels of another number",
