@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import io
+import itertools
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
-from bert_jax.metrics.figures import rendered
+from bert_jax.metrics.figures import FORMATS, rendered
 from bert_jax.prediction.output import PARTIAL_SUFFIX, PartialFile, checked_target, is_being_written, writing
 
 _LOCK = "analysis"  # of its temporary file, which a process keeps in the directory that it writes to
@@ -78,10 +79,17 @@ class Folder:
     """The directory that the files of a verb go to; made with the first of them.
 
     Raises UserError where it cannot be one or cannot be written, and for `source`, the file that the texts are read from, among
-    the files to write (`names`).
+    the files to write (`names`, those of pictures end in .png). Pictures are written in those of `formats` that are of pictures.
     """
 
-    def __init__(self, output: str | os.PathLike[str], names: Sequence[str] = (), source: os.stat_result | None = None):
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        names: Sequence[str] = (),
+        source: os.stat_result | None = None,
+        formats: Sequence[str] = ("png",),
+    ):
+        self.formats = [form for form in formats if form in FORMATS]
         self.path = pathlib.Path(output)
         self._name = f"--output={os.fspath(output)}"
         try:
@@ -95,14 +103,12 @@ class Folder:
         if not os.access(there, os.W_OK | os.X_OK):
             raise UserError(f"{self._name} cannot be written: no permission to make files in {there}; choose another --output")
         if self.path.is_dir():
-            for name in names:
+            for name in itertools.chain.from_iterable(map(self._in_formats, names)):
                 checked_target(os.fspath(self.path / name), source)
         if pending := _pending.get():
             with writing(self._name):
                 pending.lock(self.path, self._name)
         self.written: list[pathlib.Path] = []
-        self.formats: Sequence[str] = ("png",)
-        """Of pictures."""
         self.caption = ""
         """Below every picture."""
 
@@ -139,8 +145,12 @@ class Folder:
 
     def picture(self, name: str, figure: Figure) -> None:
         """Writes a picture in each of the `formats`; `name` ends in .png."""
-        for form in self.formats:
-            self.write(f"{name.removesuffix('.png')}.{form}", rendered(figure, form, tight=True, caption=self.caption))
+        for written, form in zip(self._in_formats(name), self.formats, strict=True):
+            self.write(written, rendered(figure, form, tight=True, caption=self.caption))
+
+    def _in_formats(self, name: str) -> list[str]:
+        """The files of a picture, or of another file the name."""
+        return [f"{name.removesuffix('.png')}.{form}" for form in self.formats] if name.endswith(".png") else [name]
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:

@@ -86,7 +86,7 @@ def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: S
             plain(name), tuple(point), xytext=(0, 0), textcoords="offset points", fontsize=size, color=colour,
             ha="center", va="center", parse_math=False,
         )  # fmt: skip
-        half = text.get_window_extent().size / 2
+        half = np.array(text.get_window_extent().size) / 2
         others = np.concatenate([taken, np.delete(dots, number, axis=0)])
         for ring, side in itertools.product(_RINGS, _AROUND):
             middle = centres[number] + side * (half + ring * pixel / np.hypot(*side))

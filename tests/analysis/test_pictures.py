@@ -19,6 +19,7 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_heads
 from bert_jax.analysis.neighbours.figures import Measure, layers_figure
 from bert_jax.analysis.verbs.verb import dress
+from bert_jax.errors import UserError
 from bert_jax.metrics.figures import name_points, rendered
 from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written
 from tests.looked_at import assert_lines_as_looked_at
@@ -69,12 +70,19 @@ def cosines_figure_of(word: str) -> Figure:
 
 
 def test_pictures_are_written_in_the_formats_that_are_asked_for_with_the_models_name(tmp_path):
-    folder = Folder(tmp_path)
-    dress(folder, argparse.Namespace(format=("svg", "html", "pdf"), model="m" * 100), "other")
+    folder = Folder(tmp_path, formats=("svg", "html", "pdf"))
+    dress(folder, argparse.Namespace(model="m" * 100), "other")
     assert folder.caption == f"…{'m' * 60} | other"
     folder.picture("tree.png", tree_figure(head_statistics(2, 2)))
     assert [path.name for path in folder.written] == ["tree.svg", "tree.pdf"]
     assert (tmp_path / "tree.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_picture_that_cannot_be_written_in_a_format_is_refused_before_anything_is_measured(tmp_path):
+    (tmp_path / "tree.pdf").mkdir()
+    Folder(tmp_path, ("tree.png", "tree.tsv"))
+    with pytest.raises(UserError, match=r"tree.pdf cannot be written: Is a directory"):
+        Folder(tmp_path, ("tree.png", "tree.tsv"), formats=("png", "pdf"))
 
 
 def test_the_colours_of_layers_have_a_legend():

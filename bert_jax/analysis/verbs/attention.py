@@ -34,7 +34,7 @@ def attention(flags: argparse.Namespace) -> int:
     texts = ["\t".join(flags.texts)] if len(flags.texts) == 2 else flags.texts
     records = read_texts(texts, flags.input, (Field("text"), Field("text_b", optional=True)), jsonl=flags.jsonl)
     names = ["attention.npz", "attention.html", "overview.png", *(f"head_{name}.png" for name in flags.head)]
-    folder = Folder(flags.output, names, records.file)
+    folder = Folder(flags.output, names, records.file, flags.format)
     dress(folder, flags)
     record = the_only(records)
     analyser = load(flags)

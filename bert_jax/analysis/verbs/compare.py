@@ -39,7 +39,7 @@ def compare_flags(parser: argparse.ArgumentParser) -> None:
 def compare(flags: argparse.Namespace) -> int:
     """Writes where the heads, layers and predictions of two models differ. Returns the exit status."""
     records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
-    folder = Folder(flags.output, FILES, records.file)
+    folder = Folder(flags.output, FILES, records.file, flags.format)
     dress(folder, flags, flags.other or "random weights")
     options = Comparing(masked=flags.masked, seed=flags.seed, divergence_words=flags.divergence_words)
     analyser = load(flags)

@@ -43,7 +43,7 @@ def coreference(flags: argparse.Namespace) -> int:
     file = open_texts(flags.input)
     choosing = open_texts(flags.choose) if flags.choose else None
     check_choose(flags, "documents")
-    folder = Folder(flags.output, FILES, file.file)
+    folder = Folder(flags.output, FILES, file.file, flags.format)
     dress(folder, flags)
     engine = load(flags).engine
     scores: dict[str, CoreferenceScores] = {}

@@ -48,7 +48,7 @@ def dependencies(flags: argparse.Namespace) -> int:
     treebank = Treebank(flags.input, needs_heads=True)
     choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else None
     check_choose(flags, "sentences")
-    folder = Folder(flags.output, FILES, treebank.file)
+    folder = Folder(flags.output, FILES, treebank.file, flags.format)
     dress(folder, flags)
     analyser = load(flags)
     found, controls = None, {}

@@ -30,7 +30,7 @@ def heads_flags(parser: argparse.ArgumentParser) -> None:
 def heads(flags: argparse.Namespace) -> int:
     """Writes the statistics of every head over any number of texts. Returns the exit status."""
     records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
-    folder = Folder(flags.output, FILES, records.file)
+    folder = Folder(flags.output, FILES, records.file, flags.format)
     dress(folder, flags)
     analyser = load(flags)
     reading = Reading(analyser, records)

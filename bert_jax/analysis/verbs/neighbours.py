@@ -40,7 +40,7 @@ def neighbours(flags: argparse.Namespace) -> int:
     """Writes the nearest pieces of words and, in a text, what is near to words in context. Returns the exit status."""
     check_not_files(flags.words)
     records = read_texts((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
-    folder = Folder(flags.output, FILES if records else (PIECES,), records.file if records else None)
+    folder = Folder(flags.output, FILES if records else (PIECES,), records.file if records else None, flags.format)
     dress(folder, flags)
     options = Neighbouring(tuple(flags.layer), flags.count, flags.occurrences)
     analyser = load(flags)

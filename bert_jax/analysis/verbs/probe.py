@@ -46,7 +46,7 @@ def probe(flags: argparse.Namespace) -> int:
     check_files(flags, ("input", "eval"))
     options = Probing(**{name: getattr(flags, name) for name in Probing.__dataclass_fields__})
     files = [AnnotatedFile(path, flags.column) for path in (flags.input, flags.eval)]
-    folders = [Folder(flags.output, FILES, file.file) for file in files]
+    folders = [Folder(flags.output, FILES, file.file, flags.format) for file in files]
     folder = folders[0]
     dress(folder, flags)
     analyser = load(flags)
@@ -55,7 +55,7 @@ def probe(flags: argparse.Namespace) -> int:
         engines[flags.control] = engine_with_random_weights(analyser.engine, flags.seed)
     for control, engine in engines.items():
         found = measure_probes(engine, files[0], files[1], options, progress_of_stage)
-        own = Folder(folder.path / control) if control else folder
+        own = Folder(folder.path / control, formats=flags.format) if control else folder
         dress(own, flags)
         write_probes(own, found)
         print(f"{control or engine.name}: {_read(found)}")

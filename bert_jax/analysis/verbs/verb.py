@@ -62,8 +62,7 @@ def formats(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 def dress(folder: Folder, flags: argparse.Namespace, *others: str) -> None:
-    """Makes the pictures of a folder name the model, and `others` with which it is compared, in the formats of --format."""
-    folder.formats = [name for name in flags.format if name in FORMATS]
+    """Makes the pictures of a folder name the model, and `others` with which it is compared."""
     names = [name if len(name) <= NAME else f"\u2026{name[-NAME:]}" for name in (flags.model, *others)]
     folder.caption = " | ".join(names)
 

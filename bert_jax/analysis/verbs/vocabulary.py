@@ -29,7 +29,7 @@ def vocabulary_flags(parser: argparse.ArgumentParser) -> None:
 
 def vocabulary(flags: argparse.Namespace) -> int:
     """The pieces of the vocabulary by kind, script and length, and the parameters of the model by part."""
-    folder = Folder(flags.output, FILES)
+    folder = Folder(flags.output, FILES, formats=flags.format)
     dress(folder, flags)
     if flags.new_words and not flags.corpus:
         raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; name one by --corpus=DIR")
