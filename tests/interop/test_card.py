@@ -84,7 +84,7 @@ def test_a_new_export_replaces_its_own_card_and_never_one_that_was_changed(model
     export_model(tmp_path / "m", model)
     card = tmp_path / "m" / CARD
     assert "Not recorded." in card.read_text()
-    changed = card.read_text().replace("license: \"unknown\"", "license: mit")
+    changed = card.read_text().replace('license: "unknown"', "license: mit")
     for mine in (changed, "my own words\n", ""):
         card.write_text(mine)
         export_model(tmp_path / "m", model)
