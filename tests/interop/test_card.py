@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -58,6 +59,9 @@ def test_a_card_has_the_data_the_steps_and_the_scores_beside_their_baselines(mod
     assert front_matter(text)["base_model"] == "google/tiny"
     (tmp_path / CARD).write_text(text)
     assert training_of(tmp_path) == (TOLD, "")
+    licensed = model_card(model, dataclasses.replace(TOLD, license="mit"))
+    assert front_matter(licensed)["license"] == "mit"
+    assert "The licence of the weights is mit." in licensed
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_a_new_export_replaces_its_own_card_and_never_one_that_was_changed(model
     export_model(tmp_path / "m", model)
     card = tmp_path / "m" / CARD
     assert "Not recorded." in card.read_text()
-    changed = card.read_text().replace("license: \"unknown\"", "license: mit")
+    changed = card.read_text().replace('license: "unknown"', "license: mit")
     for mine in (changed, "my own words\n", ""):
         card.write_text(mine)
         export_model(tmp_path / "m", model)

@@ -123,14 +123,18 @@ def test_transformers_loads_an_export_equally_and_we_read_what_it_saves(peer, tm
     assert report["loading"] == {}  # nothing missing, unexpected or mismatched
     assert max(report["differences"].values()) < 1e-5
     assert report["dtype"] == "torch.float32"
-    assert report["config"] | {
-        "hidden_act": their_activation,
-        "layer_norm_eps": 1e-6,
-        "hidden_dropout_prob": 0.2,
-        "attention_probs_dropout_prob": 0.05,
-        "pad_token_id": tokenizer.pad_id,
-        "tie_word_embeddings": True,
-    } == report["config"]
+    assert (
+        report["config"]
+        | {
+            "hidden_act": their_activation,
+            "layer_norm_eps": 1e-6,
+            "hidden_dropout_prob": 0.2,
+            "attention_probs_dropout_prob": 0.05,
+            "pad_token_id": tokenizer.pad_id,
+            "tie_word_embeddings": True,
+        }
+        == report["config"]
+    )
     assert report["model_max_length"] == model.config.max_position
     assert report["mask_token_id"] == tokenizer.mask_id
     assert report["token_ids"] == [ours(tokenizer, text) for text in TEXTS]

@@ -64,6 +64,23 @@ def test_published_vectors_are_read_to_the_bit_whatever_their_format(tmp_path, n
     np.testing.assert_allclose(vectors[:5], np.tile(TABLE.mean(0), (5, 1)), rtol=1e-6)
 
 
+def test_a_word_may_begin_in_one_block_of_a_file_and_end_in_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(word2vec, "_BLOCK", 1)
+    words = [f"{'long' * (k % 30)}{k}" for k in range(200)]
+    table = np.random.default_rng(4).standard_normal((len(words), 5), np.float32)
+    (tmp_path / "v.bin").write_bytes(binary(words, table))
+    found, vectors, _ = read_vectors(tmp_path / "v.bin")
+    assert found == words
+    np.testing.assert_array_equal(vectors, table)
+
+
+def test_empty_lines_count_for_nothing_in_a_file_without_a_first_line(tmp_path):
+    (tmp_path / "glove.txt").write_bytes(text(header=False).replace(b"\nriver", b"\n\nriver") + b"\n \n")
+    words, table, notes = read_vectors(tmp_path / "glove.txt")
+    assert (words, notes) == (WORDS, ())
+    np.testing.assert_array_equal(table, TABLE)
+
+
 @pytest.mark.parametrize("name", ["vectors.bin", "vectors.vec.gz", "vectors.txt.gz"])
 def test_a_directory_with_a_vocabulary_keeps_its_words_only(tmp_path, name):
     content = text() if ".bin" not in name else binary()

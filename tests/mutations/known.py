@@ -265,5 +265,26 @@ EQUIVALENT: list[Equivalent] = [
         "if source and os.path.samestat(source, there):",
         "symmetric",
     ),
+    Equivalent(
+        "bert_jax/corpus/tables.py",
+        "if start < first + rows and first < stop:",
+        "if start <= first + rows and first < stop:",
+        "an empty part of one more row group",
+    ),
+    Equivalent(
+        "bert_jax/corpus/tables.py", "values = values.dictionary_decode()", "pass", "pyarrow casts a dictionary of texts too"
+    ),
+    Equivalent(
+        "bert_jax/runtime/messages.py",
+        "if not data or size > LONGEST or len(caller.data) > 4 + LONGEST:",
+        "if not data or size > LONGEST:",
+        "a text is taken as soon as it is whole",
+    ),
+    Equivalent(
+        "bert_jax/analysis/probing/linear.py",
+        'probe["kernel"][layer], probe["bias"][layer] = kernel, bias - mean @ kernel',
+        'probe["kernel"][layer], probe["bias"][layer] = kernel, bias',
+        "the mean of a mix of standardised vectors is 0",
+    ),
 ]
 """Found by `run.py`, each with why no test could see it."""

@@ -63,9 +63,7 @@ def test_a_profile_has_the_batches_that_were_asked_for_and_the_answers_are_the_s
 
 
 def test_a_tuple_of_results_comes_apart_item_by_item(engine, items):
-    ids, probabilities = zip(
-        *engine.run(forwards.candidates, items[:50], "position", top_k=3, kind="any"), strict=True
-    )
+    ids, probabilities = zip(*engine.run(forwards.candidates, items[:50], "position", top_k=3, kind="any"), strict=True)
     assert {x.shape for x in ids} == {(2, 3)}
     alone_ids, alone_p = engine.run(forwards.candidates, [items[7]], "position", top_k=3, kind="any")[0]
     np.testing.assert_array_equal(ids[7], alone_ids)

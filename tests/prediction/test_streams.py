@@ -419,6 +419,16 @@ def test_a_count_in_json_is_a_whole_number_from_0(tmp_path, value, start):
     assert (record.values["start"] if record.problem is None else None) == start
 
 
+def test_a_row_of_empty_cells_is_blank(tmp_path):
+    content = "text,label\n , \nb,pos\n,\n"
+    assert [r.number for r in read_any(tmp_path / "t.csv", content)] == [3]
+    assert [(r.number, r.blank) for r in read_any(tmp_path / "t.csv", content, blank_lines=True)] == [
+        (2, True),
+        (3, False),
+        (4, True),
+    ]
+
+
 def test_a_row_of_several_lines_has_the_number_of_its_first(tmp_path):
     records = read_any(tmp_path / "t.csv", 'text,label\n"a\nb",pos\n,x\n')
     assert [(r.number, r.place, r.size) for r in records] == [
