@@ -164,7 +164,7 @@ CASES = [
     scored(
         "a configuration of something else",
         "model/config.json: architectures=['GPT2LMHeadModel'] is not a supported class; supported: BertModel,",
-        spoil=keys("model/config.json", architectures=["GPT2LMHeadModel"]),
+        spoil=keys("model/config.json", architectures=["GPT2LMHeadModel"], model_type="gpt2"),
     ),
     scored(
         "relative positions",
