@@ -70,7 +70,7 @@ def open_workdir(
             _require_same(directory, verb, {**plain, WRITTEN_BY: stored[WRITTEN_BY]}, config, may_change)
         written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {verb}"}
         with contextlib.suppress(OSError):  # the current directory may be gone; then there are no relative paths
-            written[STARTED_IN] = str(pathlib.Path.cwd())
+            written[STARTED_IN] = (stored or {}).get(STARTED_IN) or str(pathlib.Path.cwd())
         write_json(directory / CONFIG, written | config)
         metrics = directory / METRICS
         before = metrics.stat().st_size if metrics.exists() else None

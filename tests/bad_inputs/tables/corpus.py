@@ -488,7 +488,7 @@ CASES = [
     Case(
         "a zip archive",
         "--source=jsonl:a.zip",
-        "a.zip is a zip archive, not text; unpack it first (unzip)",
+        "a.zip is a zip archive or an Excel workbook, not text; unpack it first (unzip)",
         files={"a.zip": zipped("a.jsonl", RECORDS)},
     ),
     Case(
@@ -511,7 +511,7 @@ CASES = [
     Case(
         "the home of a user who is not there",
         "--source='text:~nobody-here/*.txt'",
-        "--source=text:~nobody-here/*.txt: no file matches ~nobody-here/*.txt",
+        "--source=text:~nobody-here/*.txt: there is no user 'nobody-here' ... write the path in full",
     ),
     Case(
         "compressed JSON lines as text",

@@ -250,7 +250,7 @@ CASES = [
     Case(
         "a Parquet file for texts",
         "embed --input=in.txt",
-        "in.txt is a Parquet file, not text; write its texts to a file of JSON lines first",
+        "in.txt cannot be read as Parquet (Parquet magic bytes not found in footer. ... copy or make it again",
         files={"in.txt": b"PAR1\x15\x04\x15\x10\n"},
     ),
     Case(

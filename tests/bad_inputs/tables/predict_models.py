@@ -163,8 +163,8 @@ CASES = [
     ),
     scored(
         "a configuration of something else",
-        "model/config.json: architectures=['GPT2LMHeadModel'] is not a supported class; supported: BertModel,",
-        spoil=keys("model/config.json", architectures=["GPT2LMHeadModel"]),
+        "model/config.json: model_type='gpt2' cannot be represented; only model_type='bert' is supported",
+        spoil=keys("model/config.json", architectures=["GPT2LMHeadModel"], model_type="gpt2"),
     ),
     scored(
         "relative positions",

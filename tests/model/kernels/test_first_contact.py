@@ -16,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 
+from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import agreement, dispatch, first_contact
 from bert_jax.model.kernels.agreement import Comparison, Figure
@@ -244,7 +245,7 @@ def test_a_model_that_is_loaded_as_a_library_is_compared_first(chip: Chip):
     """`Predictor` and `Analyser` have an `Engine` each."""
     chip.figures["attention"] = WRONG
     config = ModelConfig(vocab_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, residual_norm="plain")
-    tokenizer = types.SimpleNamespace(continuation_table=np.zeros(8, bool))
-    Engine(cast(Any, types.SimpleNamespace(config=config, params={}, tokenizer=tokenizer)))
+    tokenizer = types.SimpleNamespace(continuation_table=np.zeros(8, bool), size=8, pieces=["a"] * 8)
+    Engine(Model(params={}, config=config, tokenizer=cast(Any, tokenizer)))
     assert chip.compared == ["attention"]
     assert "attention: plain, since the kernel disagrees" in in_words()
