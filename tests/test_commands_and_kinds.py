@@ -220,6 +220,8 @@ ENDINGS = {
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
 """By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""
+SAME = "="
+"""The cell of a command that reads the encoder alone, on a model that has the one of "class" under another head: not run."""
 TABLE = """
 command                            bert mlm bare next bilm chars lstm static class value many tag crf span choice gap tf1 w2v
 predict fill-mask                  +    +   h    l    +    +     l    h      h     h     h    h   h   h    h      h   t   t
@@ -236,16 +238,16 @@ predict tag                        h    h   h    h    h    h     h    h      h  
 predict answer                     h    h   h    h    h    h     h    h      h     h     h    h   h   +    h      h   t   t
 predict choose                     h    h   h    h    h    h     h    h      h     h     h    h   h   h    +      h   t   t
 predict resolve                    h    h   h    h    h    h     h    h      h     h     h    h   h   h    h      +   t   t
-analyse attention                  +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
-analyse heads                      +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
-analyse neighbours                 +    +   +    +    +    w     +    +      +     +     +    +   +   +    +      +   +   +
-analyse neighbours --input         +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-analyse dependencies               +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
-analyse coreference                +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
-analyse probe                      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-analyse probe --probes=parsers     +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
-analyse compare                    +    +   +    +    a    a     a    a      +     +     +    +   +   +    +      +   +   a
-analyse compare layers             +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+analyse attention                  +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse heads                      +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse neighbours                 +    +   +    +    +    w     +    +      +     =     =    =   =   =    =      =   +   +
+analyse neighbours --input         +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse dependencies               +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse coreference                +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse probe                      +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
+analyse probe --probes=parsers     +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse compare                    +    +   +    +    a    a     a    a      +     =     =    =   =   =    =      =   +   a
+analyse compare layers             +    +   +    +    +    +     +    +      +     =     =    =   =   =    =      =   +   +
 analyse vocabulary                 +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert                            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --format=tf1               +    +   +    f    f    f     f    f      +     +     +    F   F   +    F      F   +   f
@@ -337,7 +339,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[t
     write_text(base / "corpus.txt", documents=20)
     (base / "pronouns").mkdir()
     pronouns(base / "pronouns")
-    cells = [(command, kind) for command in COMMANDS for kind in COLUMNS]
+    cells = [(command, kind) for command, row in rows().items() for kind in COLUMNS if row[kind] != SAME]
     lines = ["corpus --source=text:corpus.txt --vocab=vocabulary --output=corpus --heldout-fraction=0.3 --shards=2 --workers=1"]
     for command, kind in cells:
         place = outputs(base, command, kind)
@@ -368,10 +370,15 @@ def rows() -> dict[str, dict[str, str]]:
     return {name: dict(zip(COLUMNS, cells, strict=True)) for name, *cells in split}
 
 
+def test_the_table_has_a_row_for_each_command():
+    assert list(rows()) == list(COMMANDS)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_works_on_a_kind_of_model_or_says_why_not(ends, command):
     base, found = ends
-    assert {kind: letter(found[command, kind]) for kind in COLUMNS} == rows()[command]
-    for kind in COLUMNS:
+    wanted = {kind: cell for kind, cell in rows()[command].items() if cell != SAME}
+    assert {kind: letter(found[command, kind]) for kind in wanted} == wanted
+    for kind in wanted:
         left = [path.name for path in outputs(base, command, kind).iterdir()]
         assert left == [] or found[command, kind].status == 0, kind
