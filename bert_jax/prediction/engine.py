@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import functools
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -25,6 +26,8 @@ from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 
+log = logging.getLogger(__name__)
+
 Per = Literal["text", "position", "token"]
 
 TOKENS = {"cpu": 1024}
@@ -40,6 +43,8 @@ GROUP_AHEAD = 256
 """The same where items that fill no batch can go to the next group; few, since the first group is made before any is computed."""
 
 
+SPARE_ROWS = 1024
+"""Rows of word embeddings without a piece that padding may add; published models have up to 1,000."""
 START, CONTINUATION, NO_PIECE = range(3)
 """The kinds of rows of the word embeddings: pieces that begin a word, pieces that continue one, and rows without a piece."""
 
@@ -81,7 +86,16 @@ class Engine:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Engine:
         """Loads a Hugging Face directory, a workdir or a model of the hub. Raises UserError if `path` is none of them."""
-        return cls(import_model(path))
+        model = import_model(path)
+        spare = model.config.vocab_size - model.tokenizer.size
+        if spare > SPARE_ROWS:  # more than padding to a round size
+            log.warning(
+                "the word embeddings of %s have %s for %s; is this the vocabulary that it was trained with?",
+                path,
+                counted(model.config.vocab_size, "row"),
+                counted(model.tokenizer.size, "piece"),
+            )
+        return cls(model)
 
     @property
     def name(self) -> str:

@@ -67,6 +67,15 @@ def test_rows_without_a_piece_are_never_predicted_and_share_the_softmax_as_in_tr
     assert "[PAD]" not in predictor.fill_mask(["the [MASK]"], top_k=2, pieces=3)[0].filled
 
 
+@pytest.mark.parametrize(("more", "warns"), [(64, False), (1_100, True)])
+def test_a_vocabulary_that_leaves_many_rows_without_a_piece_is_doubted(vocabulary, tmp_path, caplog, more, warns):
+    pieces = load_tokenizer(vocabulary).size
+    export_model(tmp_path / "model", as_model(*make_model(vocabulary, vocab_size=pieces + more), vocabulary))
+    engine_on(tmp_path / "model")
+    doubt = f"model have {pieces + more:,} rows for {pieces} pieces; is this the vocabulary that it was trained with?"
+    assert any(doubt in message for message in caplog.messages) == warns
+
+
 def test_a_mask_is_filled_the_same_alone_and_among_two_hundred_texts(predictor, blanks):
     together = predictor.fill_mask(blanks, top_k=5)
     for i in SOME:
