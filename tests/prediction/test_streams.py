@@ -308,6 +308,14 @@ def test_records_are_counted_where_that_is_cheap(tmp_path, monkeypatch):
 # Tables, lists of JSON, names of files
 
 
+def test_only_lines_whose_fields_were_found_by_order_are_suspected_of_holding_a_label(tmp_path):
+    """`predict` asks of these whether a label follows the text; JSON names its fields."""
+    (line,) = read_any(tmp_path / "t.txt", "good\tbad\n", PAIR)
+    assert (line.values, line.divided) == ({"text": "good", "text_b": "bad"}, True)
+    (item,) = read_any(tmp_path / "t.jsonl", '{"text": "good", "text_b": "bad"}\n', PAIR)
+    assert (item.values, item.divided) == ({"text": "good", "text_b": "bad"}, False)
+
+
 def read_any(path: pathlib.Path, content: bytes | str, fields=TEXT, **flags: Any) -> list[Record]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return list(read_texts([], str(path), fields, **flags))
