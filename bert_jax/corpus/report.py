@@ -117,8 +117,8 @@ def _warnings(report: JsonObject) -> list[str]:
         count, rule = max(rules, default=(0, "short-documents"))
         found.append(
             f"cleaning dropped {report['dropped_share']:.0%} of the text (more than {DROPPED_LIMIT:.0%}), most often by the rule "
-            f"{rule} ({count:,} times): {RULES[rule]}. If this is text that you want, such as the lines of a dialogue, add "
-            f"--keep={rule}."
+            f"{rule} ({counted(count, 'time')}): {RULES[rule]}. If this is text that you want, such as the lines of a dialogue, "
+            f"add --keep={rule}."
         )
     if train["unknown_rate"] > UNKNOWN_LIMIT:
         found.append(

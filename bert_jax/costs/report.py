@@ -151,7 +151,7 @@ def advice(step: Step, used: float, topology: Topology) -> str | None:
     if not used < WASTEFUL:
         return None
     chips = step.chips(topology)
-    rows = f"{step.rows / chips:g} rows of {counted(step.length, 'token')} per chip"
+    rows = f"{step.rows / chips:g} row{'' if step.rows == chips else 's'} of {counted(step.length, 'token')} per chip"
     fewer = " or fewer chips (a smaller --topology)" if chips > 1 else ""
     return f"at {100 * used:.1f} % of peak with {rows}, a larger batch{fewer} would cost less for the same work"
 

@@ -68,7 +68,10 @@ def training_of(experiment: PretrainingExperiment, corpora: Corpora, scores: Map
         if experiment.init_from:
             start, _ = read_training(find_model_directory(experiment.init_from))
     name = f" of {pathlib.PurePath(experiment.corpus.directory).name}" if experiment.corpus.directory else ""
-    phases = ", ".join(f"{phase.steps:,} of {phase.batch_size:,} rows of {phase.length:,} tokens" for phase in experiment.phases)
+    phases = ", ".join(
+        f"{phase.steps:,} of {counted(phase.batch_size, 'row')} of {counted(phase.length, 'token')}"
+        for phase in experiment.phases
+    )
     origin = f", starting from {pathlib.PurePath(experiment.init_from).name}" if experiment.init_from else ""
     return Training(
         data=f"Pretrained on {counted(train.num_tokens, 'token')} in {counted(train.num_documents, 'document')}{name}.",

@@ -42,9 +42,9 @@ _LETTERS = ("BIES", "BILU", "BMES", "BIEW", "BMEW")
 """The letters of each scheme; those of no two of them occur together."""
 _FORMS = (
     re.compile(r"(?P<letter>[BIELMSUW])(?P<sign>[-_:/.])(?P<kind>.+)"),
-    re.compile(r"(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[BIELMSUW])"),
+    re.compile(r"\A(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[BIELMSUW])"),
     re.compile(r"(?P<letter>[bielmsuw])(?P<sign>[-_:/.])(?P<kind>.+)"),
-    re.compile(r"(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[bielmsuw])"),
+    re.compile(r"\A(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[bielmsuw])"),
     re.compile(r"(?P<letter>[BIELMSUW])(?P<sign>)(?P<kind>)"),
 )
 

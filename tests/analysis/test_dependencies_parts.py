@@ -67,7 +67,10 @@ class Counted:
         return np.char.startswith(names, group[:-1]) if group.endswith("*") else names == group
 
 
-ENGINE = types.SimpleNamespace(config=ModelConfig(vocab_size=9, num_layers=2, num_heads=3, hidden_size=6, intermediate_size=4))
+ENGINE = types.SimpleNamespace(
+    config=ModelConfig(vocab_size=9, num_layers=2, num_heads=3, hidden_size=6, intermediate_size=4),
+    require_attention=lambda *_: None,
+)
 SENTENCE = Sentence("", 0, *[tuple("abcdef")] * 5, (1, -1, 1, 2, 2, 0), tuple("rstuvw"), tuple("abcdef"))
 
 

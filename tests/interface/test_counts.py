@@ -31,6 +31,11 @@ NEVER_ONE = {
     "{prefixed(PAPERS_BASE[0])} parameters",
     "{curve.corpus_tokens} tokens",
     "{len(_T_95) + 1} runs",  # ten
+    "{RARE} times",  # ten
+    "{tables.KINDS[kind]} files",  # Parquet or Arrow files
+    "{parts + 1} texts",  # between TABs, so two or more
+    "{len(found)} sentences",  # said of more than one, as is the next
+    "{count} sentences",
 }
 DIRECTLY_AFTER = re.compile(rf" (?:{PLURALS})\b(?!/)")
 AFTER_A_PLACE = re.compile(rf"%(?:d|s) (?:{PLURALS})\b(?!/)")

@@ -76,7 +76,7 @@ class Handler(emulated.RequestHandler):
             self._answer(200)
             return
         if parsed.path == "/arrived":
-            self._answer(200 if Handler.arrived.wait(20) else 504)
+            self._answer(200 if Handler.arrived.wait(60) else 504)
             return
         if parsed.path == "/release":
             Handler.held = ""
@@ -86,7 +86,7 @@ class Handler(emulated.RequestHandler):
         if Handler.held and re.search(Handler.held, f"{self.command} {urllib.parse.unquote(self.path)}"):
             Handler.held = ""
             Handler.arrived.set()
-            Handler.released.wait(20)
+            Handler.released.wait(60)
         for fault in Handler.faults:
             named = f"{self.command} {urllib.parse.unquote(self.path)}"
             if fault["count"] and re.search(str(fault["match"]), named):

@@ -27,7 +27,7 @@ COLUMNAR = {".parquet": "Parquet", ".arrow": "Arrow"}
 """Suffix -> the format."""
 _SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """The name of each split in the data sets of the hub."""
-_SHARD = re.compile(r"(.*?)\d+-of-(\d+)(.*)")
+_SHARD = re.compile(r"(?s)(.*?)(?<!\d)\d+-of-(\d+)(.*)")
 _ROWS = 1024  # in a batch
 
 

@@ -171,15 +171,16 @@ def test_heads_are_chosen_on_the_other_file_of_the_same_format(monkeypatch):
     parts = {"a": made_up(0), "b": made_up(1)}
     files = {name: types.SimpleNamespace(path=name, groups=("all", "pronoun")) for name in "ab"}
     monkeypatch.setattr(choices, "measure_antecedents", lambda *given: steps.append(given) or parts[given[1].path])
-    found = choices.score_coreference("engine", files["a"], files["b"], OPTIONS, progress)
+    engine: Any = types.SimpleNamespace(require_attention=lambda *_: None)
+    found = choices.score_coreference(engine, files["a"], files["b"], OPTIONS, progress)
     assert (found.choice, found.reported) == (parts["b"], parts["a"])
     assert steps == [
-        files["a"], ("engine", files["a"], OPTIONS, "say 1"), files["b"], ("engine", files["b"], OPTIONS, "say 3"),
+        files["a"], (engine, files["a"], OPTIONS, "say 1"), files["b"], (engine, files["b"], OPTIONS, "say 3"),
     ]  # fmt: skip
     assert [best.head for best in found.best] == [best.head for best in best_heads(parts["b"], parts["a"], OPTIONS)]
     files["b"].groups = ("all",)
     with pytest.raises(UserError, match="b and a are of different formats; choose heads on texts of the same kind"):
-        choices.score_coreference("engine", files["a"], files["b"], OPTIONS, progress)
+        choices.score_coreference(engine, files["a"], files["b"], OPTIONS, progress)
 
 
 def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(tmp_path, monkeypatch):
