@@ -70,9 +70,9 @@ class Handler(emulated.RequestHandler):
             self._answer(200)
             return
         if parsed.path == "/hold":
-            Handler.held = query["match"]
             Handler.arrived.clear()
             Handler.released.clear()
+            Handler.held = query["match"]  # last: a request may come at once
             self._answer(200)
             return
         if parsed.path == "/arrived":
