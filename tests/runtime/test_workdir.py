@@ -82,6 +82,8 @@ def test_a_file_system_that_does_not_answer_is_no_reason_to_end_a_run(tmp_path: 
     with open_workdir(tmp_path, "pretrain", CONFIG) as require_in_place:
         monkeypatch.setattr(pathlib.Path, "read_text", stale)
         require_in_place()
+        (tmp_path / "metrics.jsonl").write_text("goes on")
+    assert {path.name for path in tmp_path.iterdir()} >= {"config.json", "metrics.jsonl"}, "nothing was removed"
 
 
 def test_the_same_configuration_continues(tmp_path: pathlib.Path):
