@@ -296,7 +296,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
 
 
 def _json_problem(head: bytes) -> str:
-    """What to do about a file of JSON that is read as text; "" for text."""
+    """The remedy for a file of JSON that is read as text; "" for text."""
     text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
         return "is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:"

@@ -45,7 +45,7 @@ _CACHES = ("cache-*", "tmp*", "indices*")  # what the `datasets` library leaves 
 
 @dataclasses.dataclass(frozen=True)
 class TableFile:
-    """What is known of a file before it is read: its rows, the names of its columns, and of the text's column name and bytes."""
+    """The facts about a file before it is read: its rows, the names of its columns, and of the text's column name and bytes."""
 
     rows: int
     columns: tuple[str, ...]
@@ -119,7 +119,7 @@ def set_of(name: str) -> str:
 
 
 def inspect(kind: str, path: str, column: str | None, given: str) -> TableFile:
-    """What a Parquet or Arrow file holds. `column`: the name of the text's column, None to find it; `given`: how the user named
+    """Describes a Parquet or Arrow file. `column`: the name of the text's column, None to find it; `given`: how the user named
     the file, for the remedy in errors.
 
     Raises UserError for a file of another format, a damaged one, and a column that is missing or holds no text.

@@ -74,7 +74,7 @@ def _split_punctuation(token: str) -> str:
 
 @functools.cache
 def stripped(character: str) -> str | None:
-    """What lower-casing with stripped accents leaves of a letter or mark, if more than its case changes; None for one that
+    """The rest of a letter or mark after lower-casing and stripping accents, if more than its case changes; None for one that
     stays as it is, or is neither."""
     if unicodedata.category(character)[0] not in "LM":
         return None

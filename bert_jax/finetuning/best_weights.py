@@ -120,7 +120,7 @@ class BestWeights:
 
 
 def training_of(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:
-    """What the card of the exported model says of a fine-tuning run with these `results`."""
+    """The training section of the exported model's card, for a fine-tuning run with these `results`."""
     before, _ = read_training(pathlib.Path(start.source)) if start.source else (Training(), "")
     name = experiment.init_from
     scores: list[tuple[str, float, float | None]] = []

@@ -26,7 +26,7 @@ UNKNOWN = "unknown"
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a card says of the training of a model. Every field may be empty."""
+    """The training section of a model's card. Every field may be empty."""
 
     data: str = ""
     """A sentence about the data."""
@@ -46,7 +46,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class _Use:
-    """How one kind of model is loaded and used."""
+    """The instructions for loading and using one kind of model."""
 
     pipeline: str
     """The hub's name of the task."""

@@ -319,7 +319,7 @@ _WORD_TABLE = re.compile(r"((?:[^.]+\.)*?)(bert\.)?embeddings\.word_embeddings\.
 
 
 def wrapper_of(names: Collection[str]) -> str:
-    """What the names of a BERT's tensors begin with in a file that was saved from a module around it, such as "module." of
+    """The prefix of the names of a BERT's tensors in a file that was saved from a module around it, such as "module." of
     DistributedDataParallel and "_orig_mod." of torch.compile. Empty without one, and if there are several BERTs."""
     found = {match[1] for name in names if (match := _WORD_TABLE.fullmatch(name))}
     return found.pop() if len(found) == 1 else ""

@@ -200,7 +200,7 @@ class _NotVectors(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """What the beginning of a file shows."""
+    """The format of a file of vectors, from its beginning."""
 
     count: int | None
     """The number of words; None without a first line that says it."""

@@ -120,7 +120,7 @@ class Records:
 
 @dataclass(frozen=True)
 class _Form:
-    """How the lines of a file are read."""
+    """The way in which the lines of a file are read."""
 
     jsonl: bool = False  # every line is a JSON object
     blank_lines: bool = False  # a blank line is a record too

@@ -59,7 +59,7 @@ def results(
 
 
 def training_of(experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float]) -> Training:
-    """What the card of the exported model says of a pretraining run that ended with these held-out `scores`."""
+    """The training section of the exported model's card, for a run that ended with these held-out `scores`."""
     train, start = corpora.train, Training()
     sources = []
     with contextlib.suppress(UserError, OSError):  # they may have been removed during the run

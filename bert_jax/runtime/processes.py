@@ -216,7 +216,7 @@ def _collect_facts(
 
 
 def _proof(text: str) -> str:
-    """What shows that `text` is of a process of this run, by the secret that all of them share; "" without a secret."""
+    """Signs `text` as sent by a process of this run, with the secret that all of them share; "" without a secret."""
     secret = os.environ.get(SECRET) or os.environ.get("SKYPILOT_TASK_ID", "")
     return hmac.new(secret.encode(), text.encode(), "sha256").hexdigest() if secret else ""
 

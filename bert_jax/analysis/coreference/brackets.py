@@ -31,7 +31,7 @@ class Opened:
 
 
 class Bracket(NamedTuple):
-    """What a bracket of a word does with the mention of this key: "(key", "key)", or both."""
+    """A bracket of a word, which opens or closes the mention of this key: "(key", "key)", or both."""
 
     key: str
     opens: bool

@@ -79,7 +79,7 @@ def is_blank(line: str) -> bool:
 
 @dataclass(frozen=True)
 class _Columns:
-    """How the lines of a file are divided into columns, and which lines are comments.
+    """The division of a file's lines into columns, and the choice of comments.
 
     A line that begins with "#" is a comment only before the first word of a sentence. There it is one if it has more or fewer
     columns than words have. If it has as many, and "#" alone would be the word, it is compared with the words of the file: it is

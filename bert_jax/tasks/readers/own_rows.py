@@ -324,7 +324,7 @@ def _other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
 
 
 def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *, quotes: bool) -> str:
-    """What to do about a row with another number of cells than columns."""
+    """The remedy for a row with another number of cells than columns."""
     if other := _other_delimiter(row, delimiter) or _other_delimiter(columns, delimiter):
         return f"set delimiter={other!r} if that is between the columns, otherwise correct the line"
     if len(row) == len(columns) + 1 and not row[-1].strip():
@@ -364,7 +364,7 @@ _LIST_WANTED = "give an object for each row, one a line or all in a list (pandas
 
 
 def _problem(text: str) -> str:
-    """Why a text is not JSON as a whole."""
+    """The reason why a text is not JSON as a whole."""
     try:
         parse_json(text)
     except ValueError as error:
