@@ -147,7 +147,7 @@ def record(
 
 
 def advice(step: Step, used: float, topology: Topology) -> str | None:
-    """A sentence about a cheaper way to do the work, if the step uses less than WASTEFUL of the chips' peak; None if it uses more."""
+    """Names a cheaper way to do the work, if the step uses less than WASTEFUL of the chips' peak; None if it uses more."""
     if not used < WASTEFUL:
         return None
     chips = step.chips(topology)

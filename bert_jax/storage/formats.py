@@ -136,7 +136,7 @@ def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[byte
 
 
 def damage(name: str, error: BaseException) -> str | None:
-    """Describes the damage to a compressed file, such as "not a whole gzip file (...)", if `error` is about its content, else None."""
+    """The damage to a compressed file, such as "not a whole gzip file (...)", if `error` is about its content, else None."""
     packed = compression(name)
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None
