@@ -5,7 +5,7 @@
     tpu_scripts/run.sh aot --config=experiments/finetune/squad.py:v1.1 --model=large --topology=v5e:2x2 --rows=87599
 
 The step is the same function that `pretrain` (or `finetune`) runs. Times are estimates: the sum of the compiler's cycle estimates
-times the trip counts of loops, the cycles in the schedules of Pallas kernels, and a model of the network (`bert_jax/costs/`
+times the trip counts of loops, the cycles in the schedules of Pallas kernels, and a model of the network (`bert_jax/tpu/costs/`
 explains the method; the report lists what it leaves out). `run.sh` installs the TPU compiler, which runs on any CPU, into an
 environment of its own; elsewhere it is the extra `tpu` of requirements.txt.
 """
@@ -27,17 +27,17 @@ from annotated_types import Interval
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import split_overrides, suggested_flag
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.files import JsonObject
-from bert_jax.costs.cases import cases
-from bert_jax.costs.compiling import Compiler
-from bert_jax.costs.examination import examine
-from bert_jax.costs.report import comparisons, refusal, text, totals, totals_text
-from bert_jax.costs.topologies import parse_topology
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.command import require_stdout
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
 from bert_jax.runtime.log_setup import quiet_libraries
+from bert_jax.tpu.costs.cases import cases
+from bert_jax.tpu.costs.compiling import Compiler
+from bert_jax.tpu.costs.examination import examine
+from bert_jax.tpu.costs.report import comparisons, refusal, text, totals, totals_text
+from bert_jax.tpu.costs.topologies import parse_topology
 
 STEPS = ("train", "eval", "finetune")
 

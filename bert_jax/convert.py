@@ -26,7 +26,6 @@ from collections.abc import Iterator, Sequence
 
 from annotated_types import Interval
 
-from bert_jax.heads.outputs import PROBLEMS
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.ranges import COUNT, SEED, InRange
@@ -38,6 +37,7 @@ from bert_jax.interop.huggingface import DTYPES, PARTS, export_model
 from bert_jax.interop.stablehlo import FUNCTIONS, PLATFORMS
 from bert_jax.interop.surgery import NEW_POSITIONS, average
 from bert_jax.model.config import ACTIVATIONS
+from bert_jax.model.heads.outputs import PROBLEMS
 from bert_jax.pretraining.kept import model_of_step
 from bert_jax.runtime.log_setup import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded

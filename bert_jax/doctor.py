@@ -30,13 +30,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import split_overrides, suggested_flag
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.files import JsonObject
-from bert_jax.costs.cases import kind_of
-from bert_jax.diagnosis import machine, speed
-from bert_jax.diagnosis.checks import Check, as_json, report
-from bert_jax.diagnosis.directories import corpus_check, workdir_check
-from bert_jax.diagnosis.fit import fit_checks
-from bert_jax.diagnosis.judgement import judge
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.command import require_stdout
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
@@ -52,6 +46,12 @@ from bert_jax.runtime.heartbeats import Heartbeats
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
+from bert_jax.tpu.costs.cases import kind_of
+from bert_jax.tpu.diagnosis import machine, speed
+from bert_jax.tpu.diagnosis.checks import Check, as_json, report
+from bert_jax.tpu.diagnosis.directories import corpus_check, workdir_check
+from bert_jax.tpu.diagnosis.fit import fit_checks
+from bert_jax.tpu.diagnosis.judgement import judge
 
 log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a verb
 

@@ -26,26 +26,26 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 
-from bert_jax.batches.prefetch import prefetch
-from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.corpus.staging import staged
-from bert_jax.corpus.store import Corpus, open_splits
-from bert_jax.corpus.verification import Verification, verify
+from bert_jax.data.batches.prefetch import prefetch
+from bert_jax.data.corpus.staging import staged
+from bert_jax.data.corpus.store import Corpus, open_splits
+from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.interface.words import counted
 from bert_jax.metrics.ledger import Activity, Ledger, goodput_line
 from bert_jax.metrics.writer import RESULTS
+from bert_jax.objectives.distillation import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, check_corpus, fingerprint
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.log import PICTURE, PretrainingLog
 from bert_jax.pretraining.phases import Phase
+from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
 from bert_jax.pretraining.replay import experiment_of, replay, report
 from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
 from bert_jax.pretraining.teacher import load_teacher, taught_by
-from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.exporting import MODEL, export_trained, on_host
 from bert_jax.runtime.flags import parse_flags
@@ -58,7 +58,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.storage.paths import Place
-from bert_jax.training.distillation import Teacher
+from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState
 

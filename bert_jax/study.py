@@ -22,7 +22,7 @@ import time
 import jax
 
 from bert_jax.configs.study import StudyExperiment
-from bert_jax.corpus.files import write_text
+from bert_jax.data.corpus.files import write_text
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.metrics.writer import METRICS, write_json

@@ -9,13 +9,13 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from bert_jax.examples.labelled import Feature
-from bert_jax.heads import registry
-from bert_jax.heads.bert_with_head import initial_label_parameters
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.outputs import MultiLabel
-from bert_jax.heads.sequence import SequenceHead
+from bert_jax.data.labelled import Feature
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import registry
+from bert_jax.model.heads.bert_with_head import initial_label_parameters
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.outputs import MultiLabel
+from bert_jax.model.heads.sequence import SequenceHead
 from tests.random_rows import TINY
 
 LABELS = ("a", "b", "c")

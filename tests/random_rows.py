@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, initial_parameters
-from bert_jax.training.objectives import forward, pretraining_objective
+from bert_jax.objectives.objective import forward, pretraining_objective
 from bert_jax.training.steps import StepSeed, gradients
 
 TINY = ModelConfig(

@@ -21,21 +21,21 @@ from flax.traverse_util import unflatten_dict
 import bert_jax.finetune
 import bert_jax.pretrain
 from bert_jax.analysis.folder import Folder
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.finetuning.job import Job
 from bert_jax.finetuning.warm_start import with_own_head
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.mention import MentionHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.tensorflow import export_tf1
 from bert_jax.interop.word2vec import export_word2vec
 from bert_jax.model.characters import symbols_of
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.mention import MentionHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.pretraining.warm_start import pretraining_start
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from tests.end_to_end import forked

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.convert import main
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model
 from tests.interop.tiny import as_model, make_model, make_vocabulary

@@ -14,16 +14,15 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from bert_jax import analyse, aot, convert, doctor, predict
+from bert_jax import analyse, aot, convert, corpus, doctor, predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
-from bert_jax.corpus import __main__ as corpus
-from bert_jax.costs.cases import kind_of
 from bert_jax.errors import UserError
 from bert_jax.runtime.flags import parse_flags
+from bert_jax.tpu.costs.cases import kind_of
 from tests.documented import own_experiment
 from tests.test_architecture import FOLDERS, TOP_LEVEL
 
@@ -60,7 +59,7 @@ def documented() -> Iterator[Command]:
             yield from commands_in(docstring_text(path.read_text()), str(path.relative_to(REPOSITORY)))
     for line in corpus._parser().epilog.splitlines():
         if BEGINS.match(line.strip()):
-            yield Command("bert_jax/corpus/__main__.py", line.strip())
+            yield Command("bert_jax/corpus.py", line.strip())
     for path in sorted((REPOSITORY / "tpu_scripts").glob("*.sh")):
         for line in re.findall(r"^#   +(\S.*)", path.read_text(), re.MULTILINE):
             command = re.split(r"  +", line)[0]  # what it does stands beside it
@@ -140,7 +139,7 @@ def test_every_place_that_documents_commands_is_read(commands: list[Command]):
     places = {command.place for command in commands}
     experiments = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "experiments").rglob("*.py")}
     benchmarks = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests" / "benchmarks").glob("benchmark_*.py")}
-    modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "doctor", "corpus/__main__")
+    modules = (*SCHEMAS, "predict", "analyse", "convert", "aot", "doctor", "corpus")
     modules = (*modules, "tasks/glue_submission", "tasks/texts")
     verbs = {f"bert_jax/{module}.py" for module in modules}
     scripts = {"README.md", "experiments/README.md", *SCRIPTS}

@@ -20,13 +20,13 @@ import pytest
 
 from bert_jax import predict
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.mention import MentionHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import export_model, import_model, without_parts
 from bert_jax.metrics.profile import Profile
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.mention import MentionHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.predict import AS_A_PAIR, VERBS, main
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor

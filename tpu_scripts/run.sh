@@ -18,21 +18,18 @@ set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh
 source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"
 
-# verbs: every module that can be run, a name a line: bert_jax/NAME.py with a main part, or bert_jax/NAME/__main__.py
+# verbs: every module that can be run, a name a line: bert_jax/NAME.py with a main part
 verbs() {
     local file
     while IFS= read -r file; do
-        file="${file#"$root/bert_jax/"}"
-        file="${file%.py}"
-        printf '%s\n' "${file%/__main__}"
-    done < <(grep -lE '^if __name__ == "__main__"' "$root"/bert_jax/*.py "$root"/bert_jax/*/__main__.py)
+        file="${file##*/}"
+        printf '%s\n' "${file%.py}"
+    done < <(grep -lE '^if __name__ == "__main__"' "$root"/bert_jax/*.py)
 }
 
 # about VERB: the first line of its docstring
 about() {
-    local file="$root/bert_jax/$1.py"
-    [[ -f "$file" ]] || file="$root/bert_jax/$1/__main__.py"
-    sed -n '1s/^r\{0,1\}"""//; 1s/"""$//; 1p' "$file"
+    sed -n '1s/^r\{0,1\}"""//; 1s/"""$//; 1p' "$root/bert_jax/$1.py"
 }
 
 usage() {
@@ -61,7 +58,7 @@ judge_topology() {
         command -v "$python" >/dev/null || continue
         PYTHONPATH="$root" "$python" -c 'import sys
 try:
-    from bert_jax.costs.topologies import judge
+    from bert_jax.tpu.costs.topologies import judge
 except Exception:
     sys.exit(3)
 sys.exit(judge(sys.argv[1:]))' "$@"

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine

@@ -10,9 +10,8 @@ from annotated_types import Interval
 
 from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.heads.head import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS, TaskHead
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, OneOf, PathText, Seed
 from bert_jax.model.config import (
     DTYPES,
@@ -21,6 +20,7 @@ from bert_jax.model.config import (
     REMATERIALISATIONS,
     ModelConfig,
 )
+from bert_jax.model.heads.head import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS, TaskHead
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.training.optimizers import OptimizerConfig

@@ -15,9 +15,9 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.config import LONGEST, ExampleConfig
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.examples.config import LONGEST, ExampleConfig
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,
@@ -31,12 +31,12 @@ from bert_jax.interface.ranges import (
 )
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
+from bert_jax.objectives.distillation import PretrainingDistillation
+from bert_jax.objectives.objective import PRETRAINING
+from bert_jax.objectives.skip_gram import SkipGramConfig
 from bert_jax.sharding.mesh import MeshConfig
-from bert_jax.training.distillation import PretrainingDistillation
-from bert_jax.training.objectives import PRETRAINING
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Warmup
-from bert_jax.training.skip_gram import SkipGramConfig
 from bert_jax.training.spikes import SpikeConfig
 
 

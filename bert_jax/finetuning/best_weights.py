@@ -14,10 +14,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.corpus.files import JsonObject
-from bert_jax.corpus.hub import is_hub_name
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.corpus.hub import is_hub_name
 from bert_jax.errors import UserError
 from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
@@ -28,6 +27,7 @@ from bert_jax.metrics.ledger import Activity
 from bert_jax.runtime.exporting import export_trained, on_host
 from bert_jax.tasks.readers.own_data import OwnDataConfig, text_columns
 from bert_jax.tasks.text_task import TextTask
+from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger(__name__)

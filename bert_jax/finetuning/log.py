@@ -22,10 +22,10 @@ from bert_jax.metrics.throughput import Throughput, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
-from bert_jax.programs.compilation import compiling
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.published import PUBLISHED
 from bert_jax.tasks.task import Task
+from bert_jax.training.compilation import compiling
 
 log = logging.getLogger(__name__)
 

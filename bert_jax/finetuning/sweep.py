@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import jax
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.corpus.files import Json, JsonObject, parse_json
+from bert_jax.data.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.exit_statuses import HUNG

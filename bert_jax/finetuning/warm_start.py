@@ -15,8 +15,6 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
-from bert_jax.heads.bert_with_head import initial_label_parameters
-from bert_jax.heads.head import INPUTS, TaskHead
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import (
     Model,
@@ -31,6 +29,8 @@ from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.bert_with_head import initial_label_parameters
+from bert_jax.model.heads.head import INPUTS, TaskHead
 from bert_jax.model.pretraining import with_fixed_tables
 
 log = logging.getLogger(__name__)

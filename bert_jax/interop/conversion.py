@@ -13,13 +13,10 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from bert_jax.corpus.files import JsonObject
-from bert_jax.corpus.hub import find_vocabulary, is_hub_name
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.corpus.hub import find_vocabulary, is_hub_name
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.outputs import PROBLEMS
-from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop.card import model_card, training_of
 from bert_jax.interop.directory import FORMATS, aside
@@ -53,6 +50,9 @@ from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
 from bert_jax.model.config import ACTIVATIONS
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.outputs import PROBLEMS
+from bert_jax.model.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.model.pretraining import NEVER_TRAINED, ParameterCounts
 from bert_jax.storage.paths import checked, is_remote
 

@@ -18,8 +18,8 @@ import re
 import shutil
 from collections.abc import Iterator
 
-from bert_jax.corpus.files import JsonObject, parse_json, read_object
-from bert_jax.corpus.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MODEL_FILES, VOCAB_FILE
+from bert_jax.data.corpus.files import JsonObject, parse_json, read_object
+from bert_jax.data.tokenizers.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MODEL_FILES, VOCAB_FILE
 from bert_jax.errors import UserError
 
 OURS = "bert_jax"

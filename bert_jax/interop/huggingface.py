@@ -25,14 +25,11 @@ import safetensors.numpy
 from jaxtyping import PyTree
 
 from bert_jax import __version__
-from bert_jax.corpus.files import Json, JsonObject, read_object
-from bert_jax.corpus.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.corpus.tokenizer_files import vocabulary_files
+from bert_jax.data.corpus.files import Json, JsonObject, read_object
+from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.tokenizer_files import vocabulary_files
 from bert_jax.errors import UserError, nearest
-from bert_jax.heads.bert_with_head import initial_label_parameters
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.registry import HEAD_PARTS
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import FORMATS, OURS, replaced_when_complete
@@ -66,6 +63,9 @@ from bert_jax.interop.names import (
 )
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.bert_with_head import initial_label_parameters
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.registry import HEAD_PARTS
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
 
 FILES = FORMATS["huggingface"][1]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Mapping, Sequence
 
-from bert_jax.corpus.files import Json, JsonObject
+from bert_jax.data.corpus.files import Json, JsonObject
 from bert_jax.errors import UserError
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.outputs import OUTPUTS
-from bert_jax.heads.registry import HEAD_PARTS, HEADS, head_class
 from bert_jax.interop.directory import OURS
 from bert_jax.model.config import POSITIONS, ModelConfig
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.outputs import OUTPUTS
+from bert_jax.model.heads.registry import HEAD_PARTS, HEADS, head_class
 
 FIELDS = {
     "vocab_size": "vocab_size",

@@ -20,13 +20,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.registry import HEAD_PARTS, HEADS
 from bert_jax.interface.words import counted
 from bert_jax.interop.predecessor_names import predecessor_axes, predecessor_sizes
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import fixed_positions
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.registry import HEAD_PARTS, HEADS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,13 +24,13 @@ import numpy as np
 from jax import export
 
 from bert_jax import __version__
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError, nearest
-from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.bert import Bert
+from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import pretraining_model
 

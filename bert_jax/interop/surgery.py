@@ -17,10 +17,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from bert_jax.corpus.sentencepiece_model import WORD_START
-from bert_jax.corpus.tokenizer import Tokenizer, VocabularyInfo
-from bert_jax.corpus.tokenizer_files import SPECIAL_NAMES
-from bert_jax.corpus.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
+from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
+from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model

@@ -26,12 +26,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import PyTree
 
-from bert_jax.corpus.files import JsonObject, read_object
-from bert_jax.corpus.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
-from bert_jax.corpus.tokenizer_files import unfit_for_vocab_txt
+from bert_jax.data.corpus.files import JsonObject, read_object
+from bert_jax.data.tokenizers.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.tokenizer_files import unfit_for_vocab_txt
 from bert_jax.errors import UserError
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.registry import HEADS, make_head
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import check_same_vocabulary, check_vocabulary, rows_without_pieces
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
@@ -51,6 +49,8 @@ from bert_jax.interop.names import (
 from bert_jax.interop.tensor_bundle import Bundle, find_bundle, read_bundle, write_bundle
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.registry import HEADS, make_head
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"

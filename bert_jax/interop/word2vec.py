@@ -24,10 +24,10 @@ import numpy as np
 from jaxtyping import Float32
 
 from bert_jax import __version__
-from bert_jax.corpus.files import read_object
-from bert_jax.corpus.tokenizer import CONFIG_FILE, Tokenizer, infer_casing, load_tokenizer
-from bert_jax.corpus.tokenizer_files import SPECIAL_NAMES, vocabulary_files
-from bert_jax.corpus.wordpiece import WordPiece
+from bert_jax.data.corpus.files import read_object
+from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, infer_casing, load_tokenizer
+from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES, vocabulary_files
+from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import OURS, replaced_when_complete

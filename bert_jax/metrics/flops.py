@@ -6,10 +6,10 @@ so a training step has three times the operations of a forward pass. Remateriali
 
 from __future__ import annotations
 
-from bert_jax.examples.labelled import RowShape
-from bert_jax.heads.head import TaskHead
+from bert_jax.data.labelled import RowShape
 from bert_jax.model.characters import character_products
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.head import TaskHead
 
 FORWARD, TRAINING = 2.0, 6.0
 """Operations for each multiply-add of the forward pass: in the forward pass, and in both passes of a training step."""

@@ -6,7 +6,7 @@ import json
 import pathlib
 import threading
 
-from bert_jax.corpus.files import JsonObject, parse_json
+from bert_jax.data.corpus.files import JsonObject, parse_json
 from bert_jax.metrics.ledger import Ledger
 
 LEDGER = "ledger.jsonl"

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.metrics.figures import label, rendered
 from bert_jax.metrics.scores import TOKENS, score_title
 from bert_jax.metrics.writer import read_metrics

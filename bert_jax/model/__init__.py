@@ -17,7 +17,7 @@ In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden st
     bert.py            embeddings, encoder, pooler
     features.py        the features of task heads: mixes of layers, pooling over tokens, an LSTM
     crf.py             a conditional random field over the labels of words
-    heads.py           the pooler and the pretraining heads
+    heads/             the pooler and the heads of pretraining and of tasks
     pretraining.py     BERT with the two pretraining heads
     decoding.py        the next token of a left-to-right model, with a cache of keys and values: a token costs one row
 """

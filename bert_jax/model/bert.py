@@ -16,7 +16,7 @@ from bert_jax.model.bilm import BiLstm
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, WordEmbeddings, check_ids
 from bert_jax.model.encoder import Encoder
-from bert_jax.model.heads import Pooler
+from bert_jax.model.heads.pretraining import Pooler
 from bert_jax.model.layers import Seed, gather_positions, hash_word
 from bert_jax.model.static import NoLayers
 

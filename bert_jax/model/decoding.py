@@ -18,7 +18,7 @@ from bert_jax.model.attention import CACHE
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Block
-from bert_jax.model.heads import MaskedLanguageModelHead
+from bert_jax.model.heads.pretraining import MaskedLanguageModelHead
 
 
 @struct.dataclass

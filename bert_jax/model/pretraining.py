@@ -18,7 +18,7 @@ from bert_jax.model.bert import INPUTS, Batch, Bert
 from bert_jax.model.bilm import backward_positions
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Table
-from bert_jax.model.heads import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
+from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
 from bert_jax.model.products import platform
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.interface.progress import CLEAR_LINE, Progress
 from bert_jax.interface.words import counted, without_controls
 from bert_jax.prediction.output import PartialFile, check_stdout, checked_target, writing

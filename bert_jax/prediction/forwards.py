@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from bert_jax.heads.bert_with_head import BertWithHead
-from bert_jax.heads.head import TaskHead
 from bert_jax.model.bert import Batch, Bert
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.bert_with_head import BertWithHead
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.pretraining import BertForPreTraining, pretraining_model
 from bert_jax.prediction.engine import CONTINUATION, NO_PIECE, START, compiled
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids

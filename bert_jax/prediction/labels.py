@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int32
 
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.outputs import softmax
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.outputs import softmax
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item

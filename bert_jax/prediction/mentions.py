@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.heads.mention import MentionHead
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
+from bert_jax.model.heads.mention import MentionHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import head_of, logits_of
 from bert_jax.prediction.packing import Item

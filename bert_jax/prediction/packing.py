@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int32
 
-from bert_jax.examples.packing import best_fit
+from bert_jax.data.packing import best_fit
 
 USUAL = (64, 128, 256)
 """Candidate lengths of the rows of shorter texts: 64 if they pack well, else more."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO, TypeAlias
 
-from bert_jax.corpus.files import JsonObject, parse_json
+from bert_jax.data.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import fetched

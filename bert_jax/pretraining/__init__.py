@@ -6,6 +6,7 @@ In: an experiment and a corpus. Out: trained weights, held-out scores, log lines
     corpora.py             checks the two splits of the corpus against the experiment, and computes their fingerprint
     warm_start.py          initialises the parameters from an existing model
     teacher.py             loads and checks the teacher of a distillation
+    program.py             the jitted training and evaluation steps, and the layout of the state
     evaluation.py          held-out scores and their baselines
     phases.py              Phase: its rows, its compiled step, its evaluation
     returns.py             goes back before a spike of the loss

@@ -8,10 +8,10 @@ import hashlib
 import numpy as np
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.store import Corpus
-from bert_jax.corpus.verification import Verification
+from bert_jax.data import plan
+from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.corpus.verification import Verification
 from bert_jax.errors import UserError
-from bert_jax.examples import plan
 from bert_jax.interface.words import counted
 
 FINGERPRINT = "corpus_fingerprint"

@@ -6,22 +6,22 @@ import dataclasses
 
 import jax
 
-from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.staging import staged
-from bert_jax.corpus.store import open_splits
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.corpus.staging import staged
+from bert_jax.data.corpus.store import open_splits
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.pretraining.corpora import FINGERPRINT
+from bert_jax.pretraining.program import former_layout, pretraining_program
 from bert_jax.pretraining.results import trained_model
-from bert_jax.programs.pretraining import former_layout, pretraining_program
 from bert_jax.runtime.exporting import MODEL, on_host
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import Place, is_remote
+from bert_jax.training.checkpoints.manager import Checkpoints
 
 
 def model_of_step(workdir: Place, step: int) -> Model:

@@ -20,8 +20,8 @@ from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.corpora import Corpora, fingerprint
 from bert_jax.pretraining.phases import Phase
+from bert_jax.pretraining.program import PretrainingProgram, flops_left, phase_row_flops
 from bert_jax.pretraining.reference_curves import comparison, find_curve, usual_causes
-from bert_jax.programs.pretraining import PretrainingProgram, flops_left, phase_row_flops
 from bert_jax.runtime.launch import Run
 
 log = logging.getLogger(__name__)

@@ -15,30 +15,30 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from bert_jax.batches.device import to_device
-from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.overrides import override
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.staging import staged
-from bert_jax.corpus.store import Corpus, open_splits
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.assemble import Batch
+from bert_jax.data.batches.device import to_device
+from bert_jax.data.corpus.staging import staged
+from bert_jax.data.corpus.store import Corpus, open_splits
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.assemble import Batch
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.metrics.scores import TOKENS, token_measure
+from bert_jax.objectives.losses import IGNORED, Sums, row_losses
+from bert_jax.objectives.objective import forward
 from bert_jax.pretraining.corpora import FINGERPRINT, fingerprint
 from bert_jax.pretraining.phases import batch_source
+from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
 from bert_jax.pretraining.returns import first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
-from bert_jax.programs.pretraining import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import Place
-from bert_jax.training.losses import IGNORED, Sums, row_losses
-from bert_jax.training.objectives import forward
+from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState
 

@@ -11,10 +11,10 @@ import jax
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.files import JsonObject, read_object
-from bert_jax.corpus.hub import is_hub_name
-from bert_jax.corpus.store import SETTINGS
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.corpus.files import JsonObject, read_object
+from bert_jax.data.corpus.hub import is_hub_name
+from bert_jax.data.corpus.store import SETTINGS
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, pretraining_scores
@@ -23,9 +23,9 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.metrics.scores import token_measure
 from bert_jax.model.pretraining import count_parameters
+from bert_jax.objectives.distillation import PROJECTION
 from bert_jax.pretraining.corpora import Corpora
-from bert_jax.programs.pretraining import PretrainingProgram
-from bert_jax.training.distillation import PROJECTION
+from bert_jax.pretraining.program import PretrainingProgram
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 

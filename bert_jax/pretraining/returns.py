@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.checkpoints.manager import Checkpoints
-from bert_jax.corpus.store import Corpus
+from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.characters import symbols_of
+from bert_jax.pretraining.program import PretrainingProgram
 from bert_jax.pretraining.warm_start import pretraining_start
-from bert_jax.programs.pretraining import PretrainingProgram
+from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.spikes import LossSpike, WatchedTrainState
 from bert_jax.training.steps import TrainState
 

@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
-from bert_jax.programs.pretraining import taught_config
-from bert_jax.training.distillation import TEACHER_PARTS, Teacher
+from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
+from bert_jax.pretraining.program import taught_config
 
 
 def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> Teacher | None:

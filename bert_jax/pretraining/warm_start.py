@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
-from bert_jax.heads.registry import HEAD_PARTS
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, without_parts
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.registry import HEAD_PARTS
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import Unwritable

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from bert_jax.corpus.files import Json, JsonObject, parse_json
+from bert_jax.data.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
 from bert_jax.metrics.writer import write_json
 from bert_jax.runtime.workdir import locked

@@ -16,7 +16,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 
-from bert_jax.corpus.files import parse_json
+from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.runtime.messages import Calls, own_address, receive, send

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from bert_jax.data.assemble import Batch
 from bert_jax.errors import UserError
-from bert_jax.examples.assemble import Batch
 from bert_jax.interface.words import counted
-from bert_jax.training.losses import Sums
+from bert_jax.objectives.losses import Sums
 from bert_jax.training.spikes import LossSpike, SpikeConfig
 from bert_jax.training.steps import add_sums
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from bert_jax import __version__
-from bert_jax.corpus.files import Json, JsonObject, read_json
+from bert_jax.data.corpus.files import Json, JsonObject, read_json
 from bert_jax.errors import UserError, missing_path
 from bert_jax.metrics.ledger_file import LEDGER
 from bert_jax.metrics.writer import EVENTS, METRICS, write_json

@@ -16,21 +16,21 @@ import jax
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import ArmConfig, StudyExperiment, StudyTaskConfig
-from bert_jax.corpus.files import JsonObject
-from bert_jax.corpus.staging import staged
-from bert_jax.corpus.store import open_splits
-from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.corpus.staging import staged
+from bert_jax.data.corpus.store import open_splits
+from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
-from bert_jax.heads.bert_with_head import initial_label_parameters
-from bert_jax.heads.head import TaskHead
 from bert_jax.interface import python_files
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.bert_with_head import initial_label_parameters
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.kernels.dispatch import require_possible
 from bert_jax.pretraining.corpora import check_corpus
 from bert_jax.pretraining.inferred_settings import infer_settings
+from bert_jax.pretraining.program import trained_parameters
 from bert_jax.pretraining.teacher import load_teacher
-from bert_jax.programs.pretraining import trained_parameters
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.registry import head_class, load_task
 from bert_jax.tasks.task import Task, TaskConfig

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import ArmConfig, StudyExperiment
-from bert_jax.corpus.files import JsonObject, parse_json, read_json, write_text
+from bert_jax.data.corpus.files import JsonObject, parse_json, read_json, write_text
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RUNS

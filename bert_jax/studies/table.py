@@ -12,9 +12,9 @@ from typing import Any
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import AVERAGE, ArmConfig
-from bert_jax.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject
 from bert_jax.model.config import ModelConfig
-from bert_jax.programs.pretraining import phase_row_flops
+from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.studies.arms import chain
 from bert_jax.studies.budget import kept_steps
 from bert_jax.studies.parts import PRETRAINING, Part, Planned

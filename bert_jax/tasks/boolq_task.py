@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.heads.sequence import SequenceHead
+from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.own_rows import read_own_rows

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.labelled import Feature
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.examples.labelled import Feature
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.outputs import softmax
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.outputs import softmax
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import ChoiceExample
 from bert_jax.tasks.readers import catalogue

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.labelled import Feature
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import Feature
-from bert_jax.heads.mention import MentionHead
-from bert_jax.heads.outputs import softmax
 from bert_jax.interface.words import counted
+from bert_jax.model.heads.mention import MentionHead
+from bert_jax.model.heads.outputs import softmax
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers import catalogue

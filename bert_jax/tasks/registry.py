@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.registry import HEADS
 from bert_jax.interface.python_files import load_module
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.registry import HEADS
 from bert_jax.storage.fetching import copy_place, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.readers.tables import Say, note

@@ -22,11 +22,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.labelled import Feature
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.examples.labelled import Feature
-from bert_jax.heads.span import SpanHead
 from bert_jax.interface.words import counted, cut
+from bert_jax.model.heads.span import SpanHead
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.readers import catalogue

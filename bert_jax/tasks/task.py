@@ -12,13 +12,13 @@ from typing import Annotated, Any, Protocol
 import numpy as np
 from annotated_types import Interval
 
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.config import LONGEST
+from bert_jax.data.labelled import Feature
+from bert_jax.data.pairs import truncation
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.config import LONGEST
-from bert_jax.examples.labelled import Feature
-from bert_jax.examples.pairs import truncation
-from bert_jax.heads.head import TaskHead
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf, PathText
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.entity_scores import SCHEMES
 from bert_jax.tasks.readers.own_data import OwnDataConfig

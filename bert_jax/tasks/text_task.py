@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.labelled import Feature
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.examples.labelled import Feature
-from bert_jax.heads.outputs import Label
-from bert_jax.heads.sequence import SequenceHead
+from bert_jax.model.heads.outputs import Label
+from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers import catalogue

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.labelled import Feature
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
-from bert_jax.examples.labelled import Feature
-from bert_jax.heads.outputs import MOST_CONSTANTS
-from bert_jax.heads.token import TokenHead
 from bert_jax.interface.words import counted
+from bert_jax.model.heads.outputs import MOST_CONSTANTS
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.storage.formats import COMPRESSIONS
 from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.entity_scores import as_tags, convert, entity_scores, is_tag, looks_like_tags

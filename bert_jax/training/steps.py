@@ -14,8 +14,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Integer, Num, PyTree
 
 from bert_jax.model.layers import Seed, hash_word
-from bert_jax.training.losses import Sums
-from bert_jax.training.objectives import Batch, Objective, Params
+from bert_jax.objectives.losses import Sums
+from bert_jax.objectives.objective import Batch, Objective, Params
 from bert_jax.training.optimizers import stacked
 
 OPTIMIZER = "optimizer"

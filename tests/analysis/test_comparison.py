@@ -15,7 +15,7 @@ from bert_jax.analysis.comparison.figures import write_comparison
 from bert_jax.analysis.comparison.masked import MaskedWords, twins
 from bert_jax.analysis.comparison.models import Comparing, Comparison, compared_layers, matched
 from bert_jax.analysis.folder import Folder
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.config import ModelConfig

@@ -18,7 +18,7 @@ from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile
 from bert_jax.analysis.probing.features import read_features, scale_of
 from bert_jax.analysis.probing.figures import over_seeds
 from bert_jax.analysis.words import word_windows
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.prediction.engine import Engine

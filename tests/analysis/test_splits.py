@@ -13,10 +13,10 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.vocabulary import splits
 from bert_jax.analysis.vocabulary.figures import FILES, write_splits
 from bert_jax.analysis.vocabulary.splits import find_splits
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.surgery import extended
-from tests.examples.corpora import corpus_from_arrays
+from tests.data.corpora import corpus_from_arrays
 from tests.interop.tiny import make_vocabulary
 
 TEXTS = ["the gradient of the tensor is a gradient, gradients", "tensor of paris: tensor, 42 gradient"] * 4 + [

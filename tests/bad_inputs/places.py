@@ -8,11 +8,11 @@ import shutil
 import string
 from collections.abc import Mapping
 
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.mention import MentionHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.mention import MentionHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from tests.end_to_end import forked
 from tests.end_to_end.runs import VOCABULARY, write_experiment, write_text
 from tests.end_to_end.toy_tasks import WRITERS, own_texts, write_model

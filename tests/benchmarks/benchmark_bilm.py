@@ -86,7 +86,7 @@ def ours(shape: str, steps: int) -> list[float]:
 
     from bert_jax.model.config import ModelConfig
     from bert_jax.model.pretraining import initial_parameters
-    from bert_jax.training.objectives import bilm_objective
+    from bert_jax.objectives.objective import bilm_objective
     from tests.benchmarks.timed_steps import seconds_of_steps
 
     (width, cell), rng = SHAPES[shape], np.random.default_rng(0)

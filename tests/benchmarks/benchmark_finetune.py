@@ -141,12 +141,12 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from bert_jax.batches.device import to_device
-    from bert_jax.batches.labelled import LabelledBatches
     from bert_jax.configs.finetuning import FinetuningExperiment
+    from bert_jax.data.batches.device import to_device
+    from bert_jax.data.batches.labelled import LabelledBatches
     from bert_jax.finetuning.data import read_features
+    from bert_jax.finetuning.program import program_of
     from bert_jax.finetuning.warm_start import labelled_start, with_own_head
-    from bert_jax.programs.finetuning import program_of
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import BATCH
     from bert_jax.tasks.registry import load_task

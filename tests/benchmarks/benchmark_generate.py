@@ -72,7 +72,7 @@ def make_model(directory: str, prompts: str, size: str) -> None:
     """Writes a random left-to-right model of a published size, and prompts for it as texts and ids."""
     import numpy as np
 
-    from bert_jax.corpus.tokenizer import load_tokenizer
+    from bert_jax.data.tokenizers.tokenizer import load_tokenizer
     from bert_jax.interop.huggingface import Model, export_model
     from bert_jax.model.config import ModelConfig, published
     from tests.random_rows import initial_parameters_of

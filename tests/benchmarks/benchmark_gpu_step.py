@@ -41,11 +41,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from bert_jax.batches.source import BatchSource, tables_of
-from bert_jax.corpus.store import Corpus, open_corpus
+from bert_jax.data.batches.source import BatchSource, tables_of
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.corpus.store import Corpus, open_corpus
+from bert_jax.data.masking import MaskingTables
 from bert_jax.errors import UserError
-from bert_jax.examples.config import ExampleConfig
-from bert_jax.examples.masking import MaskingTables
 from bert_jax.interface.command import run_verb
 from bert_jax.metrics.flops import model_row_flops
 from bert_jax.model.config import ModelConfig, published
@@ -209,15 +209,15 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     import flax.linen as nn
     import jax
 
-    from bert_jax.batches.device import to_device
-    from bert_jax.batches.prefetch import prefetch
     from bert_jax.configs.pretraining import PretrainingExperiment
-    from bert_jax.costs.memory import used_bytes
+    from bert_jax.data.batches.device import to_device
+    from bert_jax.data.batches.prefetch import prefetch
     from bert_jax.model.kernels.dispatch import in_words
     from bert_jax.model.pretraining import abstract_parameters
-    from bert_jax.programs.pretraining import initial_state, jitted_train_step, state_layout
+    from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+    from bert_jax.tpu.costs.memory import used_bytes
     from bert_jax.training.optimizers import make_optimizer
 
     device = jax.devices()[0]

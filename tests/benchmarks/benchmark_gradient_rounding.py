@@ -23,13 +23,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.batches.source import BatchSource
-from bert_jax.corpus.store import open_corpus
-from bert_jax.examples.config import ExampleConfig
+from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.corpus.store import open_corpus
 from bert_jax.interop.huggingface import import_model
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
-from bert_jax.training.objectives import pretraining_objective
+from bert_jax.objectives.objective import pretraining_objective
 from bert_jax.training.steps import StepSeed, gradients
 from tests.benchmarks.figures import flag_parser, give
 

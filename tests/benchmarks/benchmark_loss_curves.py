@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.pretraining.corpora import check_corpus
-from bert_jax.programs.pretraining import initial_state, jitted_train_step, state_layout
+from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
 from bert_jax.runtime.flags import parse_flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -42,19 +42,19 @@ import numpy as np
 import optax
 from flax.training.train_state import TrainState
 
-from bert_jax.batches.device import to_device
-from bert_jax.batches.source import BatchSource
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.store import open_corpus
+from bert_jax.data.assemble import Batch
+from bert_jax.data.batches.device import to_device
+from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.corpus.store import open_corpus
 from bert_jax.errors import UserError
-from bert_jax.examples.assemble import Batch
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.objectives.losses import pretraining_loss
 from bert_jax.pretraining.warm_start import pretraining_start
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.training.losses import pretraining_loss
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import new_state
 from tests.benchmarks import plain_bert

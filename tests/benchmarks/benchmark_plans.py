@@ -16,11 +16,11 @@ import time
 
 import numpy as np
 
-from bert_jax.batches.source import BatchSource
-from bert_jax.corpus.offsets import ShardedOffsets
-from bert_jax.corpus.store import BLOCK_TOKENS, Corpus, TokenStore
-from bert_jax.corpus.tokenizer import VocabularyInfo
-from bert_jax.examples.config import ExampleConfig
+from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.corpus.offsets import ShardedOffsets
+from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus, TokenStore
+from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from tests.benchmarks.figures import flag_parser, give
 
 SIZES = (10**8, 10**9, 10**10, 10**11)

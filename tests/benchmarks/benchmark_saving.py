@@ -33,9 +33,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax.batches.prefetch import prefetch
-from bert_jax.checkpoints.digests import digests
-from bert_jax.checkpoints.manager import Checkpoints
+from bert_jax.data.batches.prefetch import prefetch
 from bert_jax.metrics.ledger import Ledger
 from bert_jax.metrics.profile import Profile
 from bert_jax.model.config import ModelConfig, published
@@ -43,6 +41,8 @@ from bert_jax.model.pretraining import initial_parameters
 from bert_jax.runtime.log_setup import quiet_libraries
 from bert_jax.storage import objects
 from bert_jax.storage.paths import Place
+from bert_jax.training.checkpoints.digests import digests
+from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import TrainState, new_state
 from tests.benchmarks.figures import flag_parser, give

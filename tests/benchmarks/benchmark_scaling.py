@@ -20,12 +20,12 @@ from collections.abc import Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from bert_jax.costs.compiling import Compiler
-from bert_jax.costs.memory import used_bytes
-from bert_jax.costs.topologies import parse_topology
 from bert_jax.metrics.flops import row_flops
 from bert_jax.model.config import published
-from bert_jax.programs import lowered as step_programs
+from bert_jax.tpu import lowered as step_programs
+from bert_jax.tpu.costs.compiling import Compiler
+from bert_jax.tpu.costs.memory import used_bytes
+from bert_jax.tpu.costs.topologies import parse_topology
 from tests.benchmarks.benchmark_tpu_programs import our_step
 from tests.benchmarks.figures import flag_parser, give
 

@@ -95,7 +95,7 @@ def ours(length: int, steps: int, dtype: str, predicts: str) -> list[float]:
     import jax.numpy as jnp
 
     from bert_jax.model.config import ModelConfig, published
-    from bert_jax.training.objectives import PRETRAINING
+    from bert_jax.objectives.objective import PRETRAINING
     from tests.benchmarks.timed_steps import seconds_of_steps
     from tests.random_rows import initial_parameters_of, random_batch
 

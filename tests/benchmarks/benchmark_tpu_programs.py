@@ -28,13 +28,13 @@ from bert_jax.runtime.flags import parse_flags
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.costs.compiling import Compiler, DoesNotFit
-from bert_jax.costs.estimate import Estimate, Estimator, interval, utilisation
-from bert_jax.costs.hlo import parse
-from bert_jax.costs.memory import used_bytes
-from bert_jax.costs.topologies import parse_topology
 from bert_jax.metrics.flops import row_flops
-from bert_jax.programs import lowered as step_programs
+from bert_jax.tpu import lowered as step_programs
+from bert_jax.tpu.costs.compiling import Compiler, DoesNotFit
+from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation
+from bert_jax.tpu.costs.hlo import parse
+from bert_jax.tpu.costs.memory import used_bytes
+from bert_jax.tpu.costs.topologies import parse_topology
 from tests.benchmarks import plain_bert
 from tests.benchmarks.figures import flag_parser, give
 from tests.flags import replacing

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.training.objectives import Objective
+from bert_jax.objectives.objective import Objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import UpdateRule, new_state, train_step
 

@@ -8,11 +8,11 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 
 SMALL = {"init_from": "some/model"}
 SEQUENCE = SequenceHead(labels=("no", "yes"))

@@ -10,8 +10,8 @@ import pytest
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
 from bert_jax.errors import UserError
-from bert_jax.programs.pretraining import objective_of
-from bert_jax.training.objectives import PRETRAINING
+from bert_jax.objectives.objective import PRETRAINING
+from bert_jax.pretraining.program import objective_of
 from bert_jax.training.schedules import Warmup
 
 SMALL = {

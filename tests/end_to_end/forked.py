@@ -34,16 +34,12 @@ from tests.contexts import share_contexts
 from tests.end_to_end.runs import CACHE, xla_flags
 
 SERVER = multiprocessing.get_context("forkserver")
-VERBS = {"corpus": "corpus.__main__"} | {
-    name: name
-    for name in (
-        *("pretrain", "finetune", "study", "predict", "analyse", "convert", "aot", "doctor"),
-        *("tasks.glue_submission", "tasks.texts"),
-    )
-}
-"""The module of each verb, in `bert_jax`."""
+VERBS = (
+    *("corpus", "pretrain", "finetune", "study", "predict", "analyse", "convert", "aot", "doctor"),
+    *("tasks.glue_submission", "tasks.texts"),
+)
 SERVER.set_forkserver_preload(
-    [*(f"bert_jax.{module}" for module in VERBS.values()), "tests.end_to_end.forked", "tests.end_to_end.traced"]
+    [*(f"bert_jax.{module}" for module in VERBS), "tests.end_to_end.forked", "tests.end_to_end.traced"]
 )
 
 
@@ -297,7 +293,7 @@ def _slow_down(name: str) -> None:
 
 def _do(verb: str, arguments: list[str]) -> int:
     """The exit status that `python -m bert_jax.VERB` would have."""
-    module = importlib.import_module(f"bert_jax.{VERBS[verb]}")
+    module = importlib.import_module(f"bert_jax.{verb}")
     sys.argv = [verb, *arguments]
     try:
         run_verb(module.main)

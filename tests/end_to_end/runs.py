@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from bert_jax.corpus import __main__ as corpus_verb
+from bert_jax import corpus as corpus_verb
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-VOCABULARY = REPOSITORY / "tests" / "corpus" / "tiny_vocab.txt"
+VOCABULARY = REPOSITORY / "tests" / "data" / "tiny_vocab.txt"
 LAST_STEP = 24
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 WORDS = "the river of paris is a capital and france has many small towns where people read old books in quiet rooms"

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bert_jax.costs.cases import vocabulary_size
 from bert_jax.storage import objects
 from bert_jax.storage.fetching import copy_place, fetched
+from bert_jax.tpu.costs.cases import vocabulary_size
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
 from tests.end_to_end.forked import Done, Signal, Started, Surroundings
@@ -210,7 +210,7 @@ def test_a_fine_tuning_run_in_a_bucket_goes_on_and_ends_there(machine: Machine, 
     small = ("task.length=16", "training.batch_size=16", "training.epochs=1", "model.scan_unroll=1", "checkpoints.every=4")
     run = ("finetune", "--config=experiments/finetune/own_text.py", f"--workdir={bucket}/tuned", *flags)
     run += (*(f"--config.{key}" for key in small), "--config.sweep.seeds=[0, 1]")
-    (done,) = machine.do(run, at=Signal("bert_jax.checkpoints.manager:Checkpoints.save", call=4))
+    (done,) = machine.do(run, at=Signal("bert_jax.training.checkpoints.manager:Checkpoints.save", call=4))
     assert done.status == -9, done.output
     (done,) = another.do(run)
     assert done.status == 0, done.output

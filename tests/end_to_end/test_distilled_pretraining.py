@@ -8,7 +8,7 @@ import signal
 import pytest
 from safetensors.numpy import load_file
 
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model, export_model
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, command

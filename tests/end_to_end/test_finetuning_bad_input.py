@@ -12,8 +12,8 @@ import pytest
 
 from bert_jax import finetune
 from bert_jax.errors import UserError
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.token import TokenHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.token import TokenHead
 from tests.end_to_end import forked
 from tests.end_to_end.runs import contents
 from tests.end_to_end.test_finetuning_recovery import command

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.heads.sequence import SequenceHead
 from bert_jax.interop.huggingface import import_model
+from bert_jax.model.heads.sequence import SequenceHead
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Commands, Surroundings, commands_run
 from tests.end_to_end.runs import REPOSITORY, results

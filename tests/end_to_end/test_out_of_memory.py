@@ -76,7 +76,7 @@ def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experim
     ("function", "says"),
     [
         ("bert_jax.pretraining.evaluation:summarise", "the evaluation of phase 0 does not fit in memory"),
-        ("bert_jax.programs.pretraining:initial_state", "the state (parameters and optimizer) does not fit in memory"),
+        ("bert_jax.pretraining.program:initial_state", "the state (parameters and optimizer) does not fit in memory"),
     ],
 )
 def test_what_ran_out_is_named(experiment: pathlib.Path, tmp_path: pathlib.Path, function: str, says: str):
@@ -100,7 +100,7 @@ def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(
 
 def test_the_evaluation_of_a_task_is_told_apart_from_its_step(toys: pathlib.Path, tmp_path: pathlib.Path):
     once = "--config.training.epochs=1"
-    at = Shortage("bert_jax.batches.labelled:EvaluationBatches.logits")
+    at = Shortage("bert_jax.data.batches.labelled:EvaluationBatches.logits")
     (done,) = forked.run(toys, command(toys, tmp_path / "run", once), at=at)
     assert refused(done).startswith("the evaluation does not fit in memory: it asks for 4.44 GiB")
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.corpus.store import open_corpus
+from bert_jax.data.corpus.store import open_corpus
 from bert_jax.interop.huggingface import import_model
 from bert_jax.interop.word2vec import read_vectors
 from bert_jax.model.characters import symbols_of

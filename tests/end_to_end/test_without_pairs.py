@@ -13,11 +13,11 @@ import pytest
 from flax import linen as nn
 from safetensors.numpy import load_file
 
-from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.programs.pretraining import former_layout, state_layout, trained_parameters
+from bert_jax.pretraining.program import former_layout, state_layout, trained_parameters
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import with_shardings
+from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.optimizers import make_optimizer
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.heads.head import TaskHead
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.model.heads.head import TaskHead
 from tests.interop.tiny import SPECIALS, make_labelled_model, make_model
 
 TRAIN, DEV, TEST = 96, 40, 8

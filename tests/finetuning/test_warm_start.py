@@ -13,14 +13,14 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.examples.config import ExampleConfig
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, weights_fingerprint, with_own_head, with_pooling
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.pretraining.warm_start import pretraining_start
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 

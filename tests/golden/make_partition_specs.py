@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.programs.pretraining import state_layout
+from bert_jax.pretraining.program import state_layout
 from bert_jax.sharding.mesh import AXES
 from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
 

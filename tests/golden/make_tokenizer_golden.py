@@ -1,4 +1,4 @@
-"""Writes tests/golden/tokenizer_golden.json: what transformers' BERT tokenizers make of tests/corpus/hostile_strings.txt.
+"""Writes tests/golden/tokenizer_golden.json: what transformers' BERT tokenizers make of tests/data/hostile_strings.txt.
 
     python tests/golden/make_tokenizer_golden.py VOCABULARIES        # a directory with bert-base-uncased-vocab.txt and bert-
     base-cased-vocab.txt
@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, BertTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BasicTokenizer, WordpieceTokenizer
 
 HERE = pathlib.Path(__file__).resolve().parent
-CORPUS = HERE.parent / "corpus"
+CORPUS = HERE.parent / "data"
 MAX_WORD_CHARACTERS = 200  # the original's; transformers' own default is 100
 
 

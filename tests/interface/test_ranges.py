@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax import analyse, aot, convert, doctor, predict
+from bert_jax import analyse, aot, convert, corpus, doctor, predict
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import leaf_keys
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
-from bert_jax.corpus import __main__ as corpus
 from bert_jax.errors import UserError
 from bert_jax.interface import ranges
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path

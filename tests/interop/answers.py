@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.heads.bert_with_head import BertWithHead
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.bert import INPUTS
+from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.pretraining import BertForPreTraining
 
 

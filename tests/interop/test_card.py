@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from bert_jax import convert
-from bert_jax.heads.registry import make_head
 from bert_jax.interop.card import Training, model_card, pretraining_scores, training_of
 from bert_jax.interop.directory import CARD, card_facts
 from bert_jax.interop.huggingface import Model, export_model, import_model
+from bert_jax.model.heads.registry import make_head
 from tests.interop.tiny import as_model, make_labelled_model, make_vocabulary
 
 TOLD = Training(

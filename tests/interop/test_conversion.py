@@ -14,10 +14,10 @@ import pytest
 
 from bert_jax import convert
 from bert_jax.errors import UserError
-from bert_jax.heads.registry import make_head
 from bert_jax.interop import conversion
 from bert_jax.interop.conversion import changed, load_model, model_lines, part_lines, read_all, written
 from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.model.heads.registry import make_head
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"

@@ -6,11 +6,6 @@ import json
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
     FIXED,
@@ -23,6 +18,11 @@ from bert_jax.interop.huggingface_config import (
     untrained_parts,
 )
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 
 CONFIG = ModelConfig(
     vocab_size=99, hidden_size=24, num_layers=3, num_heads=4, intermediate_size=40, max_position=17, type_vocab_size=3,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop import locate
 from bert_jax.interop.locate import find_model_directory
@@ -29,7 +29,7 @@ import atexit, sys, time
 sleep, slept = time.sleep, []
 time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
 atexit.register(lambda: print("SLEPT", sum(slept)))
-from bert_jax.corpus import hub
+from bert_jax.data.corpus import hub
 from bert_jax.interop import locate
 from bert_jax.interface.command import run_verb
 hub.HUB_SECONDS = float(sys.argv[2])
@@ -312,7 +312,7 @@ def test_a_file_that_the_hub_will_not_give_is_a_sentence(hub, tmp_path):
 
 
 def test_a_vocabulary_of_the_hub_comes_without_the_weights(hub, tmp_path, monkeypatch):
-    code = "import sys; from bert_jax.corpus.hub import find_vocabulary; print('FOUND', find_vocabulary(sys.argv[1]))"
+    code = "import sys; from bert_jax.data.corpus.hub import find_vocabulary; print('FOUND', find_vocabulary(sys.argv[1]))"
     monkeypatch.setattr(sys.modules[__name__], "ASK", code)
     status, output = ask("lab/whole", hub.address, tmp_path / "home")
     assert status == 0, output

@@ -13,17 +13,17 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax import convert
 from bert_jax.errors import UserError
-from bert_jax.heads import registry
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.mention import MentionHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import NewParts, export_model, import_model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo
 from bert_jax.interop.surgery import with_layers, with_positions, with_token_types
 from bert_jax.interop.tensorflow import export_tf1
+from bert_jax.model.heads import registry
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.mention import MentionHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from tests.interop.answers import our_outputs
 from tests.interop.test_transformers_loads_exports import zero_padding_rows
 from tests.interop.tiny import make_labelled_model

@@ -14,14 +14,14 @@ import pytest
 
 from bert_jax import convert
 from bert_jax.analysis.controls import random_weights
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.heads.registry import make_head
 from bert_jax.interop.conversion import load_model
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.word2vec import export_word2vec
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.registry import make_head
 from bert_jax.model.pretraining import pretraining_model
 from tests.interop.tiny import make_model, make_vocabulary
 

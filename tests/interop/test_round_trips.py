@@ -20,14 +20,14 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict
 
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.registry import make_head
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import our_shapes
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.registry import make_head
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from tests.interop.answers import our_outputs
 from tests.interop.test_transformers_loads_exports import zero_padding_rows
 from tests.interop.tiny import as_model, make_model

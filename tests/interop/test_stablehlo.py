@@ -13,20 +13,20 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.heads.bert_with_head import BertWithHead
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.head import TaskHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
 from bert_jax.interop.surgery import extended, sources_of, with_vocabulary
 from bert_jax.model.bert import INPUTS
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.bert_with_head import BertWithHead
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.tiny import as_model, make_labelled_model
 

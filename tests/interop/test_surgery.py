@@ -10,8 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.corpus.vocabulary_training import train_sentencepiece
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.surgery import (

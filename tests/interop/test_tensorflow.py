@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.corpus.wordpiece import WordPiece
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import UserError
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.surgery import extended
 from bert_jax.interop.tensor_bundle import Bundle, Entry, read_bundle
 from bert_jax.interop.tensorflow import _head, export_tf1, import_tf1
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import BertForPreTraining
 from tests.interop.released import GOLDEN, assert_same_trees, rewrite
 from tests.interop.tiny import make_labelled_model, make_model

@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction.predictor import Predictor
 from tests.interop.answers import our_outputs
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary

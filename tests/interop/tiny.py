@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from bert_jax.corpus.tokenizer import load_tokenizer
-from bert_jax.heads.head import TaskHead
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.head import TaskHead
 
 WORDS = ("the", "capital", "of", "is", "paris", "france", "Paris", "France", "river", "Apfel")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.heads.head import TaskHead
+from bert_jax.model.heads.head import TaskHead
 
 
 def head_logits(head: TaskHead, params: dict[str, Any], states: np.ndarray, mentions: np.ndarray | None = None) -> np.ndarray:

@@ -17,7 +17,7 @@ import pytest
 from bert_jax.interop.names import params_from_tensors, tensors_from_params
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.training.objectives import pretraining_objective
+from bert_jax.objectives.objective import pretraining_objective
 
 TOLERANCE = 1e-5
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "bert_golden.npz"

@@ -20,7 +20,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.layers import Dropout
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
-from bert_jax.training.objectives import PRETRAINING
+from bert_jax.objectives.objective import PRETRAINING
 from tests.model.head_in_numpy import sigmoid
 from tests.model.lowbias32 import hashed
 

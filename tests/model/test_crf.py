@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.heads.outputs import EXCLUDED, Outputs, softmax
-from bert_jax.heads.token import TokenHead
 from bert_jax.model.crf import Chain, Transitions, best_labels, conditional_logits, log_marginals
+from bert_jax.model.heads.outputs import EXCLUDED, Outputs, softmax
+from bert_jax.model.heads.token import TokenHead
 
 LABELS = 3
 SEQUENCE_IDS = np.array([[1, 1, 1, 1, 1, 2, 2, 3, 0, 0], [1, 1, 2, 2, 2, 2, 2, 2, 2, 2]], np.int32)

@@ -14,12 +14,12 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.errors import UserError
-from bert_jax.heads.bert_with_head import BertWithHead, initial_label_parameters
-from bert_jax.heads.head import LAYERS, TaskHead
-from bert_jax.heads.registry import head_class, make_head
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import Lstm
+from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
+from bert_jax.model.heads.head import LAYERS, TaskHead
+from bert_jax.model.heads.registry import head_class, make_head
 from tests.model.head_in_numpy import head_logits
 
 CONFIG = ModelConfig(

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.model import bilm, characters, embeddings, features, heads, layers
+from bert_jax.model import bilm, characters, embeddings, features, layers
 from bert_jax.model.characters import CharacterCnn, character_products, character_shapes
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import Lstm
+from bert_jax.model.heads import pretraining as heads
 from bert_jax.model.pretraining import initial_parameters
 
 BERT = ModelConfig(

@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import VocabularyInfo
+from bert_jax.data.assemble import assemble_rows
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.masking import MaskingTables
+from bert_jax.data.plan import plan_epoch
+from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
-from bert_jax.examples.assemble import assemble_rows
-from bert_jax.examples.config import ExampleConfig
-from bert_jax.examples.masking import MaskingTables
-from bert_jax.examples.plan import plan_epoch
 from bert_jax.model.characters import BYTES
 from bert_jax.model.config import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfig, published, published_sizes
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.layers import Dropout, activation, dropout, gelu, random_words
 from bert_jax.model.pretraining import ParameterCounts, abstract_parameters, count_parameters
-from bert_jax.training.objectives import forward
-from tests.examples.corpora import corpus_from_arrays
+from bert_jax.objectives.objective import forward
+from tests.data.corpora import corpus_from_arrays
 from tests.random_rows import TINY, gradients_of, largest_difference, logits_of, outputs_of, random_batch, random_parameters
 
 

@@ -26,10 +26,13 @@ SEEN = [
     Mistake("bert_jax/model/encoder.py", 1, "(x, y, seeds[2], positions)", "(x, y, seeds[1], positions)"),
     Mistake("bert_jax/model/residual_norm.py", 1, "rate=c.hidden_dropout", "rate=c.attention_dropout"),
     Mistake("bert_jax/model/kernels/attention_tpu.py", 1, "(unit * self.plan.blocks + i) * self.plan.blocks + j", "unit"),
-    Mistake("bert_jax/corpus/shard.py", 1, "return self._tokens + len(self._held)", "return len(self._held)"),
-    Mistake("bert_jax/corpus/shard.py", 1, "counts += np.bincount(tokens", "counts = np.bincount(tokens"),
+    Mistake("bert_jax/data/corpus/shard.py", 1, "return self._tokens + len(self._held)", "return len(self._held)"),
+    Mistake("bert_jax/data/corpus/shard.py", 1, "counts += np.bincount(tokens", "counts = np.bincount(tokens"),
     Mistake(
-        "bert_jax/corpus/cleaning.py", 1, "len(s) <= config.max_sentence_characters", "len(s) < config.max_sentence_characters"
+        "bert_jax/data/corpus/cleaning.py",
+        1,
+        "len(s) <= config.max_sentence_characters",
+        "len(s) < config.max_sentence_characters",
     ),
     Mistake(
         "bert_jax/interop/huggingface_config.py",
@@ -39,43 +42,43 @@ SEEN = [
     ),
     Mistake("bert_jax/prediction/forwards.py", 1, "else total / len(chosen)", "else total"),
     Mistake(
-        "bert_jax/batches/source.py",
+        "bert_jax/data/batches/source.py",
         1,
         "places[blocks == block] % plan.num_rows",
         "np.minimum(places[blocks == block], plan.num_rows - 1)",
     ),
-    Mistake("bert_jax/costs/hlo.py", 1, '(1 if direction == "LE" else -1 if direction == "GE" else 0)', "0"),
-    Mistake("bert_jax/examples/pairs.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
+    Mistake("bert_jax/tpu/costs/hlo.py", 1, '(1 if direction == "LE" else -1 if direction == "GE" else 0)', "0"),
+    Mistake("bert_jax/data/pairs.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
     Mistake(
-        "bert_jax/heads/outputs.py",
+        "bert_jax/model/heads/outputs.py",
         1,
         "takes_class_weights = takes_smoothing = has_accuracy = False",
         "takes_class_weights = takes_smoothing = has_accuracy = True",
     ),
-    Mistake("bert_jax/heads/outputs.py", 1, "if len(values) == 1 else", "if len(values) == 2 else"),
+    Mistake("bert_jax/model/heads/outputs.py", 1, "if len(values) == 1 else", "if len(values) == 2 else"),
     Mistake("bert_jax/pretraining/phases.py", 1, "self.source.at(step - self.start", "self.source.at(step + self.start"),
     Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
-    Mistake("bert_jax/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
+    Mistake("bert_jax/tpu/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
     Mistake("bert_jax/runtime/log_setup.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
     Mistake("bert_jax/pretraining/evaluation.py", 1, "self._is_compiled = True", "self._is_compiled = False"),
-    Mistake("bert_jax/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
+    Mistake("bert_jax/tpu/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
     Mistake("bert_jax/analysis/comparison/figures.py", 1, 'axes.set_ylabel("head of the first model", fontsize=8)', "pass"),
-    Mistake("bert_jax/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
+    Mistake("bert_jax/model/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
     Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
     Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
     Mistake("bert_jax/pretraining/log.py", 1, "self._ledger.close()", "pass"),
     Mistake("bert_jax/analysis/coreference/choice.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
     Mistake(
-        "bert_jax/costs/report.py",
+        "bert_jax/tpu/costs/report.py",
         1,
         "step.rows * step.length / chips / seconds",
         "step.rows * step.length / step.devices / seconds",
     ),
-    Mistake("bert_jax/costs/report.py", 1, "step.rows / chips / seconds", "step.rows / step.devices / seconds"),
+    Mistake("bert_jax/tpu/costs/report.py", 1, "step.rows / chips / seconds", "step.rows / step.devices / seconds"),
     Mistake("bert_jax/studies/calibration.py", 1, "if end - count + every < record", "if end - count < record"),
     Mistake("bert_jax/training/data_parallel.py", 1, "len(sides) != 2", "len(sides) < 2"),
     Mistake(
-        "bert_jax/training/distillation.py",
+        "bert_jax/objectives/distillation.py",
         1,
         "_outputs(teacher.config, teacher.params, batch, None,",
         "_outputs(teacher.config, teacher.params, batch, seed,",
@@ -106,11 +109,11 @@ SEEN = [
 EQUIVALENT: list[Equivalent] = [
     Equivalent("bert_jax/runtime/independent_processes.py", "daemon=True", "daemon=False", "__exit__ ends the thread"),
     Equivalent(
-        "bert_jax/corpus/heldout.py", "hashes < heldout_limit(short)", "hashes <= heldout_limit(short)", "one hash of 2**64"
+        "bert_jax/data/corpus/heldout.py", "hashes < heldout_limit(short)", "hashes <= heldout_limit(short)", "one hash of 2**64"
     ),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
     Equivalent(
-        "bert_jax/batches/source.py",
+        "bert_jax/data/batches/source.py",
         "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}",
         "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[1]}",
         "all parts have the same arrays, and there are at least two",
@@ -122,7 +125,7 @@ EQUIVALENT: list[Equivalent] = [
         "no record has a step below 0",
     ),
     Equivalent(
-        "bert_jax/examples/packing.py",
+        "bert_jax/data/packing.py",
         "dtype = np.int32 if len(lengths) < 2**31 else np.int64",
         "dtype = np.int32 if len(lengths) <= 2**31 else np.int64",
         "the last of 2**31 examples has the number 2**31 - 1",
@@ -266,13 +269,13 @@ EQUIVALENT: list[Equivalent] = [
         "symmetric",
     ),
     Equivalent(
-        "bert_jax/corpus/tables.py",
+        "bert_jax/data/corpus/tables.py",
         "if start < first + rows and first < stop:",
         "if start <= first + rows and first < stop:",
         "an empty part of one more row group",
     ),
     Equivalent(
-        "bert_jax/corpus/tables.py", "values = values.dictionary_decode()", "pass", "pyarrow casts a dictionary of texts too"
+        "bert_jax/data/corpus/tables.py", "values = values.dictionary_decode()", "pass", "pyarrow casts a dictionary of texts too"
     ),
     Equivalent(
         "bert_jax/runtime/messages.py",

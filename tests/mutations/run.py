@@ -53,7 +53,7 @@ SLOW = ("tests/end_to_end", "tests/tpu_scripts", "tests/bad_inputs", "tests/muta
 
 
 def tests_of(file: str, root: pathlib.Path) -> list[str]:
-    """The test files that concern `file`, "bert_jax/examples/masking.py", the nearest first: those of its own name, those that
+    """The test files that concern `file`, "bert_jax/data/masking.py", the nearest first: those of its own name, those that
     import it in the folder that mirrors its own, the rest of that folder, those that import it elsewhere, and those that reach
     it through other modules."""
     path = pathlib.PurePosixPath(file)
@@ -88,7 +88,7 @@ def tests_of(file: str, root: pathlib.Path) -> list[str]:
 
 @functools.cache
 def import_graph(root: pathlib.Path) -> dict[str, set[str]]:
-    """The modules and names that each module of bert_jax and of tests imports, "bert_jax.examples.masking" and the like."""
+    """The modules and names that each module of bert_jax and of tests imports, "bert_jax.data.masking" and the like."""
     graph: dict[str, set[str]] = {}
     for path in [*(root / "bert_jax").rglob("*.py"), *(root / "tests").rglob("*.py")]:
         module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__").removesuffix(".__main__")

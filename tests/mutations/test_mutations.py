@@ -67,7 +67,7 @@ def test_every_mistake_changes_the_program_and_leaves_python():
 
 
 def test_a_seed_draws_the_same_mistakes_again_and_another_seed_others():
-    sources = {path.name: path.read_text() for path in (run.REPOSITORY / "bert_jax" / "examples").glob("p*.py")}
+    sources = {path.name: path.read_text() for path in (run.REPOSITORY / "bert_jax" / "data").glob("p*.py")}
     assert sample(sources, 20, 1) == sample(sources, 20, 1)
     assert sample(sources, 20, 1) != sample(sources, 20, 2)
     assert len({(mistake.file, mistake.line) for mistake in sample(sources, 20, 1)}) == 20
@@ -81,7 +81,7 @@ def test_every_known_mistake_can_still_be_made():
 
 
 def test_the_tests_of_a_file_begin_with_its_own():
-    assert run.tests_of("bert_jax/examples/masking.py", run.REPOSITORY)[0] == "tests/examples/test_masking.py"
+    assert run.tests_of("bert_jax/data/masking.py", run.REPOSITORY)[0] == "tests/data/test_masking.py"
     assert run.tests_of("bert_jax/runtime/workdir.py", run.REPOSITORY)[0] == "tests/runtime/test_workdir.py"
 
 

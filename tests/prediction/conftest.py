@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bert_jax.heads.head import TaskHead
 from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.prediction import packing
 from bert_jax.prediction.predictor import Predictor
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.heads.outputs import EXCLUDED
-from bert_jax.heads.token import TokenHead
 from bert_jax.model.crf import Chain, Transitions, best_labels, log_marginals
+from bert_jax.model.heads.outputs import EXCLUDED
+from bert_jax.model.heads.token import TokenHead
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts
 
 pytestmark = pytest.mark.usefixtures("one_shape")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.span import SpanHead
-from bert_jax.heads.token import TokenHead
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _windows_of_words, entities
 from bert_jax.prediction.predictor import Predictor

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.heads.mention import MentionHead
-from bert_jax.heads.span import SpanHead
+from bert_jax.model.heads.mention import MentionHead
+from bert_jax.model.heads.span import SpanHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.mentions import Resolve, place_of
 from bert_jax.prediction.predictor import Predictor

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.heads.span import SpanHead
+from bert_jax.model.heads.span import SpanHead
 from bert_jax.prediction.labels import AnswerQuestion
 from bert_jax.tasks.spans import Context, SpanSearch, best_spans
 from bert_jax.tasks.windows import windows

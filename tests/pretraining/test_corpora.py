@@ -10,7 +10,7 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.pretraining.corpora import check_corpus, fingerprint
-from tests.examples.corpora import corpus_of, random_documents
+from tests.data.corpora import corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(20, seed=0))
 OTHER = corpus_of(random_documents(5, seed=1))

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.batches.heldout import heldout_batches
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.corpus.store import Corpus, TokenStore
+from bert_jax.data.batches.heldout import heldout_batches
+from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
 from bert_jax.metrics.ledger import Activity
 from bert_jax.metrics.scores import unigram_baseline
@@ -26,7 +26,7 @@ from bert_jax.model.pretraining import initial_parameters
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.phases import batch_source
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from tests.examples.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
+from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
 
 ROWS, BATCH_SIZE, VOCABULARY = 6, 4, 9
 SPECIALS = types.SimpleNamespace(unk_id=0, sep_id=5)

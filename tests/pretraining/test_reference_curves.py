@@ -15,6 +15,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import CorpusConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.metrics.scores import TOKENS
+from bert_jax.objectives.objective import PRETRAINING
 from bert_jax.pretraining.reference_curves import (
     MEASURES,
     Band,
@@ -27,7 +28,6 @@ from bert_jax.pretraining.reference_curves import (
     read_curve,
     usual_causes,
 )
-from bert_jax.training.objectives import PRETRAINING
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment.from_dict(

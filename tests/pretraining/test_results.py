@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import published
 from bert_jax.model.pretraining import ParameterCounts
+from bert_jax.objectives.distillation import PROJECTION
 from bert_jax.pretraining import results as module
 from bert_jax.pretraining.results import results, trained_model
-from bert_jax.training.distillation import PROJECTION
 from bert_jax.training.spikes import WatchedTrainState
 
 

@@ -18,7 +18,7 @@ from bert_jax.pretraining import returns as module
 from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
 from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState
 from bert_jax.training.steps import TrainState
-from tests.examples.corpora import corpus_of, random_documents
+from tests.data.corpora import corpus_of, random_documents
 from tests.random_rows import TINY
 
 CORPUS = corpus_of(random_documents(5, seed=0))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
+from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.examples.config import ExampleConfig
+from bert_jax.objectives.distillation import PretrainingDistillation
 from bert_jax.pretraining import teacher
-from bert_jax.training.distillation import PretrainingDistillation
-from tests.examples.corpora import vocabulary
+from tests.data.corpora import vocabulary
 from tests.random_rows import TINY, initial_parameters_of
 
 VOCABULARY = vocabulary(TINY.vocab_size)

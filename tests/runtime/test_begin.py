@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.corpus.integrity import CorruptedCorpus
+from bert_jax.data.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import UserError
 from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.runtime import launch

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import pytest
 
-from bert_jax.corpus.integrity import CorruptedCorpus
+from bert_jax.data.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS, UserError
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.runtime import heartbeats

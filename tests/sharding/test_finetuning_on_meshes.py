@@ -12,11 +12,11 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.batches.device import to_device
-from bert_jax.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.examples.labelled import row_shape
-from bert_jax.programs.finetuning import Program, program_of
+from bert_jax.data.batches.device import to_device
+from bert_jax.data.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
+from bert_jax.data.labelled import row_shape
+from bert_jax.finetuning.program import Program, program_of
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters

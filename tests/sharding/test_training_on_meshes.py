@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax.batches.device import to_device
-from bert_jax.programs.pretraining import initial_state, pretraining_program
+from bert_jax.data.batches.device import to_device
+from bert_jax.objectives.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher
+from bert_jax.objectives.objective import Objective
+from bert_jax.pretraining.program import initial_state, pretraining_program
 from bert_jax.sharding import rules
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
-from bert_jax.training.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher
-from bert_jax.training.objectives import Objective
 from bert_jax.training.steps import StepSeed
 from tests.random_rows import initial_parameters_of, largest_difference, random_batch
 from tests.sharding import training

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.checkpoints.manager import Checkpoints
 from bert_jax.errors import UserError
 from bert_jax.storage import objects
+from bert_jax.training.checkpoints.manager import Checkpoints
 from tests.storage.emulator import Emulator
 
 SIZE = 20_000

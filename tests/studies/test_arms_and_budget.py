@@ -11,9 +11,9 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment, scaled_steps, with_steps
 from bert_jax.configs.study import StudyTaskConfig
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.head import TaskHead
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.studies import arms as arms_module
 from bert_jax.studies.arms import (
     _check_metric,

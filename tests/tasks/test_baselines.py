@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.heads.outputs import best_label_set, by_frequency
-from bert_jax.heads.sequence import SequenceHead
+from bert_jax.model.heads.outputs import best_label_set, by_frequency
+from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.tasks.baselines import Baseline, constant_baseline
 from bert_jax.tasks.choice_task import ChoiceTask
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, QuestionExample, TextExample, WordsExample

@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.labelled import assemble_features, feature_logits, pack_features, row_shape
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.tasks.choice_task import load
 from bert_jax.tasks.readers.own_data import OwnDataConfig
 from bert_jax.tasks.task import TaskConfig
@@ -18,7 +18,7 @@ SWAG = "video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,en
 
 @pytest.fixture(scope="module")
 def tiny() -> Tokenizer:
-    return load_tokenizer(pathlib.Path(__file__).parents[1] / "corpus" / "tiny_vocab.txt")
+    return load_tokenizer(pathlib.Path(__file__).parents[1] / "data" / "tiny_vocab.txt")
 
 
 def put(path: pathlib.Path, *lines: str) -> str:

@@ -9,9 +9,9 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.labelled import assemble_features, pack_features, row_shape
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import assemble_features, pack_features, row_shape
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import LABELS, MentionTask, load, nearest_tokens, read_mentions
 from bert_jax.tasks.task import TaskConfig
@@ -22,7 +22,7 @@ HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\t
 
 @pytest.fixture(scope="module")
 def tiny() -> Tokenizer:
-    return load_tokenizer(pathlib.Path(__file__).parents[1] / "corpus" / "tiny_vocab.txt")
+    return load_tokenizer(pathlib.Path(__file__).parents[1] / "data" / "tiny_vocab.txt")
 
 
 def example(text: str, pronoun: str = "she", a: str = "ann", b: str = "bo", label: str | None = "A", id: str = "x-1"):

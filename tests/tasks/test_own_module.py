@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.heads.choice import ChoiceHead
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.registry import head_class, load_task
 from bert_jax.tasks.task import TaskConfig

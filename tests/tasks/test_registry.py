@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.tasks import boolq_task, registry

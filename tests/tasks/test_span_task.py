@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.corpus.vocabulary_training import train_sentencepiece
+from bert_jax.data.labelled import Feature
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
-from bert_jax.examples.labelled import Feature
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.own_data import OwnDataConfig

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.tasks.spans import Answer, Context, SpanSearch, best_spans
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.windows import Window, windows

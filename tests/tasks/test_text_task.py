@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.corpus.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue_submission import collect_predictions
@@ -27,7 +27,7 @@ HOSTILE = ("éß\u0301", "😀 hello", "中文 인국", "a\u00a0b\u200bc", "\u03
 
 @pytest.fixture(scope="module")
 def tiny() -> Tokenizer:
-    return load_tokenizer(pathlib.Path(__file__).parents[1] / "corpus" / "tiny_vocab.txt")
+    return load_tokenizer(pathlib.Path(__file__).parents[1] / "data" / "tiny_vocab.txt")
 
 
 def put(path: pathlib.Path, *lines: str) -> pathlib.Path:

@@ -21,14 +21,12 @@ if __name__ == "__main__":
 
 def make_checkout(path: pathlib.Path) -> pathlib.Path:
     package = path / "bert_jax"
-    (package / "corpus").mkdir(parents=True)
+    package.mkdir(parents=True)
     shutil.copytree(REPOSITORY / "tpu_scripts", path / "tpu_scripts")
     shutil.copy(REPOSITORY / "bert_jax" / "errors.py", package)
     (package / "__init__.py").write_text("")
-    (package / "corpus" / "__init__.py").write_text("")
-    for name in ("pretrain", "predict", "aot"):
+    for name in ("corpus", "pretrain", "predict", "aot"):
         (package / f"{name}.py").write_text(VERB.format(name=name, about=f"What {name} does."))
-    (package / "corpus" / "__main__.py").write_text(VERB.format(name="corpus", about="What corpus does."))
     (package / "runtime").mkdir()
     (package / "runtime" / "__init__.py").write_text("")
     (package / "runtime" / "restarts.py").write_text(VERB.format(name="restarts", about=""))

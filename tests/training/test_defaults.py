@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.distillation import PretrainingDistillation
-from bert_jax.training.label_losses import LabelLoss
+from bert_jax.objectives.distillation import PretrainingDistillation
+from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.objectives.skip_gram import SkipGramConfig
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Warmup
-from bert_jax.training.skip_gram import SkipGramConfig
 from bert_jax.training.spikes import SpikeConfig
 from bert_jax.training.steps import UpdateRule, gradients
 

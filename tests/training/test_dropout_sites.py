@@ -15,19 +15,19 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.examples.labelled import RowShape, assemble_features
-from bert_jax.heads import bert_with_head
+from bert_jax.data.labelled import RowShape, assemble_features
+from bert_jax.finetuning.program import ProgramSettings, shared, teaching, training_program
 from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import bert_with_head
 from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.model.layers import Dropout
+from bert_jax.objectives.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher, distillation_objective
+from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.objectives.objective import Objective, bilm_objective, label_objective, next_token_objective, pretraining_objective
 from bert_jax.pretraining import replay
-from bert_jax.programs.finetuning import ProgramSettings, shared, teaching, training_program
-from bert_jax.programs.pretraining import jitted_eval_step, pretraining_program, taught_config
+from bert_jax.pretraining.program import jitted_eval_step, pretraining_program, taught_config
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.training.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher, distillation_objective
-from bert_jax.training.label_losses import LabelLoss
-from bert_jax.training.objectives import Objective, bilm_objective, label_objective, next_token_objective, pretraining_objective
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bert_jax.examples.labelled import assemble_features, pack_features, row_shape
-from bert_jax.training.label_losses import LabelLoss
+from bert_jax.data.labelled import assemble_features, pack_features, row_shape
+from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.objectives.objective import label_objective
 from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
-from bert_jax.training.objectives import label_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import UpdateRule, new_state, train_step
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters

@@ -15,11 +15,11 @@ import optax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.heads.bert_with_head import initial_label_parameters
-from bert_jax.heads.sequence import SequenceHead
-from bert_jax.heads.token import TokenHead
 from bert_jax.interop.names import rows
 from bert_jax.model.characters import CharacterCnn, symbols_of
+from bert_jax.model.heads.bert_with_head import initial_label_parameters
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.layers import VOCABULARY_ARRAYS
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.training.optimizers import NAMES, OptimizerConfig, decayed, layerwise_trust_ratio, make_optimizer

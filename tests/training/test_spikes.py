@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.training.objectives import pretraining_objective
+from bert_jax.objectives.objective import pretraining_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState, is_spike, judge, new_watched_state
 from bert_jax.training.steps import UpdateRule, train_step

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
-from bert_jax.training.losses import cross_entropy, pretraining_loss
-from bert_jax.training.objectives import pretraining_objective
+from bert_jax.objectives.losses import cross_entropy, pretraining_loss
+from bert_jax.objectives.objective import pretraining_objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import (
     StepSeed,

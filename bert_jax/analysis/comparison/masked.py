@@ -15,9 +15,9 @@ from bert_jax.analysis.comparison.aligned import Other, WindowPair, other_batch,
 from bert_jax.analysis.maps import Batch, Params
 from bert_jax.analysis.vocabulary.tour import read_piece
 from bert_jax.analysis.words import Kind
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.counter_rng import bernoulli, key_of, random_bits
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.examples.counter_rng import bernoulli, key_of, random_bits
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.forwards import masked_logits

@@ -10,7 +10,7 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.verbs.verb import Verb, dress, format_flag, load, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.tour import groups
-from bert_jax.corpus.staging import staged
+from bert_jax.data.corpus.staging import staged
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import InRange

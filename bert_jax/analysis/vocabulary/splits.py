@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt64
 
-from bert_jax.corpus.store import Corpus
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 
 READ = 50_000_000

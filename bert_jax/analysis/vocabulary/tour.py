@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from bert_jax.analysis.vocabulary.splits import Splits, find_splits
-from bert_jax.corpus.store import open_corpus
-from bert_jax.corpus.tokenizer import Tokenizer
+from bert_jax.data.corpus.store import open_corpus
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model

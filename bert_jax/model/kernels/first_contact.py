@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from bert_jax.corpus.files import JsonObject, parse_json, write_json
+from bert_jax.data.corpus.files import JsonObject, parse_json, write_json
 from bert_jax.interface.words import duration
 from bert_jax.model import kernels
 from bert_jax.model.kernels import agreement, dispatch

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.corpus import tfds_catalogue
-from bert_jax.corpus.tfds_text import TextSet, catalogue_builder, without_tfds_warnings
+from bert_jax.data.corpus import tfds_catalogue
+from bert_jax.data.corpus.tfds_text import TextSet, catalogue_builder, without_tfds_warnings
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import PronounExample, QuestionExample, TextExample, WordsExample

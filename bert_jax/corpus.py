@@ -1,0 +1,332 @@
+"""The command `python -m bert_jax.corpus`: builds the corpus directory for pretraining from raw text."""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # before the imports below, which take seconds
+    from bert_jax.interface.command import run_command
+
+    run_command("bert_jax.corpus")
+
+import argparse
+import pathlib
+import re
+import shlex
+import sys
+
+from annotated_types import Interval
+
+from bert_jax.data.corpus import files, sources
+from bert_jax.data.corpus.build import RECIPE_FILE, BuildConfig, build_corpus, write_or_check_tokenizer
+from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
+from bert_jax.data.corpus.hub import find_vocabulary
+from bert_jax.data.corpus.integrity import MANIFEST
+from bert_jax.data.corpus.layouts import LAYOUTS
+from bert_jax.data.corpus.report import format_report
+from bert_jax.data.corpus.shard import TextConfig
+from bert_jax.data.corpus.staging import staged
+from bert_jax.data.corpus.store import TOKENIZER, open_splits
+from bert_jax.data.corpus.verification import verify
+from bert_jax.data.corpus.workers import available_cores
+from bert_jax.data.tokenizers import vocabulary_training as training
+from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.interface.words import byte_unit, counted
+from bert_jax.storage.mirror import uploaded
+from bert_jax.storage.paths import checked, is_remote
+
+_TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
+
+_MOST_SHARDS = 99_999  # shard names have five digits
+_SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
+_PIECES, _MEGABYTES = Interval(ge=1, le=10_000_000), Interval(ge=1, le=100_000_000)
+_CHARACTERS = Interval(ge=1, le=MAX_COUNT)
+_FRACTION = Interval(ge=0, lt=1)
+_DEFAULT_FRACTION = 0.01
+
+_EXAMPLES = """examples:
+  python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
+  python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
+  python -m bert_jax.corpus --source='parquet:wikipedia/20231101.en' --vocab=vocab.txt --output=corpora/wiki
+  python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=models/base --output=corpora/wiki --shard=0/8
+  python -m bert_jax.corpus --verify=corpora/wiki
+"""
+
+
+def _parser() -> FlagParser:
+    parser = FlagParser(
+        prog="python -m bert_jax.corpus",
+        description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus.\n"
+        "After an interruption, the same command continues with the missing shards.",
+        epilog=_EXAMPLES
+        + "layouts of text files:\n"
+        + "".join(f"  {name:<20} {meaning}\n" for name, meaning in LAYOUTS.items())
+        + "cleaning rules, each switched off by --keep=RULE:\n"
+        + "".join(f"  {name:<20} {meaning}\n" for name, meaning in RULES.items()),
+    )
+    parser.may_be_in_bucket = ("--output", "--vocab", "--verify")  # --source is checked where it is read
+    _add_text_flags(parser)
+    _add_vocabulary_flags(parser)
+    _add_cleaning_flags(parser)
+    _add_output_flags(parser)
+    return parser
+
+
+def _add_text_flags(parser: FlagParser) -> None:
+    text = parser.add_argument_group("text")
+    text.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        metavar="SOURCE",
+        help="embedded | text:GLOB | jsonl:GLOB | parquet:GLOB | parquet:DIR[:SPLIT] | arrow:DIR[:SPLIT] | "
+        "tfds:NAME[:SPLIT][@FEATURE]; text and JSON lines also in .gz, .bz2, .xz and .zst; may be repeated",
+    )
+    text.add_argument(
+        "--text-field",
+        type=nonempty,
+        metavar="NAME",
+        help="the field of a JSON record, or the column of a table, that holds the text (default: text; of a table without "
+        "one, the likeliest column, which is shown)",
+    )
+    text.add_argument(
+        "--layout",
+        default="auto",
+        choices=["auto", *LAYOUTS],
+        help="the meaning of line breaks in text: files (default: auto, detected for each file, shown in the report)",
+    )
+    text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help="on bytes that are not UTF-8")
+    text.add_argument(
+        "--on-bad-records",
+        default="error",
+        choices=["error", "skip"],
+        help="on lines that are not JSON or have no text, and rows without text",
+    )
+    text.add_argument(
+        "--tfds-directory",
+        type=nonempty,
+        metavar="DIR",
+        help="directory of prepared data sets (default: that of tfds; for embedded, the cache directory)",
+    )
+
+
+def _add_vocabulary_flags(parser: FlagParser) -> None:
+    vocabulary = parser.add_argument_group("vocabulary")
+    vocabulary.add_argument(
+        "--vocab",
+        metavar="MODEL",
+        help="a vocab.txt, a spiece.model, a model (a directory, a workdir, OWNER/NAME on the hub), or a corpus",
+    )
+    vocabulary.add_argument("--train-vocab", choices=list(_TRAINERS), help="train a new vocabulary on the sources instead")
+    vocabulary.add_argument(
+        "--vocab-size",
+        type=InRange(int, _PIECES),
+        default=30522,
+        metavar="N",
+        help="pieces of a new vocabulary, the special ones included (default: 30522, the original's)",
+    )
+    vocabulary.add_argument(
+        "--vocab-megabytes",
+        type=InRange(int, _MEGABYTES),
+        default=200,
+        metavar="N",
+        help="text to train a new vocabulary on, sampled evenly over the sources (default: 200)",
+    )
+    vocabulary.add_argument(
+        "--alphabet",
+        type=InRange(int, _PIECES),
+        metavar="N",
+        help="characters that a new vocabulary keeps, each as the first of a word and inside one; words with others are unknown "
+        "(default: those that cover 99.99%% of the text)",
+    )
+    vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
+    casing = vocabulary.add_mutually_exclusive_group()
+    casing.add_argument(
+        "--lowercase",
+        action="store_true",
+        default=None,
+        help="lower-case text and strip accents; needed only if the vocabulary does not show its casing (default for a new one; "
+        "must be chosen for text in which accents and marks carry meaning)",
+    )
+    casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
+    vocabulary.add_argument(
+        "--max-word-characters",
+        type=InRange(int, _CHARACTERS),
+        metavar="N",
+        help="longer words are unknown (default: 200 as the original; transformers has 100)",
+    )
+
+
+def _add_cleaning_flags(parser: FlagParser) -> None:
+    cleaning = parser.add_argument_group("cleaning")
+    cleaning.add_argument(
+        "--keep", action="append", default=[], metavar="RULE", help="switch a cleaning rule off; may be repeated"
+    )
+    cleaning.add_argument(
+        "--max-sentence-characters",
+        type=InRange(int, _CHARACTERS),
+        default=CleaningConfig.max_sentence_characters,
+        metavar="N",
+        help="(default: %(default)s)",
+    )
+    cleaning.add_argument(
+        "--min-document-characters",
+        type=InRange(int, _CHARACTERS),
+        default=CleaningConfig.min_document_characters,
+        metavar="N",
+        help="(default: %(default)s)",
+    )
+
+
+def _add_output_flags(parser: FlagParser) -> None:
+    output = parser.add_argument_group("output")
+    output.add_argument("--output", type=nonempty, metavar="DIR", help="the corpus directory, also gs://BUCKET/PATH")
+    output.add_argument(
+        "--heldout-fraction",
+        type=InRange(float, _FRACTION),
+        metavar="F",
+        help="fraction of documents held out for evaluation, chosen by content hash (default: 0.01, more for a small corpus); "
+        "a finished corpus is split again without tokenising",
+    )
+    output.add_argument(
+        "--shards",
+        type=InRange(int, _SHARDS),
+        metavar="N",
+        help="number of independent parts of the corpus (default: by the amount of text)",
+    )
+    output.add_argument(
+        "--shard",
+        type=_host,
+        default=(0, 1),
+        metavar="I/N",
+        help="build only this host's part, I from 0; the last host to finish completes the corpus",
+    )
+    output.add_argument(
+        "--workers",
+        type=InRange(int, _WORKERS),
+        default=available_cores(),
+        metavar="N",
+        help="processes (default: all cores, here %(default)s)",
+    )
+    output.add_argument(
+        "--verify",
+        type=nonempty,
+        metavar="DIR",
+        help="build nothing: read the finished corpus in DIR, and compare every byte with the checksums of its manifest",
+    )
+
+
+def _host(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not match or not int(match[1]) < int(match[2]) <= _MOST_SHARDS:
+        raise argparse.ArgumentTypeError(f"={text} must be I/N with N at most {_MOST_SHARDS:,} and I from 0 to N-1, as 0/8")
+    return int(match[1]), int(match[2])
+
+
+def main() -> None:
+    """Runs the command."""
+    flags = _parser().parse_args()
+    if flags.verify is not None:
+        _verify(flags)
+        return
+    for name, example in (("source", "text:books/*.txt"), ("output", "corpora/books")):
+        if not getattr(flags, name):
+            raise UserError(f"--{name} is missing, for example --{name}={example}; see python -m bert_jax.corpus --help")
+    for rule in flags.keep:
+        if rule not in RULES:
+            raise UserError(f"--keep={rule}: no such rule; {nearest(rule, RULES)}")
+    config = BuildConfig(
+        sources=tuple(map(sources.parse_source, flags.source)),
+        text=TextConfig(
+            options=sources.ReadOptions(
+                flags.text_field, flags.layout, flags.on_bad_bytes, flags.on_bad_records, flags.tfds_directory
+            ),
+            cleaning=CleaningConfig(frozenset(flags.keep), flags.max_sentence_characters, flags.min_document_characters),
+            heldout_fraction=_DEFAULT_FRACTION if flags.heldout_fraction is None else flags.heldout_fraction,
+        ),
+        shards=flags.shards,
+        enough_heldout=flags.heldout_fraction is None,
+    )
+    output = checked(flags.output, "--output")
+    if is_remote(output) and flags.shard != (0, 1):
+        raise UserError(
+            f"--shard={flags.shard[0]}/{flags.shard[1]} with --output={output}: hosts build in a directory that all of them "
+            f"mount; name one, and upload the whole corpus later: `gcloud storage rsync --recursive DIR {output}`"
+        )
+    with uploaded(output, "--output", lambda name: True, exact=True, last=(MANIFEST,)) as local:
+        flags.output = pathlib.Path(local)
+        _build(flags, config, shown=output)
+
+
+def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
+    """Builds the corpus in the directory --output, which messages call `shown`, and prints its report."""
+    with files.disk_errors(flags.output):
+        tokenizer = _tokenizer(flags, config)
+    if flags.vocab_only:
+        print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {shown}/{TOKENIZER}")
+        return
+    command = shlex.join(["python", "-m", "bert_jax.corpus", *sys.argv[1:]])
+    report = build_corpus(config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=command, say=_say)
+    if report is not None:
+        print(format_report(report), end="")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _verify(flags: argparse.Namespace) -> None:
+    if flags.source or flags.output:
+        raise UserError(f"--verify={flags.verify} builds nothing: give it alone, without --source and --output")
+    directory = staged(flags.verify, "--verify")
+    open_splits(directory)
+    count, size = verify(directory)
+    scale, unit = byte_unit(size)
+    print(
+        f"{flags.verify} is intact: {counted(count, 'file')}, {size / scale:,.1f} {unit}, and the vocabulary "
+        f"it was tokenised with"
+    )
+
+
+def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
+    """The vocabulary of --vocab, or a new one, which is trained once and then read from the output directory."""
+    if (flags.vocab is None) == (flags.train_vocab is None):
+        raise UserError("give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one")
+    if flags.vocab is not None:
+        if flags.vocab_only:
+            raise UserError("--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab")
+        tokenizer = load_tokenizer(
+            find_vocabulary(flags.vocab), lowercase=flags.lowercase, max_word_characters=flags.max_word_characters
+        )
+        for note in tokenizer.notes:
+            print(f"--vocab={flags.vocab}: {note}")
+        return tokenizer
+    if flags.shard != (0, 1):
+        raise UserError(
+            f"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab={flags.output / TOKENIZER}"
+        )
+    recipe = {"kind": flags.train_vocab, "size": flags.vocab_size, "lowercase": flags.lowercase is not False}
+    recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
+    recipe |= {"alphabet": flags.alphabet, "sources": [str(source) for source in config.sources]}
+    path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
+    if (directory / CONFIG_FILE).is_file():
+        before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
+        # an earlier version did not write all of them
+        if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:
+            differences = "; ".join(f"{key} was {before[key]}, is {recipe[key]}" for key in changed)
+            raise UserError(
+                f"{directory} has other vocabulary settings: {differences}; choose another --output, remove it, or keep that "
+                f"vocabulary with --vocab={directory}"
+            )
+        return load_tokenizer(directory)
+    items = sources.find_items(config.sources, config.text.options, _say if flags.vocab_only else lambda _: None)
+    documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
+    trained = _TRAINERS[flags.train_vocab](
+        documents, flags.vocab_size, flags.lowercase, flags.max_word_characters, flags.alphabet
+    )
+    flags.output.mkdir(parents=True, exist_ok=True)
+    if not (directory / CONFIG_FILE).is_file():  # another process may have been faster
+        files.write_json(path, recipe)
+    write_or_check_tokenizer(trained, directory)
+    return load_tokenizer(directory)

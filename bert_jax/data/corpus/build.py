@@ -1,0 +1,395 @@
+"""Builds a corpus: the shards of this host on all cores; the host that finds all shards finished writes manifest and report.
+
+A build can be restarted: a shard is renamed into place when complete; the settings are written first and must be the same on
+every later run; the manifest is written last. A lock, released when its process ends, keeps two processes from building the same
+part at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.data.corpus import files, heldout, report, shard, sources, store, survey
+from bert_jax.data.corpus.files import Json, JsonObject
+from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, ShardWork, TextConfig, shard_name
+from bert_jax.data.corpus.sources import Item, Source
+from bert_jax.data.corpus.workers import Report, run_jobs
+from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import byte_unit, counted
+
+REPORT = "report.json"
+RECIPE_FILE = ".vocabulary.json"
+"""The flags of a vocabulary that was trained for the corpus: a later run with others must not reuse it."""
+_TOKENS_WORTH_PROCESSES = 20_000_000  # with fewer tokens, starting processes takes longer than the survey
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildConfig:
+    """All settings of a corpus except its vocabulary."""
+
+    sources: tuple[Source, ...]
+    text: TextConfig
+    shards: int | None  # None: chosen from the amount of text
+    enough_heldout: bool  # raise text.heldout_fraction if it holds out too few documents to evaluate on
+
+
+def build_corpus(
+    config: BuildConfig,
+    tokenizer: Tokenizer,
+    directory: pathlib.Path,
+    *,
+    workers: int,
+    host: tuple[int, int],
+    command: str,
+    say: Callable[[str], object] = lambda _: None,
+) -> JsonObject | None:
+    """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing.
+    `say` is called with what was found in the sources (`sources.find_items`)."""
+    with files.disk_errors(directory):
+        items = sources.find_items(config.sources, config.text.options, say)
+        if not items:
+            raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
+        shards = sources.default_shards(items, config.shards)
+        directory.mkdir(parents=True, exist_ok=True)
+        settings = _settings(config, items, shards, tokenizer)
+        write_or_check_settings(directory, settings, command, resplit=not config.enough_heldout)
+        unused = not _holds_anything(directory) and not (directory / RECIPE_FILE).is_file()
+        write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
+        with _lock(directory / f".build-{host[0]}-of-{host[1]}.lock", wait=False):
+            spans = sources.cut(items, shards)
+            mine = range(host[0], shards, host[1])
+            for k in mine:
+                _remove_leftovers(directory, k, shards)
+            done = set(store.finished_shards(directory, shards))
+            identity = tokenizer.vocabulary.sha256
+            work = [ShardWork(directory, k, shards, tuple(spans[k]), config.text, identity) for k in mine if k not in done]
+            if work:
+                _write_shards(work, workers, found=len(mine) - len(work))
+        missing = shards - len(store.finished_shards(directory, shards))
+        if missing:
+            print(
+                f"done: {shards - missing} of {counted(shards, 'shard')}; the other {missing} belong to other hosts, "
+                "the last of which completes the corpus"
+            )
+            return None
+        with _lock(directory / ".finish.lock", wait=True):
+            if not _is_finished(directory, config):
+                (directory / store.MANIFEST).unlink(missing_ok=True)
+                _finish(directory, config, items, shards, tokenizer, workers)
+        return files.read_json(directory / REPORT)
+
+
+def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
+    """Writes the tokenizer's files atomically. If `directory` already holds another vocabulary (from another host or an earlier
+    run), replaces it if `replace`, else raises UserError.
+    """
+    if not (directory / CONFIG_FILE).is_file():
+        part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
+        files.remove_tree(part)
+        tokenizer.save(part)
+        try:
+            part.rename(directory)
+            return
+        except OSError:
+            files.remove_tree(part)
+            if not (directory / CONFIG_FILE).is_file():
+                raise
+    there, given = (
+        found.vocabulary.to_json() | {"max_word_characters": found.max_word_characters}
+        for found in (load_tokenizer(directory), tokenizer)
+    )
+    if there != given and replace:
+        files.remove_tree(directory)
+        write_or_check_tokenizer(tokenizer, directory)
+    elif there != given:
+        raise UserError(
+            f"{directory} holds another vocabulary than the one given ({_difference('its', there, given)}); "
+            "choose another --output, or remove it"
+        )
+
+
+def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer) -> JsonObject:
+    """All settings that the shards depend on, as JSON."""
+    text = dataclasses.asdict(config.text)
+    text["cleaning"]["keep"] = sorted(config.text.cleaning.keep)
+    return {
+        "format": store.FORMAT,
+        "shards": shards,
+        "sources": [str(source) for source in config.sources],
+        "files": [[item.path, item.unit, item.length, item.layout, *filter(None, [item.column])] for item in items],
+        "vocabulary": tokenizer.vocabulary.to_json(),
+        "max_word_characters": tokenizer.max_word_characters,
+        **text["options"],
+        "text_field": config.text.options.text_field or "text",
+        **text["cleaning"],
+        "heldout_fraction": config.text.heldout_fraction,
+    }
+
+
+def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
+    """Whether there is a manifest with the requested held-out fraction."""
+    if not (directory / store.MANIFEST).is_file():
+        return False
+    fraction = files.read_object(directory / store.MANIFEST).get("heldout_fraction")
+    return config.enough_heldout or fraction == config.text.heldout_fraction
+
+
+def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
+    """Writes the settings of a corpus without a shard. For another one, raises UserError if they differ; with `resplit`, the
+    held-out fraction of a finished corpus may differ."""
+    path = directory / store.SETTINGS
+    if not path.is_file():
+        foreign = [
+            entry.name for entry in directory.iterdir() if not entry.name.startswith(".") and entry.name != store.TOKENIZER
+        ]
+        if foreign:
+            raise UserError(
+                f"{directory} holds other files ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output"
+            )
+        files.write_json(path, settings | {"command": command})
+        return
+    before = files.read_json(path)
+    if not _holds_anything(directory):  # an earlier command was refused before it had stored anything
+        files.write_json(path, settings | {"command": command})
+        return
+    changed = [key for key in settings if before.get(key) != settings[key]]
+    if changed == ["heldout_fraction"] and resplit and (directory / store.MANIFEST).is_file():
+        _require_hashes(directory, settings["shards"])
+        difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
+        print(f"{difference}: documents move between the splits, none is tokenised again;")
+        print("a training run that began with the former splits cannot continue with the new ones")
+        files.write_json(path, settings | {"command": command})
+        return
+    if changed:
+        differences = "; ".join(_difference(key, before.get(key), settings[key]) for key in changed)
+        raise UserError(
+            f"{directory} was begun with other settings: {differences}. Choose another --output, or remove that directory"
+        )
+
+
+def _holds_anything(directory: pathlib.Path) -> bool:
+    """Whether there is a shard in a corpus directory, or a process that writes one."""
+    if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
+        return True
+    for path in directory.glob(".build-*.lock"):
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:
+                pass  # a file system without locks
+    return False
+
+
+def _difference(key: str, before: Json, now: Json) -> str:
+    """The change of one setting as text: of the vocabulary the properties that differ, and of long lists, such as the files of a
+    source, the first entry that differs."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = [name for name in before | now if before.get(name) != now.get(name)]
+        return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)
+    if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
+        place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
+        old, new = before[place : place + 1], now[place : place + 1]
+        return f"{key} were {len(before)}, are {len(now)}, the first that differs was {old}, is {new}"
+    return f"{key} was {before}, is {now}"
+
+
+def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
+    """Removes the partial files of a shard that a killed build left. The lock guarantees that no process is writing them."""
+    for path in directory.glob(f".{shard_name(index, shards)}.*"):
+        files.remove_tree(path)
+
+
+@contextlib.contextmanager
+def _lock(path: pathlib.Path, *, wait: bool) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise UserError(
+                f"another process is building {path.parent}; wait for it, or give every host its own --shard=i/n"
+            ) from error
+        except OSError:
+            pass  # a file system without locks: files are still written atomically, but work may be done twice
+        yield
+
+
+def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
+    """Runs `work` on `workers` processes, with progress by weight of text."""
+    weights = [sum(span.weight for span in w.spans) for w in work]
+    scale, unit = byte_unit(sum(weights))
+    progress = Progress("building the corpus:", total=max(1, round(sum(weights) / scale)), unit=f"{unit} of text")
+
+    def tick(fractions: Sequence[float], tokens: int, finished: int) -> None:
+        done = sum(fraction * weight for fraction, weight in zip(fractions, weights, strict=True))
+        shards = f"{found + finished}/{counted(found + len(work), 'shard')}"
+        progress.update(round(done / scale), f"{tokens / 1e6:.1f} M tokens, {shards}")
+
+    tick([0.0] * len(work), 0, 0)
+    run_jobs(_write_one, work, workers, tick)
+    progress.close()
+
+
+@functools.cache
+def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
+    """The tokenizer in `directory`, cached by a worker across shards together with its word cache; `identity` (its sha256) is
+    part of the cache key because the files may change."""
+    return load_tokenizer(directory)
+
+
+def _write_one(work: ShardWork, report: Report) -> None:
+    with files.disk_errors(work.store):
+        shard.write_shard(work, _tokenizer(work.store / store.TOKENIZER, work.vocabulary_sha256), report)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SurveyWork:
+    path: pathlib.Path
+    vocabulary_size: int
+    unk_id: int
+    every: int
+
+
+def _survey_one(work: _SurveyWork, report: Report) -> survey.ShardSurvey:
+    return survey.survey_shard(work.path, vocabulary_size=work.vocabulary_size, unk_id=work.unk_id, every=work.every)
+
+
+@dataclasses.dataclass(frozen=True)
+class _DropWork:
+    directory: pathlib.Path
+    index: int
+    shards: int
+    repeated: dict[str, np.ndarray]  # split -> bool [D], True for documents to drop
+    vocabulary_size: int
+
+
+def _drop_one(work: _DropWork, report: Report) -> None:
+    with files.disk_errors(work.directory):
+        survey.drop_documents(work.directory, work.index, work.shards, work.repeated, work.vocabulary_size)
+
+
+def _require_hashes(directory: pathlib.Path, shards: int) -> None:
+    if not all((directory / shard_name(k, shards) / DOCUMENT_HASHES).is_file() for k in range(shards)):
+        raise UserError(
+            f"{directory} was built by a version that did not save the document hashes that --heldout-fraction "
+            "needs; build it in another --output"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _SplitWork:
+    directory: pathlib.Path
+    index: int
+    shards: int
+    fraction: float
+    vocabulary_size: int
+
+
+def _split_one(work: _SplitWork, report: Report) -> None:
+    """Changes the held-out fraction of a shard. A kill leaves a complete shard, or none, which the next run builds again."""
+    with files.disk_errors(work.directory):
+        path = work.directory / shard_name(work.index, work.shards)
+        content = files.read_json(path / "shard.json")
+        hashes = files.map_array(path / DOCUMENT_HASHES)
+        arrays: Any = {split: tuple(files.map_array(path / f"{split}.{name}.npy") for name in ARRAYS) for split in SPLITS}
+        arrays = heldout.resplit_shard(arrays, hashes, content["heldout_fraction"], work.fraction)
+        content["heldout_fraction"] = work.fraction
+        survey.rewrite_shard(work.directory, (work.index, work.shards), arrays, hashes, content, work.vocabulary_size)
+
+
+def _finish(
+    directory: pathlib.Path, config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer, workers: int
+) -> None:
+    """Drops duplicate documents, then writes the report and the manifest."""
+    paths = [directory / shard_name(k, shards) for k in range(shards)]
+    contents = [files.read_json(path / "shard.json") for path in paths]
+    sentences = sum(content["splits"][split]["sentences"] for content in contents for split in SPLITS)
+    if not sentences:
+        dropped = _sum(content["dropped"] for content in contents)
+        read = _sum(content["read"] for content in contents).get("documents", 0)
+        why = ", ".join(f"{count:,} {name}" for name, count in dropped.items() if count)
+        raise UserError(
+            f"the corpus is empty: of {counted(read, 'document')} none was kept ({why or 'the sources hold no text'}); see --keep"
+        )
+    every = survey.sampling(sentences)
+    jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]
+    few = sum(content["splits"][split]["tokens"] for content in contents for split in SPLITS) < _TOKENS_WORTH_PROCESSES
+    progress = Progress("surveying:", total=shards, unit="shards")
+
+    def surveyed(jobs: Sequence[_SurveyWork]) -> list[survey.ShardSurvey]:
+        return run_jobs(_survey_one, jobs, 1 if few else workers, lambda fractions, tokens, finished: progress.update(finished))
+
+    surveys = surveyed(jobs)
+    if "duplicate-documents" not in config.text.cleaning.keep:
+        repeated = survey.repeated_documents(surveys)
+        changed = [k for k in range(shards) if any(mask.any() for mask in repeated[k].values())]
+        if changed:
+            drops = [_DropWork(directory, k, shards, repeated[k], tokenizer.size) for k in changed]
+            run_jobs(_drop_one, drops, 1 if few else workers, lambda *_: None)
+            for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
+                surveys[k] = new
+        contents = [files.read_json(path / "shard.json") for path in paths]
+    hash_files = [path / DOCUMENT_HASHES for path in paths]
+    fraction = least = config.text.heldout_fraction
+    if all(file.is_file() for file in hash_files):  # older versions wrote no hashes
+        least = heldout.usable_fraction(np.concatenate([files.map_array(file) for file in hash_files]), fraction)
+        fraction = least if config.enough_heldout else fraction
+        moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
+        if moved:
+            work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
+            run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
+            for k, new in zip(moved, surveyed([jobs[k] for k in moved]), strict=True):
+                surveys[k] = new
+            contents = [files.read_json(path / "shard.json") for path in paths]
+    progress.close()
+    manifest: JsonObject = {
+        "format": store.FORMAT,
+        "vocabulary": tokenizer.vocabulary.to_json(),
+        "splits": {split: _sum(content["splits"][split] for content in contents) for split in SPLITS},
+        "sources": [str(source) for source in config.sources],
+        "layouts": _layouts(items),
+        "read": _sum(content["read"] for content in contents),
+        "dropped": _sum(content["dropped"] for content in contents),
+        "kept_characters": sum(content.get("kept_characters", content["read"].get("characters", 0)) for content in contents),
+        "heldout_fraction": fraction,
+        "shards": [
+            {"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)
+        ],
+    }
+    fractions = {"asked": config.text.heldout_fraction, "used": fraction, "least": least}
+    token_counts = np.sum([files.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
+    letters = _sum(content.get("letters", {}) for content in contents)
+    twice = sources.given_twice(items)
+    numbers = report.corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice)
+    files.write_json(directory / REPORT, numbers)
+    files.write_text(directory / "report.txt", report.format_report(numbers))
+    files.write_json(directory / store.MANIFEST, manifest)
+
+
+def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(sorted(total.items()))
+
+
+def _layouts(items: Sequence[Item]) -> dict[str, list[str]]:
+    """layout -> the names of its first three files, and the number of further ones."""
+    names: dict[str, list[str]] = {}
+    for item in items:
+        if item.layout:
+            names.setdefault(item.layout, []).append(pathlib.Path(item.path).name)
+    return {layout: [*found[:3], *([f"and {len(found) - 3} more"] if len(found) > 3 else [])] for layout, found in names.items()}

@@ -1,0 +1,116 @@
+"""Finds a vocabulary by name, and fetches files of models from the Hugging Face hub, which huggingface_hub caches."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+
+from bert_jax.data.tokenizers.tokenizer_files import VOCAB_FILE, vocabulary_files
+from bert_jax.errors import UserError, missing_path
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.objects import listed
+from bert_jax.storage.paths import checked, is_remote
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_FILES = ("*.json", "vocab.txt", "*.model")
+"""Patterns of the files of a model other than its weights."""
+
+OWNERS = {"bert": "google-bert", "distilbert": "distilbert"}
+"""The owners of models whose names on the hub had no owner before 2024, by the first word of the name."""
+
+HUB_SECONDS = 5.0
+"""The timeout of the hub: firewalls of cluster nodes usually drop packets without an answer."""
+
+
+def find_vocabulary(name: str) -> pathlib.Path:
+    """The file or directory of the vocabulary `name`: a path, or the vocabulary of a workdir's model, of a corpus or of a model
+    on the hub. Raises UserError if there is none.
+    """
+    if is_remote(checked(name, "--vocab")):
+        return _vocabulary_in_bucket(checked(name, "--vocab"))
+    path = pathlib.Path(name)
+    if not name:
+        raise UserError(f"the name of the vocabulary is empty; give a {VOCAB_FILE}, a model, a workdir or a corpus")
+    if is_hub_name(name):
+        with hub_fetcher(name) as fetch:
+            return fetch(*HUB_FILES)
+    if path.is_dir() and not vocabulary_files(path):
+        inside = next((path / part for part in ("model", "tokenizer") if vocabulary_files(path / part)), path)
+        if inside == path and (path / "checkpoints").is_dir():
+            raise UserError(f"{path} is a workdir without an exported model yet; name the corpus that it trains on")
+        return inside
+    if not path.exists():
+        raise UserError(
+            f"vocabulary {missing_path(path)} does not exist; give a {VOCAB_FILE}, a spiece.model, a directory with one of them, "
+            f"or a model of the hub as {name_on_hub(name)}"
+        )
+    return path
+
+
+def _vocabulary_in_bucket(name: str) -> pathlib.Path:
+    """The local copy of the vocabulary `name` in a bucket, a file or in one of the directories of `find_vocabulary`."""
+    for place in (f"{name}/model", f"{name}/tokenizer"):
+        if listed(place, deep=False):
+            name = place
+    wanted = [other for other in listed(name, deep=False) if any(fnmatch.fnmatch(other, pattern) for pattern in HUB_FILES)]
+    return fetched(name, "--vocab", deep=False, wanted=wanted.__contains__)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` has the form OWNER/NAME of a model on the hub, and no such path exists."""
+    return bool(HUB_NAME.fullmatch(name)) and not name.startswith((".", "-")) and not pathlib.Path(name).exists()
+
+
+def name_on_hub(name: str) -> str:
+    """The full name of a model on the hub that was once called `name`, such as google-bert/bert-base-uncased; OWNER/NAME for
+    other names. For messages."""
+    owner = next((owner for start, owner in OWNERS.items() if re.fullmatch(rf"{start}-(base|large)-[\w-]+", name)), None)
+    return f"{owner}/{name}" if owner else "OWNER/NAME"
+
+
+@contextlib.contextmanager
+def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
+    """Yields a function that fetches the files of the model that match its patterns and returns their directory.
+
+    Raises UserError if there is no such model or no network.
+    """
+    # For its telemetry the library first asks the hub for a list of programs, 3 s where the hub is silent.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    import httpx2  # the client of huggingface_hub, which lets some of its errors through
+    import huggingface_hub  # imported here: it takes 0.3 s, which local models do not need
+    from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
+
+    silence: Exception | None = None
+    try:
+        huggingface_hub.HfApi().model_info(name, timeout=HUB_SECONDS)
+    except httpx2.TimeoutException as error:  # a download would block; cached files need no hub
+        silence = error
+    except (httpx2.HTTPError, OSError, ValueError):  # `fetch` looks in the cache first, and raises the error again if needed
+        pass
+
+    def fetch(*patterns: str) -> pathlib.Path:
+        return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=[*patterns], local_files_only=bool(silence)))
+
+    try:
+        yield fetch
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"there is no directory {missing_path(name)}, and the hub shows no such model; check the name (a private "
+            "or gated model needs a login: hf auth login)"
+        ) from error
+    except (httpx2.HTTPError, EntryNotFoundError, OSError, ValueError) as error:
+        raise UserError(
+            f"there is no directory {missing_path(name)}, and no model of that name could be fetched from the hub: "
+            f"{_cause(silence or error)}; check the network, or name a directory"
+        ) from error
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of the innermost cause; the outer exceptions have no details."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -1,0 +1,244 @@
+"""Reads one span of a source, document by document; memory is bounded by the longest document."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO
+
+from bert_jax.data.corpus import files, tables, tfds_text
+from bert_jax.data.corpus.layouts import is_wrapped, unwrap
+from bert_jax.data.corpus.sources import Item, ReadOptions, Span
+from bert_jax.errors import UserError, nearest
+from bert_jax.storage.formats import UNREADABLE, damage, open_packed
+
+_PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
+_MAX_LINE = 256 << 20
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """One document as it was read, before cleaning."""
+
+    lines: list[str]  # paragraphs, or sentences if `is_sentence`
+    is_sentence: bool
+    fraction: float  # of the span that has been read after this document
+
+
+def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    """The documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
+    if span.item.kind in tables.KINDS:
+        return _read_rows(span, options, counts)
+    if span.item.unit == "records":
+        return _read_records(span, options)
+    return _read_file(span, options, counts)
+
+
+def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
+    text_set = tfds_text.open_text_set(span.item.path, options.tfds_directory)
+    for number, text in enumerate(text_set.texts(span.start, span.stop), start=1):
+        yield Document(_paragraphs(text.decode("utf-8", "replace")), False, number / (span.stop - span.start))
+
+
+def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    """The documents of a table, one a row."""
+    item, length = span.item, span.stop - span.start
+    texts = tables.read_texts(item.kind, item.path, item.column, span.start, span.stop)
+    for row, data in enumerate(texts, start=span.start):
+        if data is None:
+            if options.on_bad_records != "skip":
+                raise UserError(
+                    f"{item.path}: row {row + 1:,} has no text (the column {item.column!r} is null there); fill it in, or pass "
+                    "--on-bad-records=skip"
+                )
+            counts["bad-records"] += 1
+            continue
+        text = _decode(item, row, data, options, counts)
+        yield Document(_paragraphs(text), False, (row + 1 - span.start) / length)
+
+
+def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    item = span.item
+    try:
+        with pathlib.Path(item.path).open("rb") as raw:
+            if item.unit == "parts":
+                size = os.fstat(raw.fileno()).st_size
+                with open_packed(raw, item.path) as unpacked:
+                    for number, (place, data) in enumerate(_raw_documents(unpacked, item, 0, math.inf)):
+                        if span.start <= number % item.length < span.stop:
+                            yield from _document(item, place, data, raw.tell() / size, options, counts)
+            else:
+                for place, data in _raw_documents(raw, item, span.start, span.stop):
+                    yield from _document(item, place, data, (place - span.start) / (span.stop - span.start), options, counts)
+    except UNREADABLE as error:
+        if fault := damage(item.path, error):
+            raise UserError(f"{item.path} is {fault}; fetch it again, or unpack the part that is intact") from error
+        raise UserError(f"{item.path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _document(
+    item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]
+) -> Iterator[Document]:
+    """Yields the document in `data`, which begins at byte `place`; nothing for a bad record that the options skip."""
+    if place == 0:
+        data = data.removeprefix(_BOM)
+    text: str | None = _decode(item, place, data, options, counts)
+    if item.kind == "jsonl":
+        text = _record_text(item, place, text or "", options, counts)
+        if text is not None:
+            yield Document(_paragraphs(text), False, fraction)
+    elif item.layout == "book":
+        yield Document(unwrap(text or ""), False, fraction)
+    else:
+        yield Document((text or "").split("\n"), item.layout == "sentences", fraction)
+
+
+def _paragraphs(text: str) -> list[str]:
+    """The paragraphs in the text of a record: its lines, unless the text is wrapped."""
+    return unwrap(text) if is_wrapped(text[:4000].split("\n")) else text.split("\n")
+
+
+def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
+    """The text of `data`, which begins at byte `place` of a file, or is row `place` of a table."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if options.on_bad_bytes == "replace":
+            text = data.decode("utf-8", "replace")
+            counts["replaced-bytes"] += text.count("\ufffd")
+            return text
+        replace = "or pass --on-bad-bytes=replace to read U+FFFD in its place"
+        if item.kind in tables.KINDS:
+            raise UserError(
+                f"{item.path}: row {place + 1:,} of the column {item.column!r} is not UTF-8 (byte {error.start + 1:,} is "
+                f"0x{data[error.start]:02x}); write the table again in UTF-8, {replace}"
+            ) from error
+        where = f"byte {place + error.start:,}" + (" of the unpacked file" if item.unit == "parts" else "")
+        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        raise UserError(
+            f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
+            + (": it begins like UTF-16" if utf16 else "")
+            + f"; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8), {replace}"
+        ) from error
+
+
+def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
+    """The text field of one JSON line; None for a record to skip."""
+    field = options.text_field or "text"
+    try:
+        record = files.parse_json(line)
+        text = record[field]
+        if isinstance(text, str):
+            return text
+        problem = f"its field {field!r} is {json.dumps(text)[:40]}, not text"
+    except ValueError as error:
+        problem = f"not JSON ({error}): {line[:60]!r}"
+    except KeyError:
+        problem = f"no field {field!r}; {nearest(field, map(str, record))} (--text-field)"
+    except TypeError:
+        problem = f"a JSON {type(record).__name__}, not an object"
+    if options.on_bad_records == "skip":
+        counts["bad-records"] += 1
+        return None
+    raise UserError(f"{item.path}: the record at byte {place:,} is bad: {problem}; correct it, or pass --on-bad-records=skip")
+
+
+def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+    """(first byte, bytes) of every document of a file that belongs to the span [start, stop)."""
+    if item.kind == "jsonl" or item.layout == "lines":
+        return _line_documents(file, item.path, start, stop)
+    if item.layout == "book" or not item.blank_lines:
+        return _piece_documents(file, item.path, start, stop, at_blank_lines=item.layout == "book" and item.blank_lines)
+    return _blank_separated_documents(file, item.path, start, stop)
+
+
+def _lines(file: IO[bytes], path: str, start: int) -> Iterator[tuple[int, bytes]]:
+    """(first byte, line with its line end) of every line that begins at `start` or later."""
+    place = start
+    if start:
+        file.seek(start - 1)
+        place += len(file.readline(_MAX_LINE)) - 1
+    while line := file.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE:
+            raise UserError(f"{path}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; is it text?")
+        yield place, line
+        place += len(line)
+
+
+def _line_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+    for place, line in _lines(file, path, start):
+        if place >= stop:
+            return
+        if not line.isspace():
+            yield place, line
+
+
+def _blank_separated_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
+    """Yields documents separated by blank lines. A document belongs to the span in which the blank line before it begins; one
+    longer than `_PIECE` is cut at a line."""
+    owned, size = start == 0, 0
+    first: int  # the place of held[0]
+    held: list[bytes] = []
+    for place, line in _lines(file, path, start):
+        if line.isspace():
+            if held:
+                yield first, b"".join(held)
+                held, size = [], 0
+            if place >= stop:
+                return
+            owned = True
+        elif owned:
+            if not held:
+                first = place
+            held.append(line)
+            size += len(line)
+            if size > _PIECE:
+                yield first, b"".join(held)
+                held, size = [], 0
+        elif place >= stop:
+            return
+    if held:
+        yield first, b"".join(held)
+
+
+def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
+    """Yields the pieces of a file without document separators: the first begins with the file, each other one with the first
+    paragraph (or line) after a multiple of `_PIECE`.
+
+    A piece belongs to the span that contains the multiple, so the cuts do not depend on the spans. A paragraph is after the
+    multiple if the blank line before it begins after the multiple, which a reader that starts at the multiple can see.
+    """
+    begin, blank = -(-start // _PIECE) * _PIECE, -1
+    first: int  # the place of held[0]
+    held: list[bytes] = []
+    if begin >= stop:
+        return
+    begun = begin == 0
+    due = _PIECE if begun else begin
+    for place, line in _lines(file, path, begin):
+        if line.isspace():
+            blank = place
+            held += [line] if begun else []
+            continue
+        mark = blank if at_blank_lines else place
+        blank = -1
+        if mark >= due:
+            if held:
+                yield first, b"".join(held)
+                held = []
+            owner = mark // _PIECE * _PIECE
+            if owner >= stop:
+                return
+            begun, due = True, owner + _PIECE
+        if begun:
+            if not held:
+                first = place
+            held.append(line)
+    if held:
+        yield first, b"".join(held)

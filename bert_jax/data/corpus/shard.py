@@ -1,0 +1,197 @@
+"""Reads, cleans, tokenises and writes one shard (some spans of the sources) in one process and bounded memory.
+
+A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is a finished shard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import pathlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bert_jax.data.corpus import files
+from bert_jax.data.corpus.cleaning import CleaningConfig, clean_document
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.corpus.reading import read_span
+from bert_jax.data.corpus.sources import ReadOptions, Span
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
+
+SPLITS = ("train", "heldout")
+ARRAYS = ("tokens", "sentences", "documents")
+TOKEN_COUNTS = "token_counts.npy"
+DOCUMENT_HASHES = "document_hashes.npy"
+_FLUSH_TOKENS = 1 << 20
+_SAMPLED_FIRST, _SAMPLED = 100, 16  # characters are counted in the first documents of a shard, then in one of so many
+_MOST_LETTERS = 5_000
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """The settings that decide the sentences and the split of a document, the same for every shard."""
+
+    options: ReadOptions
+    cleaning: CleaningConfig
+    heldout_fraction: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardWork:
+    """The job of writing one shard, sent to a worker process."""
+
+    store: pathlib.Path
+    index: int
+    shards: int
+    spans: tuple[Span, ...]
+    text: TextConfig
+    vocabulary_sha256: str
+
+
+def shard_name(index: int, shards: int) -> str:
+    """The directory name of a finished shard."""
+    return f"shard-{index:05d}-of-{shards:05d}"
+
+
+def temporary_name(index: int, shards: int) -> str:
+    """The directory name of an unfinished shard; it includes the process id, so that leftovers of a killed build are
+    recognised."""
+    return f".{shard_name(index, shards)}.{os.getpid()}.part"
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype:
+    """The smallest dtype that holds every token id."""
+    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
+
+
+def content_hash(sentences: Sequence[str]) -> int:
+    """A 64-bit hash of a document's text, which decides whether the document is held out."""
+    return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "big")
+
+
+def is_heldout(sentences: Sequence[str], fraction: float) -> bool:
+    """Whether a document is held out. Only its content decides, so the split does not depend on shards, hosts or order."""
+    return content_hash(sentences) < fraction * 2.0**64
+
+
+class _SplitWriter:
+    """The three arrays of one split, flushed every `_FLUSH_TOKENS` tokens."""
+
+    def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype, opened: contextlib.ExitStack):
+        def array_file(name: str, kind: np.dtype) -> files.ArrayWriter:
+            return opened.enter_context(files.ArrayWriter(directory / f"{split}.{name}.npy", kind))
+
+        offsets = np.dtype(np.int64)
+        self._files = [array_file(name, kind) for name, kind in zip(ARRAYS, (dtype, offsets, offsets), strict=True)]
+        self._held = array("H" if dtype == np.uint16 else "I")
+        self._sentence_ends, self._document_ends = array("q", [0]), array("q", [0])
+        self._tokens = self.sentences = self.documents = 0
+
+    @property
+    def tokens(self) -> int:
+        return self._tokens + len(self._held)
+
+    def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> bool:
+        """Adds a document; returns whether it has any token. Sentences without tokens are left out."""
+        before = self.sentences
+        for sentence in sentences:
+            length = len(self._held)
+            tokenizer.append(sentence, self._held)
+            if len(self._held) > length:
+                self.sentences += 1
+                self._sentence_ends.append(self.tokens)
+        if self.sentences > before:
+            self.documents += 1
+            self._document_ends.append(self.sentences)
+        if len(self._held) >= _FLUSH_TOKENS:
+            self.flush()
+        return self.sentences > before
+
+    def flush(self) -> None:
+        held = (self._held, self._sentence_ends, self._document_ends)
+        for file, values in zip(self._files, held, strict=True):
+            file.append(np.frombuffer(values, values.typecode))
+        self._tokens += len(self._held)
+        self._held, self._sentence_ends, self._document_ends = (array(values.typecode) for values in held)
+
+    def counts(self) -> dict[str, int]:
+        return {"documents": self.documents, "sentences": self.sentences, "tokens": self.tokens}
+
+
+def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float, int], None]) -> None:
+    """Writes one shard; `progress(fraction of the spans' weight, tokens so far)` is called for every document."""
+    part = work.store / temporary_name(work.index, work.shards)
+    files.remove_tree(part)
+    part.mkdir()
+    try:
+        content = _write_splits(part, work.spans, work.text, tokenizer, progress)
+        finish_shard(part, work.store / shard_name(work.index, work.shards), tokenizer.size, content)
+    finally:
+        files.remove_tree(part)  # already renamed, unless an exception left the partial files
+
+
+def _write_splits(
+    part: pathlib.Path, spans: Sequence[Span], config: TextConfig, tokenizer: Tokenizer, progress: Callable[[float, int], None]
+) -> JsonObject:
+    """Reads the spans and writes the arrays of both splits into `part`. Returns the counts for shard.json."""
+    counts: Counter[str] = Counter()
+    read: Counter[str] = Counter()
+    total = sum(span.weight for span in spans)
+    before, kept = 0.0, 0
+    letters: Counter[str] = Counter()  # frequencies of characters, of a sample of the text
+    limit, hashes = config.heldout_fraction * 2.0**64, array("Q")
+    with contextlib.ExitStack() as opened:
+        writers = {split: _SplitWriter(part, split, token_dtype(tokenizer.size), opened) for split in SPLITS}
+        for span in spans:
+            for document in read_span(span, config.options, counts):
+                sentences = clean_document(
+                    document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts
+                )
+                read["documents"] += 1
+                read["characters"] += sum(map(len, document.lines))
+                kept += sum(map(len, sentences))
+                if sentences:
+                    digest = content_hash(sentences)
+                    if tokenizer.strips and (read["documents"] <= _SAMPLED_FIRST or digest % _SAMPLED == 0):
+                        for sentence in sentences:
+                            letters.update(sentence)
+                    if writers["heldout" if digest < limit else "train"].add(sentences, tokenizer):
+                        hashes.append(digest)
+                done = before + min(1.0, document.fraction) * span.weight
+                progress(done / total, sum(writer.tokens for writer in writers.values()))
+            before += span.weight
+        for writer in writers.values():
+            writer.flush()
+    files.write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
+    return {
+        "heldout_fraction": config.heldout_fraction,
+        "splits": {split: writer.counts() for split, writer in writers.items()},
+        "dropped": dict(counts),
+        "read": dict(read),
+        "kept_characters": kept,
+        "letters": dict(letters.most_common(_MOST_LETTERS)),
+    }
+
+
+def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: JsonObject) -> None:
+    """Adds the token counts and shard.json to the arrays in `part` and renames it to `final`; removes `part` if `final`
+    exists."""
+    tokens = files.map_array(part / "train.tokens.npy")
+    counts = np.zeros(vocabulary_size, np.int64)
+    for start in range(0, len(tokens), _FLUSH_TOKENS):
+        counts += np.bincount(tokens[start : start + _FLUSH_TOKENS], minlength=vocabulary_size)
+    files.write_array(part / TOKEN_COUNTS, counts, np.dtype(np.int64))
+    names = sorted(path.name for path in part.glob("*.npy"))
+    content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": files.checksum(part / name)} for name in names}
+    files.write_json(part / "shard.json", content)
+    try:
+        part.rename(final)
+    except OSError:
+        if not (final / "shard.json").is_file():
+            raise
+        files.remove_tree(part)

@@ -1,0 +1,364 @@
+"""Sources of text for a corpus, and their division into shards that workers on all hosts read independently.
+
+    embedded                      the reference prose of the installed Python and packages (`embedded/`)
+    text:GLOB                     UTF-8 text in one of `layouts.LAYOUTS`
+    jsonl:GLOB                    one JSON object a line; its field --text-field is the document
+    parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory as the Hugging Face hub lays it out; a document a row (`tables`)
+    arrow:DIR[:SPLIT], :GLOB      what `save_to_disk` of Hugging Face's `datasets` wrote, or Arrow files
+    tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` by default
+
+Files of text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that
+begin in its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle: it is divided by
+document number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows. The division
+depends only on the sources and the number of shards, so neither workers nor hosts change the result.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import glob
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+
+from bert_jax.data.corpus import files, tables, tfds_text
+from bert_jax.data.corpus.layouts import SAMPLE_BYTES, detect_layout
+from bert_jax.errors import UserError, nearest
+from bert_jax.storage.fetching import fetched_files, fetched_of_directory
+from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed, recognise
+from bert_jax.storage.paths import checked, is_remote
+
+KINDS = {
+    "embedded": "embedded",
+    "text": "text:GLOB",
+    "jsonl": "jsonl:GLOB",
+    "parquet": "parquet:GLOB",
+    "arrow": "arrow:DIR",
+    "tfds": "tfds:NAME",
+}
+#: compression -> how much English text shrinks, for the weight of a file relative to others; and into how many parts a file is
+#: divided at most: with finer parts, decompression would take longer than tokenisation
+_RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
+_PART_BYTES = 16 << 20
+_HEAD_BYTES = 1 << 16  # of JSON lines, read to recognise other formats
+_MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One --source flag."""
+
+    kind: str
+    name: str = ""  # the glob, or the data set
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else self.kind
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOptions:
+    """Options for reading all sources of a corpus."""
+
+    text_field: str | None = None  # None: "text" of a JSON record; of a table, the likely column
+    layout: str = "auto"
+    on_bad_bytes: str = "error"  # | "replace"
+    on_bad_records: str = "error"  # | "skip"
+    tfds_directory: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """One file or data set: its `length` in `unit`, and its `weight`, an estimate of its text in bytes."""
+
+    kind: str
+    path: str
+    unit: str  # "bytes" | "parts" of a compressed file | "records"
+    length: int
+    weight: float
+    layout: str = ""  # of text
+    blank_lines: bool = True  # of text: whether it contains blank lines
+    column: str = ""  # of a table: the one with the text
+    cuts: tuple[int, ...] = ()  # the places at which it may be divided; () for any
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """The part of one item that a shard reads: [start, stop) in the item's unit."""
+
+    item: Item
+    start: int
+    stop: int
+
+    @property
+    def weight(self) -> float:
+        """The part of the item's weight in the span."""
+        return self.item.weight * (self.stop - self.start) / self.item.length
+
+
+def parse_source(text: str) -> Source:
+    """The Source of a --source flag. Raises UserError if it is malformed."""
+    kind, colon, name = text.partition(":")
+    if kind not in KINDS:
+        raise UserError(f"--source={text}: no source {kind!r}; {nearest(kind, KINDS)} ({', '.join(KINDS.values())})")
+    if (kind == "embedded") == bool(name) or (kind != "embedded" and not colon):
+        raise UserError(f"--source={text}: " + ("embedded takes no name" if name else f"write {KINDS[kind]}"))
+    if kind == "tfds":
+        tfds_text.parse_name(name)
+    return Source(kind, name)
+
+
+def find_items(
+    sources: Sequence[Source], options: ReadOptions, say: Callable[[str], object] = lambda _: None
+) -> list[Item]:
+    """Every file and data set of `sources`, in order; the files of a glob sorted by name, without empty files. `say` is
+    called with what was found rather than asked for: the column with the text, splits that are not read.
+
+    Raises UserError if a glob matches no file, and for a file of another format than its source's.
+    """
+    items: list[Item] = []
+    for source in sources:
+        if source.kind in ("embedded", "tfds"):
+            name = source.name or tfds_text.EMBEDDED
+            text_set = tfds_text.open_text_set(name, options.tfds_directory)
+            if len(text_set):
+                items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
+        elif source.kind in tables.KINDS:
+            items += _table_items(source, options, say)
+        else:
+            items += [_file_item(source, path, options) for path in _text_files(source) if pathlib.Path(path).stat().st_size]
+    return items
+
+
+def given_twice(items: Sequence[Item]) -> list[str]:
+    """The paths of files that several sources name."""
+    seen: set[str] = set()
+    repeated = []
+    for item in items:
+        key = item.path if item.kind == "tfds" else os.path.realpath(item.path)
+        if key in seen and item.path not in repeated:
+            repeated.append(item.path)
+        seen.add(key)
+    return repeated
+
+
+def _text_files(source: Source) -> list[str]:
+    """The files of a text: or jsonl: source, sorted by name."""
+    if is_remote(checked(source.name, f"--source={source.kind}:")):
+        return [str(path) for path in _remote_files(source)]
+    found = _local_files(source)
+    if isinstance(found, pathlib.Path):
+        if kind := next((kind for kind in tables.KINDS if next(found.rglob(f"*.{kind}"), None)), None):
+            raise UserError(f"--source={source}: {found} is a directory with {tables.KINDS[kind]} files; write {kind}:{found}")
+        raise UserError(
+            f"--source={source}: {found} is a directory; write '{source.kind}:{found / '*'}' for the files in it, or "
+            f"'{source.kind}:{found / '**'}' for those in its folders too"
+        )
+    return found
+
+
+def _remote_files(source: Source) -> list[pathlib.Path]:
+    found = fetched_files(source.name, f"--source={source.kind}:")
+    if not found:
+        raise UserError(f"--source={source}: no object of the bucket matches; quote the pattern; ** matches folders")
+    return found
+
+
+def _local_files(source: Source) -> list[str] | pathlib.Path:
+    """The files that the pattern of a source matches, sorted by name, or the directory that it names. A path that exists is taken
+    as it is, whatever signs it has. Raises UserError if nothing matches."""
+    pattern = str(_expanded(source.name))
+    there = pathlib.Path(pattern)
+    if _exists(there):
+        if not there.is_file() and not there.is_dir():
+            raise UserError(f"--source={source}: {there} is a pipe or a device; write the text to a file, which is read in parts")
+        return there if there.is_dir() else [pattern]
+    matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+    paths = sorted(path for path in matches if pathlib.Path(path).is_file())
+    if not paths and matches:
+        return pathlib.Path(matches[0])
+    if not paths:
+        fetch = f"; fetch a data set of the hub first: hf download {source.name} --repo-type=dataset --local-dir=DIR"
+        raise UserError(
+            f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
+            + (fetch if source.kind in tables.KINDS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source.name) else "")
+        )
+    return paths
+
+
+def _expanded(name: str) -> pathlib.Path:
+    """The path with the home directory for `~`, as far as there is one."""
+    return pathlib.Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser fails for an unknown user
+
+
+def _exists(path: pathlib.Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # such as a name that is too long
+        return False
+
+
+def _table_items(source: Source, options: ReadOptions, say: Callable[[str], object]) -> list[Item]:
+    """The Parquet or Arrow files of a source; all must have the column that is found in the first."""
+    items: list[Item] = []
+    column = options.text_field
+    columns: tuple[str, ...] = ()
+    paths = _table_files(source, say)
+    for path in paths:
+        found = tables.inspect(source.kind, path, column, source.name)
+        column, columns = found.column, columns or found.columns
+        if found.rows:
+            weight = max(1.0, found.text_bytes)
+            items.append(Item(source.kind, path, "records", found.rows, weight, column=column, cuts=found.cuts))
+    if options.text_field is None and len(columns) > 1:
+        say(f"--source={source}: the text is the column {column!r} of {', '.join(columns)}; --text-field=NAME chooses another")
+    return items
+
+
+def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
+    """The files of a parquet: or arrow: source: of a pattern, or of a split of a directory."""
+    flag = f"--source={source.kind}:"
+    remote = is_remote(checked(source.name, flag))
+    name, split = source.name, None
+    divided = re.fullmatch(r"(.+):([\w.+-]+)", name)
+    if divided and not _exists(_expanded(name)) and (remote or _expanded(divided[1]).is_dir()):
+        name, split = divided[1], divided[2]
+
+    def choose(names: Sequence[str]) -> list[str]:
+        chosen, said = tables.choose_files(source.kind, names, split, f"{flag}{name}")
+        if said:
+            say(said)
+        return chosen
+
+    if remote:
+        if split is None and any(sign in name for sign in "*?["):
+            return [str(path) for path in _remote_files(source)]
+        return [str(path) for path in fetched_of_directory(name, flag, choose)]
+    there = _local_files(Source(source.kind, name))
+    if isinstance(there, pathlib.Path):
+        names = [path.relative_to(there).as_posix() for path in there.rglob("*") if path.is_file()]
+        return [str(there / chosen) for chosen in choose(names)]
+    return there
+
+
+def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
+    kind, size = source.kind, pathlib.Path(path).stat().st_size
+    layout, blank_lines = "", True
+    head = _head(path, SAMPLE_BYTES if kind == "text" else _HEAD_BYTES)
+    _require_text(source, path, head)
+    if kind == "text":
+        sample = head.decode("utf-8", "replace")
+        layout = detect_layout(sample) if options.layout == "auto" else options.layout
+        blank_lines = "\n\n" in sample.replace("\r", "") or len(sample) < SAMPLE_BYTES // 4
+    if packed := compression(path):
+        ratio, most = _RATIOS[packed]
+        weight = size * ratio
+        return Item(kind, path, "parts", min(most, math.ceil(weight / _PART_BYTES)), weight, layout, blank_lines)
+    return Item(kind, path, "bytes", size, float(size), layout, blank_lines)
+
+
+def _require_text(source: Source, path: str, head: bytes) -> None:
+    """Raises UserError for a file that is no text by its first bytes, or, under text:, holds JSON."""
+    found = recognise(head, path)
+    if found is not None:
+        remedy = found.remedy
+        if found.kind in tables.KINDS:
+            saved = any((pathlib.Path(path).parent / name).is_file() for name in ("state.json", "dataset_info.json"))
+            given = str(pathlib.Path(path).parent) if saved and found.kind == "arrow" else source.name
+            write = f"--source={found.kind}:"
+            remedy = f"unpack it, and give {write}FILE" if compression(path) else f"write {write}{given}"
+        raise UserError(f"--source={source}: {path} {found.what}, not text; {remedy}")
+    if source.kind == "text" and pathlib.PurePath(bare_name(path)).suffix in (".csv", ".tsv"):
+        raise UserError(
+            f"--source={source}: {path} is a table by its name; write its texts to Parquet or to a file of JSON lines, or, if it "
+            "is prose, give it a name that ends in .txt"
+        )
+    nulls = head.count(0)
+    if head[:2] not in (b"\xff\xfe", b"\xfe\xff") and nulls > len(head) // 4:
+        little = head[1::2].count(0) > head[0::2].count(0)
+        raise UserError(
+            f"--source={source}: {path} is not UTF-8: {nulls / len(head):.0%} of its bytes are zero, as in UTF-16; convert it "
+            f"(iconv -f UTF-16{'LE' if little else 'BE'} -t UTF-8)"
+        )
+    if b"\r" in head.strip() and b"\n" not in head:
+        raise UserError(
+            f"--source={source}: the lines of {path} end in CR alone, which is no line end here; convert it (tr '\\r' '\\n')"
+        )
+    if source.kind == "text" and (problem := _json_problem(head)):
+        raise UserError(f"--source={source}: {path} {problem}")
+    if source.kind == "jsonl" and re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{", head):
+        raise UserError(
+            f"--source={source}: {path} is a JSON list, not an object a line; write each record on a line of its own "
+            f"(jq -c '.[]' {pathlib.Path(path).name} > records.jsonl)"
+        )
+
+
+def _json_problem(head: bytes) -> str:
+    """The remedy for a file of JSON that is read as text; "" for text."""
+    text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    if re.match(r"\s*\[\s*\{\s*\"", text):
+        return "is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:"
+    if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
+        return "holds JSON, an object a line, not text; write jsonl: for text:"
+    lines = [line for line in text.split("\n")[: 20 if len(head) < SAMPLE_BYTES else -1][:20] if line.strip()]
+    records = [record for line in lines if (record := _json_object(line))]
+    if not records or len(records) < 0.9 * len(lines):
+        return ""
+    fields = [name for name, value in records[0].items() if isinstance(value, str)]
+    field = next((name for name in tables.LIKELY if name in fields), fields[0] if fields else "NAME")
+    flag = "" if field == "text" else f" --text-field={field}"
+    return f"holds JSON, an object a line, not text; write jsonl: for text:{flag}"
+
+
+def _json_object(line: str) -> files.JsonObject:
+    try:
+        value = files.parse_json(line) if line.lstrip()[:1] == "{" else None
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _head(path: str, size: int) -> bytes:
+    """The first `size` bytes of a file, decompressed."""
+    try:
+        with open_packed(path) as file:
+            return file.read(size)
+    except UNREADABLE as error:
+        if fault := damage(path, error):
+            raise UserError(f"{path} is {fault}; fetch it again") from error
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def default_shards(items: Sequence[Item], stated: int | None) -> int:
+    """The number of shards: `stated`, or 64, changed so that each has 1 to 64 MiB of text. Independent of the machine's cores."""
+    if stated:
+        return stated
+    total = sum(item.weight for item in items)
+    size = min(max(total / _DEFAULT_SHARDS, _MIN_SHARD_BYTES), _MAX_SHARD_BYTES)
+    return min(math.ceil(total / size), sum(len(item.cuts) or item.length for item in items))
+
+
+def cut(items: Sequence[Item], shards: int) -> list[list[Span]]:
+    """The spans of each shard: the items, concatenated, in `shards` parts of equal weight. A shard may be empty."""
+    total = sum(item.weight for item in items)
+    spans: list[list[Span]] = [[] for _ in range(shards)]
+    before = 0.0
+    for item in items:
+        bounds = [_bound(item, (total * k / shards - before) / item.weight) for k in range(shards + 1)]
+        bounds[-1] = item.length
+        for shard in range(shards):
+            if bounds[shard] < bounds[shard + 1]:
+                spans[shard].append(Span(item, bounds[shard], bounds[shard + 1]))
+        before += item.weight
+    return spans
+
+
+def _bound(item: Item, fraction: float) -> int:
+    place = min(item.length, max(0, round(item.length * fraction)))
+    if not item.cuts:
+        return place
+    after = bisect.bisect(item.cuts, place)
+    nearest_two = (item.cuts[max(0, after - 1)], item.cuts[after] if after < len(item.cuts) else item.length)
+    return min(nearest_two, key=lambda cut: abs(cut - place))

@@ -1,0 +1,219 @@
+"""Opens a finished corpus: token ids in memory-mapped shards, and offsets of sentences and documents.
+
+corpus = open_corpus("DIR")                       # split="heldout" for the held-out documents
+corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from bert_jax.data.corpus import files
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.corpus.integrity import (
+    MANIFEST,
+    CorruptedCorpus,
+    ascending,
+    check_manifest,
+    check_mapped,
+    check_sizes,
+    corpus_tokenizer,
+    read_arrays,
+    read_token_counts,
+)
+from bert_jax.data.corpus.offsets import ShardedOffsets
+from bert_jax.data.corpus.shard import SPLITS, shard_name
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
+from bert_jax.errors import UserError, missing_path, nearest
+from bert_jax.interface.words import counted
+
+FORMAT = 1
+SETTINGS, TOKENIZER = "settings.json", "tokenizer"
+BLOCK_TOKENS = 1 << 29
+"""A larger split is read and planned in blocks of about so many tokens (`examples/blocks.py`), with 170 MB of offsets and, at
+length 128, 105 MB of plan for each. The English Wikipedia is some 2.5 x 10^9 tokens."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStore:
+    """The token ids of all shards as one flat array: shard s holds the positions [bounds[s], bounds[s + 1]). No sentence spans
+    two shards.
+    """
+
+    shards: tuple[np.ndarray, ...]  # unsigned, 1-d, memory-mapped
+    bounds: np.ndarray  # int64 [shards + 1]
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of a token id, uint16 or uint32."""
+        return self.shards[0].dtype
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        """The ids at [start, stop): a view if they are in one shard, else a copy."""
+        start, stop, step = where.indices(len(self))
+        assert step == 1
+        parts = self.views(start, stop)
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.dtype)])
+
+    def shard(self, index: int) -> np.ndarray:
+        """The ids of a shard. Raises CorruptedCorpus if its file has become shorter."""
+        check_mapped(self.shards[index])
+        return self.shards[index]
+
+    def views(self, start: int, stop: int) -> list[np.ndarray]:
+        """The ids at [start, stop) as views, one of each shard that holds some of them."""
+        first = int(np.searchsorted(self.bounds, start, side="right")) - 1
+        parts = []
+        while start < stop:
+            end = min(stop, int(self.bounds[first + 1]))
+            parts.append(self.shard(first)[start - self.bounds[first] : end - self.bounds[first]])
+            start, first = end, first + 1
+        return parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """One split. Document d is the sentences [document_offsets[d], document_offsets[d + 1]), sentence s the tokens likewise."""
+
+    tokens: TokenStore
+    sentence_offsets: np.ndarray | ShardedOffsets  # int64 [S + 1], into the tokens of all shards; of a large split not joined
+    document_offsets: np.ndarray | ShardedOffsets  # int64 [D + 1], into sentences; likewise
+    token_counts: np.ndarray  # int64 [V], of the train split, whichever split this is
+    vocabulary: VocabularyInfo
+    split: str
+    directory: pathlib.Path | None  # None: built in memory
+    tokenizer: Tokenizer | None = None  # with `vocabulary`; None: built in memory
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents of the split."""
+        return len(self.document_offsets) - 1
+
+    @property
+    def num_sentences(self) -> int:
+        """The number of sentences of the split."""
+        return len(self.sentence_offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens of the split."""
+        return len(self.tokens)
+
+    def joined_offsets(self) -> tuple[np.ndarray, np.ndarray]:
+        """The offsets of sentences and of documents as arrays in memory."""
+        pair = self.sentence_offsets, self.document_offsets
+        sentences, documents = (found.joined() if isinstance(found, ShardedOffsets) else found for found in pair)
+        return sentences, documents
+
+    def part(self, ranges: Sequence[tuple[int, int]]) -> Corpus:
+        """The documents [first, last) of each of `ranges` as a corpus: the offsets in memory, the tokens as views.
+
+        Raises CorruptedCorpus where its offsets do not ascend.
+        """
+        tokens: list[np.ndarray] = []
+        sentences, documents = [], []
+        for first, last in ranges:
+            in_sentences = np.asarray(self.document_offsets[first : last + 1])
+            in_tokens = np.asarray(self.sentence_offsets[int(in_sentences[0]) : int(in_sentences[-1]) + 1])
+            if not (ascending(in_sentences) and ascending(in_tokens)):
+                raise CorruptedCorpus(
+                    f"corrupted corpus: {self.directory}: the offsets of documents {first:,} to {last - 1:,} of the {self.split} "
+                    "split do not ascend; compare all its files by python -m bert_jax.corpus --verify=DIR"
+                )
+            tokens += self.tokens.views(int(in_tokens[0]), int(in_tokens[-1]))
+            sentences.append(in_tokens - in_tokens[0])
+            documents.append(in_sentences - in_sentences[0])
+        store = TokenStore(*_laid_end_to_end(tokens))
+        of_sentences, of_documents = (
+            ShardedOffsets(parts or [np.zeros(1, np.int64)]).joined() for parts in (sentences, documents)
+        )
+        return Corpus(
+            store, of_sentences, of_documents, self.token_counts, self.vocabulary, self.split, None, self.tokenizer
+        )
+
+    def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[object, ...]]:
+        """Pickles the directory and split only: pickling a memory map would copy the corpus."""
+        if self.directory is not None:
+            return open_corpus, (self.directory, self.split)
+        return Corpus, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+
+def open_corpus(directory: pathlib.Path | str, split: str = "train") -> Corpus:
+    """Opens one split of a finished corpus; see `open_splits`."""
+    return open_splits(directory, [split])[0]
+
+
+def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -> list[Corpus]:
+    """Opens some splits of a finished corpus.
+
+    Raises UserError if the corpus is unfinished or damaged, as far as `integrity` can tell without reading the tokens.
+    """
+    directory = pathlib.Path(directory)
+    for split in splits:
+        if split not in SPLITS:
+            raise UserError(f"a corpus has no split {split!r}; {nearest(split, SPLITS)}")
+    manifest = read_manifest(directory)
+    tokenizer = corpus_tokenizer(directory / TOKENIZER, manifest.get("vocabulary"))
+    shards = [(directory / shard["name"], shard) for shard in manifest["shards"]]
+    for path, shard in shards:
+        check_sizes(path, shard["files"])
+    token_counts = np.zeros(tokenizer.size, np.int64)
+    for path, shard in shards:
+        token_counts += read_token_counts(path, shard, tokenizer.size)
+    opened = []
+    for split in splits:
+        whole = sum(shard["splits"][split]["tokens"] for _, shard in shards) <= BLOCK_TOKENS
+        arrays = [read_arrays(path, shard, split, tokenizer.size, whole=whole) for path, shard in shards]
+        tokens, sentences, documents = zip(*arrays, strict=True)
+        store = TokenStore(*_laid_end_to_end(tokens))
+        of_sentences, of_documents = (
+            ShardedOffsets(parts).joined() if whole else ShardedOffsets(parts) for parts in (sentences, documents)
+        )
+        opened.append(Corpus(store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer))
+    return opened
+
+
+def _laid_end_to_end(shards: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    return tuple(shards), np.cumsum([0, *map(len, shards)], dtype=np.int64)
+
+
+def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
+    """The indices of the complete shards."""
+    return [i for i in range(shards) if (directory / shard_name(i, shards) / "shard.json").is_file()]
+
+
+def read_manifest(directory: pathlib.Path) -> JsonObject:
+    """The checked manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or of another format."""
+    if directory.is_file():
+        raise UserError(f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has made")
+    if not directory.is_dir():
+        remedy = f"build one with python -m bert_jax.corpus --output={directory} ..."
+        raise UserError(f"corpus {missing_path(directory)} does not exist; {remedy}")
+    if not (directory / MANIFEST).is_file():
+        if not (directory / SETTINGS).is_file():
+            raise UserError(f"{directory} is not a corpus (it has no {MANIFEST}); build one with python -m bert_jax.corpus")
+        settings = files.read_object(directory / SETTINGS)
+        shards, command = settings.get("shards"), settings.get("command")
+        done = "not all shards"
+        if isinstance(shards, int):
+            done = f"{len(finished_shards(directory, shards))} of {counted(shards, 'shard')}"
+        raise UserError(
+            f"corpus {directory} is unfinished ({done} are done); "
+            f"run its command again to continue from there: {command}"
+        )
+    manifest = files.read_object(
+        directory / MANIFEST, "remove it and run the command that built the corpus: it continues from its shards"
+    )
+    if manifest.get("format") != FORMAT:
+        raise UserError(
+            f"corpus {directory} has format {manifest.get('format')}, this version reads format {FORMAT}; build it again"
+        )
+    check_manifest(directory, manifest)
+    return manifest

@@ -1,0 +1,192 @@
+"""Reads text from TensorFlow Datasets without TensorFlow: a data set of the catalogue, or the embedded corpus."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+import struct
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from bert_jax.data.corpus import tfds_catalogue
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
+from bert_jax.storage.paths import cache_directory
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
+
+EMBEDDED = "embedded"
+_TFRECORD_HEADER = struct.Struct("<QI")  # bytes of the record, checksum of that number; the record's own checksum follows it
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSet:
+    """The texts of one split of a data set, by record number."""
+
+    builder: tfds.core.DatasetBuilder
+    split: str
+    feature: str
+
+    def __len__(self) -> int:
+        return self.builder.info.splits[self.split].num_examples
+
+    @property
+    def text_bytes(self) -> float:
+        """An estimate of the text in bytes: the size of the records."""
+        return float(self.builder.info.splits[self.split].num_bytes)
+
+    def texts(self, start: int, stop: int) -> Iterator[bytes]:
+        """The texts of the records [start, stop)."""
+        if self.builder.info.file_format.value == "tfrecord":
+            decode = self.builder.info.features.deserialize_example_np
+            yield from (decode(record)[self.feature] for record in self.tfrecords(start, stop))
+        else:
+            records = self.builder.as_data_source(split=self.split)
+            yield from (records[i][self.feature] for i in range(start, stop))
+
+    def tfrecords(self, start: int, stop: int) -> Iterator[bytes]:
+        """Serialised examples from TFRecord files, the format of most prepared data sets. It has no index, so the files and
+        records before `start` are skipped.
+        """
+        before = 0
+        for part in self.builder.info.splits[self.split].file_instructions:
+            first, last = max(start - before, 0), min(stop - before, part.take)
+            if first < last:
+                yield from _read_tfrecords(pathlib.Path(part.filename), part.skip + first, last - first)
+            before += part.take
+
+
+def _read_tfrecords(path: pathlib.Path, skip: int, take: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for number in range(skip + take):
+            header = file.read(_TFRECORD_HEADER.size)
+            if len(header) < _TFRECORD_HEADER.size:
+                raise UserError(
+                    f"{path} ends after {counted(number, 'record')} instead of {skip + take:,} or more; fetch it again"
+                )
+            length, _ = _TFRECORD_HEADER.unpack(header)
+            if number < skip:
+                file.seek(length + 4, os.SEEK_CUR)
+                continue
+            record = file.read(length)
+            file.seek(4, os.SEEK_CUR)
+            if len(record) < length:
+                raise UserError(f"{path} ends within record {number:,}; fetch it again")
+            yield record
+
+
+def parse_name(name: str) -> tuple[str, str, str]:
+    """`NAME[:SPLIT][@FEATURE]` -> (name, split or "train", feature or "")."""
+    match = re.fullmatch(r"([\w./+-]+)(?::([^@\s]+))?(?:@(\S+))?", name)
+    if not match:
+        raise UserError(
+            f"tfds:{name} is not NAME, NAME:SPLIT or NAME:SPLIT@FEATURE, for example tfds:wikipedia/20230601.en:train@text"
+        )
+    return match[1], match[2] or "train", match[3] or ""
+
+
+def open_text_set(name: str, directory: str | None) -> TextSet:
+    """Opens the data set `name` (see `parse_name`, or `EMBEDDED`); the first call prepares or fetches it.
+
+    Raises UserError for an unknown data set, split or feature, and if it can neither be fetched nor prepared.
+    """
+    with without_tfds_warnings():
+        if name == EMBEDDED:
+            return TextSet(_embedded_builder(directory), "train", "text")
+        name, split, feature = parse_name(name)
+        builder = catalogue_builder(name, tfds_catalogue.tfds_directory(directory))
+        splits = builder.info.splits
+        if split.split("[")[0] not in splits:
+            raise UserError(f"tfds:{name} has no split {split!r}; {nearest(split, splits)}")
+        return TextSet(builder, split, _text_feature(builder, feature))
+
+
+@contextlib.contextmanager
+def without_tfds_warnings() -> Iterator[None]:
+    """Suppresses the warnings of tfds inside the `with` block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # warnings of tfds and its imports do not concern the user
+        yield
+
+
+@functools.cache
+def _tfds() -> ModuleType:
+    os.environ.setdefault("NO_GCE_CHECK", "true")  # otherwise it waits for the metadata server of Google Cloud
+    with without_tfds_warnings():
+        import tensorflow_datasets as tfds  # imported here, because it takes 0.3-2 s
+    tfds.disable_progress_bar()
+    return tfds
+
+
+def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
+    _tfds()
+    from bert_jax.data.corpus.embedded.embedded_dataset_builder import prepared
+
+    return prepared(pathlib.Path(directory) if directory else cache_directory() / "tfds")
+
+
+def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
+    """The tfds builder of `name`: prepared on disk, else fetched from the public bucket, else prepared here by its own code.
+
+    Raises UserError if none of these is possible.
+    """
+    tfds = _tfds()
+    path = tfds_catalogue.find_prepared(name, root)
+    if path is None:
+        try:
+            path = tfds_catalogue.fetch(name, root)
+        except OSError as error:
+            raise UserError(
+                f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_name_hint(name)}; prepare it on a "
+                "machine with a network, and give its directory with --tfds-directory; or use --source=embedded, text: or jsonl:"
+            ) from error
+    if path is not None:
+        try:
+            return tfds.builder_from_directory(path)
+        except Exception as error:  # tfds raises many kinds for damaged files
+            raise UserError(f"tfds:{name}: {path} cannot be read: {_first_line(error)}") from error
+    try:
+        builder = tfds.builder(name, data_dir=root, file_format="array_record")
+        builder.download_and_prepare()
+    except tfds.core.DatasetNotFoundError as error:
+        raise UserError(f"tfds:{name} is not in the catalogue{_name_hint(name)}") from error
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"tfds:{name} needs {error.name} to be prepared, which is not installed here; prepare it on a machine "
+            "that has it, and give its directory with --tfds-directory"
+        ) from error
+    except Exception as error:
+        raise UserError(f"tfds:{name} cannot be prepared in {root}: {_first_line(error)}") from error
+    return builder
+
+
+def _name_hint(name: str) -> str:
+    """The hint for a misspelt data set, or ""."""
+    known = _tfds().list_builders(with_community_datasets=False)
+    hint = "" if name.split("/")[0] in known else nearest(name.split("/")[0], known)
+    return f"; {hint}" if hint.startswith("did") else ""
+
+
+def _text_feature(builder: tfds.core.DatasetBuilder, feature: str) -> str:
+    features = builder.info.features
+    texts = [name for name in features if isinstance(features[name], _tfds().features.Text)]
+    if feature and feature not in texts:
+        raise UserError(
+            f"tfds:{builder.name} has no text feature {feature!r}; {nearest(feature, texts) if texts else 'it has none'}"
+        )
+    if feature or "text" in texts or len(texts) == 1:
+        return feature or ("text" if "text" in texts else texts[0])
+    raise UserError(
+        f"tfds:{builder.name} has {len(texts)} text features ({', '.join(texts)}); choose with tfds:{builder.name}@FEATURE"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"

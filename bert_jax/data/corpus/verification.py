@@ -1,0 +1,208 @@
+"""Verifies the checksums of all files of a corpus against its manifest.
+
+Reading a corpus takes one to two seconds per gigabyte, so it is done once per machine, in the background of training; the size
+and modification time of each verified file are recorded:
+
+    with Verification("DIR") as verification:       # a thread reads the files that this machine has not verified
+        for step in ...:
+            ...
+            verification.check()                    # raises once a file is found damaged; costs nothing
+            verification.wait()                     # before every save: waits for the remaining files
+
+Since every save waits, no checkpoint or model comes from a damaged corpus. In practice the wait is zero, because verification
+ends before the first checkpoint.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import logging
+import os
+import pathlib
+import threading
+import time
+from collections.abc import Callable
+
+from bert_jax.data.corpus import files
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.corpus.integrity import CorruptedCorpus, check_sizes, remedy
+from bert_jax.data.corpus.store import read_manifest
+from bert_jax.data.corpus.workers import available_cores
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import byte_unit, counted
+from bert_jax.storage.paths import cache_directory
+
+_BLOCK = 4 << 20  # bytes hashed at a time; hashlib releases the GIL meanwhile
+_CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s, a fast disk reads several times that
+_NICENESS = 10  # below the priority of training
+_SAVE_SECONDS = 5.0
+_TICK = 0.5  # seconds
+
+log = logging.getLogger(__name__)
+
+_Seen = list[int | str]  # [bytes, modification time in ns, sha256] of a file that was verified
+
+
+class Verification:
+    """Compares the files of the corpus in `directory` with its manifest, in background threads between `__enter__` and
+    `__exit__`.
+
+    Files that this machine has verified before, with unchanged size and modification time, count as verified, unless `again`.
+    """
+
+    def __init__(self, directory: pathlib.Path | str, *, again: bool = False):
+        self._directory = pathlib.Path(directory)
+        self._expected: dict[str, JsonObject] = {}
+        for shard in read_manifest(self._directory)["shards"]:
+            check_sizes(self._directory / shard["name"], shard["files"])
+            self._expected |= {f"{shard['name']}/{name}": facts for name, facts in shard["files"].items()}
+        self._memory = _record_file(self._directory)
+        self._seen = {} if again else _read_record(self._memory)
+        self._pending = [name for name in self._expected if not self._is_seen(name)]
+        self.bytes = sum(self._expected[name]["bytes"] for name in self._pending)
+        self.done = 0  # of these bytes
+        self._fault: UserError | None = None
+        self._stopped = threading.Event()
+        self._finished = threading.Event()
+        self._lock = threading.Lock()
+        self._saved = time.monotonic()
+        self._thread: threading.Thread | None = None
+        if not self._pending:
+            self._finished.set()
+
+    def _is_seen(self, name: str) -> bool:
+        seen = self._seen.get(name)
+        return seen == [*_stamp(self._directory / name), self._expected[name]["sha256"]]
+
+    def __enter__(self) -> Verification:
+        if self._pending:
+            # a daemon thread does not delay a process that ends inside the `with` block
+            self._thread = threading.Thread(target=self._run, name="verification", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()  # at most the time to hash one block
+
+    def check(self) -> None:
+        """Raises CorruptedCorpus if a file was found damaged. Only reads a flag."""
+        if self._fault is not None:
+            raise self._fault
+
+    def wait(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Waits until every file is verified, and calls `alive` every 0.5 s meanwhile. Raises like `check`."""
+        if not self._finished.is_set() and self._fault is None:
+            log.info("waiting until the corpus is verified: %s", self._sizes())
+        while not self._finished.wait(_TICK) and self._fault is None:
+            alive()
+        self.check()
+
+    def _sizes(self) -> str:
+        scale, unit = byte_unit(self.bytes)
+        return f"{self.done / scale:,.0f} of {self.bytes / scale:,.0f} {unit}"
+
+    def _run(self) -> None:
+        began, bytes_each = time.monotonic(), {name: self._expected[name]["bytes"] for name in self._pending}
+        largest_first = sorted(self._pending, key=bytes_each.__getitem__, reverse=True)
+        threads = max(1, min(_MOST_THREADS, available_cores() // _CORES_A_THREAD, len(largest_first)))
+        try:
+            with concurrent.futures.ThreadPoolExecutor(threads, "verification", initializer=_lower_priority) as pool:
+                list(pool.map(self._verify, largest_first))
+        except Exception as error:  # a bug of bert_jax; without `_fault` the run would wait forever
+            self._fault = self._fault or UserError(f"the corpus {self._directory} could not be verified: {error!r}")
+        finally:
+            self._remember()
+        if self._fault is None and not self._stopped.is_set():
+            seconds = time.monotonic() - began
+            files = counted(len(largest_first), "file")
+            scale, unit = byte_unit(self.bytes)
+            log.info("the corpus is verified: %s, %s %s, %.1fs", files, f"{self.bytes / scale:,.0f}", unit, seconds)
+            self._finished.set()
+
+    def _verify(self, name: str) -> None:
+        if self._stopped.is_set() or self._fault is not None:
+            return
+        file, expected = self._directory / name, self._expected[name]["sha256"]
+        try:
+            stamp = _stamp(file)
+            found = self._sha256(file)
+        except OSError as error:
+            self._fault = CorruptedCorpus(f"corrupted corpus: {file} cannot be read: {error.strerror}; {remedy(file)}")
+            return
+        if found is None:
+            return
+        if found != expected:
+            self._fault = CorruptedCorpus(
+                f"corrupted corpus: {file} has changed since it was written: its sha256 is {found[:12]}..., expected "
+                f"{expected[:12]}...; {remedy(file)}"
+            )
+            return
+        with self._lock:
+            self._seen[name] = [*stamp, expected]
+            due = time.monotonic() - self._saved > _SAVE_SECONDS
+        if due:
+            self._remember()
+
+    def _sha256(self, file: pathlib.Path) -> str | None:
+        """The SHA-256 of a file in hexadecimal; None if the verification was stopped."""
+        digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size + 1)))
+        with file.open("rb", buffering=0) as opened:
+            while size := opened.readinto(block):
+                if self._stopped.is_set():
+                    return None
+                digest.update(block[:size])
+                with self._lock:
+                    self.done += size
+        return digest.hexdigest()
+
+    def _remember(self) -> None:
+        """Records the files verified so far, so that the next start after a kill need not verify them again."""
+        with self._lock:
+            self._saved = time.monotonic()
+            content: JsonObject = {"corpus": str(self._directory.resolve()), "files": dict(self._seen)}
+        with contextlib.suppress(OSError):  # no home directory, or a full one: the next start verifies again
+            self._memory.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(self._memory, content)
+
+
+def verify(directory: pathlib.Path | str) -> tuple[int, int]:
+    """Verifies the whole corpus now, also files verified before, with a progress line. Returns its (files, bytes).
+
+    Raises UserError at the first damaged file.
+    """
+    with Verification(directory, again=True) as verification:
+        scale, unit = byte_unit(verification.bytes)
+        progress = Progress("verifying the corpus:", total=round(verification.bytes / scale), unit=unit)
+        verification.wait(lambda: progress.update(round(verification.done / scale)))
+        progress.close()
+        return len(verification._expected), verification.bytes
+
+
+def _stamp(file: pathlib.Path) -> list[int]:
+    facts = file.stat()
+    return [facts.st_size, facts.st_mtime_ns]
+
+
+def _record_file(directory: pathlib.Path) -> pathlib.Path:
+    """The file in which this machine records the verified files of a corpus."""
+    key = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:20]
+    return cache_directory() / "verified" / f"{key}.json"
+
+
+def _read_record(path: pathlib.Path) -> dict[str, _Seen]:
+    try:
+        remembered = files.read_object(path).get("files")
+    except UserError:  # missing or damaged: all files are verified again
+        return {}
+    return remembered if isinstance(remembered, dict) else {}
+
+
+def _lower_priority() -> None:
+    """Lowers the priority of this thread, on systems with priorities per thread (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,0 +1,218 @@
+"""Masked language modelling: the choice of the predicted tokens, and their replacements in the input.
+
+All functions process E examples at once, before packing, so packed and unpacked examples have the same masks. Random numbers are
+arguments, as keys or bits. The rules are those of the original (create_pretraining_data.py, `create_masked_lm_predictions`);
+docstrings state the differences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int, Int32, Int64, Integer, UInt16, UInt64
+
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.counter_rng import lower_half, random_bits, random_bits_32, rehash, uniform_integers
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
+
+UNUSED = np.uint16(0xFFFF)  # fills the positions of examples that have fewer predicted tokens than the array has columns
+_NEVER = np.uint64(2**64 - 1)
+_PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>|</?s>")
+
+
+@dataclass(frozen=True)
+class MaskingTables:
+    """The tables of a vocabulary that masking needs."""
+
+    mask_id: int
+    legal_ids: Int32[np.ndarray, " legal"]  # the possible random replacements: neither special tokens nor placeholders
+    continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` piece; only for whole-word masking
+
+
+def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = None) -> MaskingTables:
+    """The tables of a vocabulary. Without its tokenizer, placeholders such as [unused7] are legal, and `continuation` is None."""
+    illegal = set(vocabulary.special_ids)
+    if tokenizer:
+        pieces = enumerate(tokenizer.pieces)
+        illegal |= {i for i, piece in pieces if _PLACEHOLDER.fullmatch(piece) or piece in tokenizer.added}
+    legal = np.setdiff1d(np.arange(vocabulary.size, dtype=np.int32), np.array(sorted(illegal), np.int32))
+    return MaskingTables(vocabulary.mask_id, legal, tokenizer.continuation_table if tokenizer else None)
+
+
+def choose_tokens(
+    key: UInt64[np.ndarray, "E 1"], candidates: Bool[np.ndarray, "E L"], counts: Int[np.ndarray, " E"], width: int
+) -> UInt16[np.ndarray, "E {width}"]:
+    """The positions of `counts` random candidates of each example, ascending, then `UNUSED`.
+
+    `key` is the key of the random numbers of each example, `candidates` is True where a token may be predicted, and `counts` is
+    at most the number of candidates and at most `width`.
+
+    The candidates with the smallest random numbers are chosen. For sorting, the lower bits of these numbers are replaced by the
+    position, which leaves 25 random bits at length 128 and 23 at 512; ties, where the left one is chosen, are negligible.
+    """
+    size = candidates.shape[1]
+    place = np.uint32((1 << (size - 1).bit_length()) - 1)  # the bits that hold a position
+    keys = random_bits_32(key, size) & ~place | np.arange(size, dtype=np.uint32)
+    np.copyto(keys, 0xFFFFFFFF, where=~candidates)
+    keys.sort(axis=1)
+    positions = (keys[:, :width] & place).astype(np.uint16)
+    positions[np.arange(width) >= counts[:, np.newaxis]] = UNUSED
+    positions.sort(axis=1)
+    return positions
+
+
+def choose_whole_words(
+    key: UInt64[np.ndarray, "E 1"],
+    candidates: Bool[np.ndarray, "E L"],
+    continues: Bool[np.ndarray, "E L"],
+    counts: Int[np.ndarray, " E"],
+    width: int,
+    word_counts: Callable[[Int[np.ndarray, " E"]], Int[np.ndarray, " E"]] | None = None,
+) -> UInt16[np.ndarray, "E {width}"]:
+    """As `choose_tokens`, but for whole words; `continues` is True for tokens that continue the word of the token before them.
+
+    As in the original, words are taken in random order until the count is reached; a word that would exceed the count is skipped,
+    and smaller words may follow. So an example may have fewer predicted tokens than its count, even none. (In the original a `##`
+    piece directly after [SEP] belongs to the last word before it; here words end with their segment.)
+
+    `word_counts`, from the number of words to the number of predicted words, bounds the words too: those after the first so many
+    are not taken.
+
+    A cumulative sum finds the first word that does not fit. The room that is left can only shrink, so all later words that are
+    larger are removed at once; a few such rounds are enough for every example.
+    """
+    size = candidates.shape[1]
+    positions = np.arange(size, dtype=np.int32)
+    begins, following = _word_bounds(candidates, continues)
+    heads = np.maximum.accumulate(np.where(begins, positions, 0), axis=1)
+
+    # Sort keys for words in random order with their pieces together: 32 random bits, 16 for the position of the head (the first
+    # piece), 16 for that of the piece.
+    keys = np.take_along_axis(random_bits_32(key, size), heads, axis=1).astype(np.uint64) << np.uint64(32)
+    keys |= (heads << 16 | positions).view(np.uint32)
+    np.copyto(keys, _NEVER, where=~candidates)
+    keys.sort(axis=1)
+    is_candidate = keys != _NEVER
+    piece, head = np.where(is_candidate, keys & np.uint64(0xFFFF), 0).astype(np.int32), keys.astype(np.uint32) >> np.uint32(16)
+    is_head = piece == head  # never where there is no candidate
+    weight = np.where(is_head, np.take_along_axis(following - positions, piece, axis=1), 0)  # the size of a word at its head
+    if word_counts:
+        rank = np.cumsum(is_head, axis=1)
+        weight[rank > word_counts(rank[:, -1])[:, np.newaxis]] = 0
+
+    unsettled = np.arange(len(weight))
+    while len(unsettled):
+        part = weight[unsettled]
+        total = np.cumsum(part, axis=1, dtype=np.int32)
+        over = total > counts[unsettled, np.newaxis]
+        exceeds = over.any(axis=1)
+        unsettled, part, total, over = unsettled[exceeds], part[exceeds], total[exceeds], over[exceeds]
+        first = np.argmax(over, axis=1)[:, np.newaxis]
+        room = counts[unsettled, np.newaxis] - np.take_along_axis(total - part, first, axis=1)
+        weight[unsettled] = np.where((positions >= first) & (part > room), 0, part)
+
+    word = np.maximum.accumulate(np.where(is_head, positions, 0), axis=1)  # the sorted position of the head of each piece
+    taken = (np.take_along_axis(weight, word, axis=1) > 0) & is_candidate
+    chosen = np.where(taken, piece, UNUSED).astype(np.uint16)
+    chosen.sort(axis=1)
+    return np.ascontiguousarray(chosen[:, :width])
+
+
+def choose_spans(
+    key: UInt64[np.ndarray, "E 1"],
+    candidates: Bool[np.ndarray, "E L"],
+    continues: Bool[np.ndarray, "E L"],
+    counts: Int[np.ndarray, " E"],
+    width: int,
+) -> tuple[UInt16[np.ndarray, "E {width}"], UInt16[np.ndarray, "E {width}"]]:
+    """(positions as of `choose_whole_words`, the first position of the span of each): spans of whole words, until the count is
+    reached (SpanBERT, arXiv:1907.10529, section 3.1).
+
+    A span begins at a random word that is not masked and not larger than the room that is left, and has a random number of words
+    (`span_lengths`). It ends early at the end of its segment, at [UNK], at a masked word, and before a word that would exceed the
+    count; SpanBERT cuts such a word. So every example has as many predicted tokens as its count, unless all words left are larger
+    than the room. Two spans may touch.
+
+    Each round adds a span to every example that has room, from the next random number of its key.
+    """
+    columns = np.arange(candidates.shape[1], dtype=np.int32)
+    begins, following = _word_bounds(candidates, continues)
+    firsts = np.full(candidates.shape, UNUSED, np.uint16)
+    words = np.where(begins & candidates, following - columns, 0)  # the size of a word that may be masked, at its head
+    unsettled, room, draw = np.arange(len(words)), counts.astype(np.int32), 0
+    while True:
+        fits = (words > 0) & (words <= room[:, np.newaxis])
+        choices = np.count_nonzero(fits, axis=1)
+        goes_on = choices > 0
+        if not goes_on.any():
+            break
+        if not goes_on.all():
+            unsettled, words, room, fits, choices = (x[goes_on] for x in (unsettled, words, room, fits, choices))
+        bits = random_bits(key[unsettled, 0], np.full(len(unsettled), draw))
+        start = np.argmax(np.cumsum(fits, axis=1, dtype=np.int32) > uniform_integers(choices, bits)[:, np.newaxis], axis=1)
+        end, more = start.copy(), span_lengths(lower_half(bits))
+        for _ in range(_SPAN_WORDS):
+            there = np.minimum(end, len(columns) - 1)
+            size = np.where(end < len(columns), words[np.arange(len(words)), there], 0)
+            grows = (more > 0) & (end - start + size <= room)
+            more = np.where(grows, more - 1, 0)
+            end += np.where(grows, size, 0)
+        row, column = np.nonzero((columns >= start[:, np.newaxis]) & (columns < end[:, np.newaxis]))
+        firsts[unsettled[row], column] = start[row]
+        words[row, column] = 0
+        room, draw = room - (end - start).astype(np.int32), draw + 1
+    positions = np.where(firsts != UNUSED, columns, UNUSED).astype(np.uint16)
+    positions.sort(axis=1)
+    positions = np.ascontiguousarray(positions[:, :width])
+    used = positions != UNUSED
+    return positions, np.where(used, np.take_along_axis(firsts, np.where(used, positions, 0), axis=1), UNUSED)
+
+
+def span_lengths(bits: UInt64[np.ndarray, "*shape"]) -> Int64[np.ndarray, "*shape"]:
+    """Random numbers of words of a span, 1 to 10, from the upper 32 of `bits`: geometric with p = 0.2, without the lengths above
+    10; 3.8 on average."""
+    return 1 + np.searchsorted(_SPAN_BOUNDS, bits >> np.uint64(32), side="right").astype(np.int64)
+
+
+_SPAN_WORDS = 10  # the maximum number of words of a span
+_SPAN_BOUNDS = np.cumsum(0.8 ** np.arange(_SPAN_WORDS))
+_SPAN_BOUNDS = np.rint(_SPAN_BOUNDS[:-1] / _SPAN_BOUNDS[-1] * 2**32).astype(np.uint64)
+
+
+def _word_bounds(
+    candidates: Bool[np.ndarray, "E L"], continues: Bool[np.ndarray, "E L"]
+) -> tuple[Bool[np.ndarray, "E L"], Int32[np.ndarray, "E L"]]:
+    """(whether a word begins at a position, the position at which the next word begins); a token that is no candidate stands as a
+    word of its own."""
+    size = candidates.shape[1]
+    positions = np.arange(size, dtype=np.int32)
+    begins = ~(continues & candidates)
+    begins[:, 1:] |= ~candidates[:, :-1]
+    following = np.full(begins.shape, size, np.int32)
+    following[:, :-1] = np.minimum.accumulate(np.where(begins, positions, size)[:, :0:-1], axis=1)[:, ::-1]
+    return begins, following
+
+
+def replace_tokens(
+    tokens: Integer[np.ndarray, "*shape"],
+    bits: UInt64[np.ndarray, "*shape"],
+    config: ExampleConfig,
+    tables: MaskingTables,
+    fates: UInt64[np.ndarray, "*shape"] | None = None,
+) -> Integer[np.ndarray, "*shape"]:
+    """The replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
+
+    The upper halves of `fates`, by default of `bits`, decide which of the three; tokens with the same fate have the same. Random
+    tokens follow from `bits` and are independent of each other.
+
+    The original draws random tokens from the whole vocabulary, 3 % of which are special or [unusedN]; here only legal ids are
+    drawn.
+    """
+    fate = (bits if fates is None else fates) >> np.uint64(32)
+    masked = fate < np.uint64(round(config.mask_probability * 2**32))
+    replaced = fate < np.uint64(round((config.mask_probability + config.random_probability) * 2**32))
+    random_tokens = tables.legal_ids[uniform_integers(len(tables.legal_ids), lower_half(rehash(bits)))]
+    return np.where(masked, np.int32(tables.mask_id), np.where(replaced, random_tokens, tokens))

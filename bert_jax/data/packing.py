@@ -1,0 +1,104 @@
+"""Packing of examples into rows: one example in each row, or several short ones.
+
+Best-fit decreasing on the histogram of lengths (Krell et al. 2021, "Efficient sequence packing without cross-contamination",
+there called longest-pack-first histogram packing). Examples of the same length are interchangeable, so the work grows with the
+number of lengths, not of examples: ten million examples are packed in the time of sorting them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Int, Integer
+
+from bert_jax.data.counter_rng import key_of
+
+_SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the keys of random numbers
+
+
+def pack_rows(
+    lengths: Integer[np.ndarray, " E"], row_length: int, most: int, key: int
+) -> Int[np.ndarray, "plan_rows {most}"]:
+    """The numbers of the examples in each row, -1 at unused slots; rows are in random order.
+
+    `lengths` include the special tokens; `most` is P; `key` determines the order. int32, or int64 for 2**31 and more examples.
+    """
+    dtype = np.int32 if len(lengths) < 2**31 else np.int64
+    if most == 1:
+        return permutation(len(lengths), key_of(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
+    # Random order among examples of the same length, so that each epoch packs other examples together.
+    order = permutation(len(lengths), key_of(key, _SHUFFLE_EXAMPLES), dtype)
+    by_length = order[np.argsort(lengths[order], kind="stable")]
+    histogram = np.bincount(lengths, minlength=row_length + 1)
+    free = np.cumsum(histogram) - histogram  # the index in `by_length` of the first unused example of each length
+    blocks = []
+    for pack, count in pack_histogram(histogram, row_length, most):
+        rows = np.full((count, most), -1, dtype)
+        for column, length in enumerate(pack):
+            rows[:, column] = by_length[free[length] : free[length] + count]
+            free[length] += count
+        blocks.append(rows)
+    rows = np.concatenate(blocks)
+    return rows[permutation(len(rows), key_of(key, _SHUFFLE_ROWS), dtype)]
+
+
+def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:
+    """(lengths, number of rows) of every pack, for `histogram[l]` examples of length l: from the longest to the shortest, each
+    example goes into the row where it leaves the least room.
+    """
+    finished: list[tuple[tuple[int, ...], int]] = []
+    open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)]  # by the room that is left
+    open_packs[row_length] = [((), int(histogram.sum()))]  # more empty rows than are needed
+
+    def put(pack: tuple[int, ...], count: int) -> None:
+        if count:
+            (finished if len(pack) == most else open_packs[row_length - sum(pack)]).append((pack, count))
+
+    for length in range(row_length, 0, -1):
+        left = int(histogram[length])
+        for room in range(length, row_length + 1):
+            while left and open_packs[room]:
+                pack, count = open_packs[room].pop()
+                alike = min(room // length, most - len(pack))  # the number of examples of this length that fit into such a pack
+                filled = min(left // alike, count)
+                left -= filled * alike
+                put(pack + (length,) * alike, filled)
+                if filled < count:  # fewer examples are left than fit into a pack
+                    put(pack + (length,) * left, 1)
+                    put(pack, count - filled - 1)
+                    left = 0
+    return finished + [(pack, count) for packs in open_packs for pack, count in packs if pack]
+
+
+def best_fit(
+    lengths: Sequence[int], row_length: Callable[[int], int], most: Callable[[int], int], least_room: int = 1
+) -> list[tuple[int, list[int]]]:
+    """Rows as (length, indices of items), by best-fit decreasing: from the longest to the shortest, each item goes into the row
+    where it leaves the least room, or begins a row of length `row_length(length of the item)`.
+
+    This is for the few items of a batch; `pack_rows` is for an epoch. A row takes at most `most(length of the row)` items, and no
+    more items once less than `least_room` is left.
+    """
+    rows: list[tuple[int, list[int]]] = []
+    free: list[tuple[int, int]] = []  # (room left, row number), sorted
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        at = bisect.bisect_left(free, (lengths[i], 0))
+        if at < len(free):
+            left, row = free.pop(at)
+        else:
+            left, row = row_length(lengths[i]), len(rows)
+            rows.append((left, []))
+        length, members = rows[row]
+        members.append(i)
+        if left - lengths[i] >= least_room and len(members) < most(length):
+            bisect.insort(free, (left - lengths[i], row))
+    return rows
+
+
+def permutation(count: int, key: np.uint64, dtype: type) -> Int[np.ndarray, " {count}"]:
+    """A random permutation of 0..count-1."""
+    order: np.ndarray = np.arange(count, dtype=dtype)
+    np.random.Generator(np.random.Philox(key=int(key))).shuffle(order)
+    return order

@@ -1,0 +1,88 @@
+"""Converts our tokenizers to the Rust library `tokenizers`, the format of `tokenizer.json`, for transformers and servers.
+
+The converted tokenizers differ from ours in two ways: special tokens in the text are recognised, and `BertNormalizer` has other
+rules in two places (see `wordpiece`). For SentencePiece they differ on combining marks out of canonical order; on a mark without
+a composed form after a letter that the character map changes (the mark is lost); on final sigmas of a model whose text is
+lower-cased outside the model; and between segmentations whose likelihoods differ only by rounding.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
+from bert_jax.data.tokenizers.wordpiece import WordPiece
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer, normalizers
+
+_NEVER = -1000.0  # log probability of pieces that must not be produced from text
+_NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5  # types of SentencePiece pieces; others: user-defined, byte
+_UNIGRAM = 1
+
+
+def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str], added: Sequence[str]) -> Tokenizer | None:
+    """The `tokenizers.Tokenizer` nearest to ours, or None for a SentencePiece model that the library cannot run.
+
+    specials: role ("pad", "unk", "cls", "sep", "mask") -> piece; added: further special tokens.
+    """
+    from tokenizers import AddedToken, decoders, processors  # imported here, because it takes 0.1 s
+
+    rust = _rust_wordpiece(model, specials["unk"]) if isinstance(model, WordPiece) else _rust_unigram(model)
+    if rust is None:
+        return None
+    ids = {piece: i for i, piece in enumerate(model.pieces)}
+    tokens = sorted({*specials.values(), *added}, key=ids.__getitem__)
+    rust.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
+    rust.post_processor = processors.BertProcessing(*((specials[part], ids[specials[part]]) for part in ("sep", "cls")))
+    rust.decoder = decoders.WordPiece() if isinstance(model, WordPiece) else decoders.Metaspace()
+    return rust
+
+
+def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    last = len(model.pieces) - 1  # a blank piece is a hole, except at the end, where it keeps the size of the vocabulary
+    ids = {piece: i for i, piece in enumerate(model.pieces) if piece or i == last}
+    rust = Tokenizer(models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=model.max_word_characters))
+    rust.normalizer = normalizers.BertNormalizer(
+        lowercase=model.lowercase, strip_accents=model.strip_accents, handle_chinese_chars=model.split_cjk
+    )
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return rust
+
+
+def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
+    """The Unigram model with its own normalisation. The library applies the character map to whole graphemes, so text is composed
+    (NFC) before.
+    """
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    spec = model.specification()
+    plain = {piece.type for piece in spec.pieces} <= {_NORMAL, _UNKNOWN, _CONTROL, _UNUSED}
+    if spec.trainer_spec.model_type != _UNIGRAM or not plain or spec.trainer_spec.treat_whitespace_as_suffix:
+        return None
+    scores = [(p.piece, _NEVER if p.type in (_CONTROL, _UNUSED) else p.score) for p in spec.pieces]  # never produced from text
+    rust = Tokenizer(models.Unigram(scores, spec.trainer_spec.unk_id, False))
+    steps: list[normalizers.Normalizer] = []
+    if model.lowercase and not model.folds:
+        steps.append(normalizers.Lowercase())
+    if model.strips:
+        steps += [normalizers.NFKD(), normalizers.Replace(Regex(_combining_marks()), "")]
+    if spec.normalizer_spec.precompiled_charsmap:
+        steps += [normalizers.NFC(), normalizers.Precompiled(spec.normalizer_spec.precompiled_charsmap)]
+    if spec.normalizer_spec.remove_extra_whitespaces:
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+    rust.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if spec.normalizer_spec.add_dummy_prefix else "never"
+    rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    return rust
+
+
+def _combining_marks() -> str:
+    """The combining marks that `SentencePiece` strips, as a regular expression; fewer than the library's StripAccents."""
+    marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
+    return "[" + "".join(f"\\x{{{code:X}}}" for code in marks) + "]"

@@ -1,0 +1,347 @@
+"""Tokenizer, one interface to WordPiece and SentencePiece, and VocabularyInfo, the identity of a vocabulary, which is saved with
+every corpus and model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
+from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
+from bert_jax.data.tokenizers.tokenizer_files import (
+    CONFIG_FILE,
+    JSON_FILE,
+    MAP_FILE,
+    MODEL_FILES,
+    SPECIAL_NAMES,
+    VOCAB_FILE,
+    VOCABULARY_REMEDY,
+    TokenizerDescription,
+    check_not_fairseqs,
+    check_sentencepiece_json,
+    read_description,
+    unfit_for_vocab_txt,
+)
+from bert_jax.data.tokenizers.wordpiece import MAX_WORD_CHARACTERS, WordPiece
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+
+_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyInfo:
+    """The properties of a vocabulary that must be equal for two tokenizers to give the same ids. `sha256` is the hash of its
+    pieces, independent of line endings.
+
+    Manifests of older corpora lack the last two fields; their defaults are the behaviour of that time.
+    """
+
+    size: int
+    sha256: str
+    lowercase: bool
+    kind: str  # "wordpiece" | "sentencepiece"
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    strip_accents: bool | None = None  # None: as `lowercase`
+    split_cjk: bool = True
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK]."""
+        return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
+
+    def to_json(self) -> JsonObject:
+        """The fields for a manifest. The two newer fields are left out if they have their defaults, so that the result equals an
+        older manifest of the same vocabulary.
+        """
+        newer = {"strip_accents": None, "split_cjk": True}
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in newer or value != newer[name]}
+
+
+class Tokenizer:
+    """Converts text to ids and back. No method adds [CLS] or [SEP]; only `encode_with_specials` produces special ids other than
+    [UNK].
+
+    specials: role -> name of special pieces with unusual names, such as {"mask": "<mask>"}. added: further special pieces, which
+    only `encode_with_specials` recognises. max_length: the maximum text length of the model, stored for `save`. notes: clauses
+    for the user about contradictions between the files that it was read from.
+    """
+
+    def __init__(
+        self,
+        model: WordPiece | SentencePiece,
+        *,
+        specials: Mapping[str, str] | None = None,
+        added: Sequence[str] = (),
+        max_length: int | None = None,
+        notes: Sequence[str] = (),
+    ):
+        self._model = model
+        self.max_length = max_length
+        self.notes = tuple(notes)
+        ids = {piece: i for i, piece in enumerate(model.pieces)}
+        special = {}
+        for role, names in SPECIAL_NAMES.items():
+            if specials and role in specials:
+                names = (specials[role],)
+            present = [name for name in names if name in ids]
+            if not present:
+                raise UserError(
+                    f"the vocabulary of {counted(len(ids), 'piece')} has no {names[0]}; BERT needs "
+                    f"{_names_of_specials()}: {VOCABULARY_REMEDY}"
+                )
+            special[f"{role}_id"] = ids[present[0]]
+        self.vocabulary = VocabularyInfo(
+            size=len(model.pieces),
+            sha256=hashlib.sha256(_content(model)).hexdigest(),
+            lowercase=model.lowercase,
+            kind=model.kind,
+            strip_accents=model.strip_accents,
+            split_cjk=model.split_cjk,
+            **special,
+        )
+        #: the added special tokens that `encode_with_specials` recognises besides the five usual ones
+        self.added = tuple(dict.fromkeys(token for token in added if ids[token] not in self.special_ids))
+        self._special_pieces = {model.pieces[i]: i for i in sorted(self.special_ids)}
+        self._special_pieces |= {token: ids[token] for token in self.added}
+        longest_first = sorted(self._special_pieces, key=len, reverse=True)
+        self._special_pattern = re.compile("|".join(map(re.escape, longest_first)))
+        #: bool [V]: pieces that continue a word, for whole-word masking
+        self.continuation_table = np.array([model.is_continuation(piece) for piece in model.pieces])
+        self.continuation_table[sorted(self.special_ids)] = False
+
+    @property
+    def size(self) -> int:
+        """V, the number of pieces."""
+        return self.vocabulary.size
+
+    @property
+    def pad_id(self) -> int:
+        """The id of [PAD]."""
+        return self.vocabulary.pad_id
+
+    @property
+    def unk_id(self) -> int:
+        """The id of [UNK]."""
+        return self.vocabulary.unk_id
+
+    @property
+    def cls_id(self) -> int:
+        """The id of [CLS]."""
+        return self.vocabulary.cls_id
+
+    @property
+    def sep_id(self) -> int:
+        """The id of [SEP]."""
+        return self.vocabulary.sep_id
+
+    @property
+    def mask_id(self) -> int:
+        """The id of [MASK]."""
+        return self.vocabulary.mask_id
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of the five special tokens."""
+        return self.vocabulary.special_ids
+
+    @property
+    def max_word_characters(self) -> int | None:
+        """The length above which a word becomes [UNK]; None if the model has no limit."""
+        return self._model.max_word_characters
+
+    @property
+    def strips(self) -> bool:
+        """Whether accents and other marks are dropped before the pieces are looked up."""
+        return self._model.strips
+
+    @property
+    def pieces(self) -> list[str]:
+        """The vocabulary: `pieces[i]` is the piece with id i."""
+        return self._model.pieces
+
+    def append(self, text: str, out: array[int]) -> None:
+        """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses it to avoid a list per
+        sentence.
+        """
+        self._model.append(text, out)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the pieces of `text`; a special token in the text, such as "[MASK]", is ordinary text."""
+        ids = array("I")
+        self._model.append(text, ids)
+        return ids.tolist()
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of `encode`, and for each its characters [start, end) of `text`."""
+        return self._model.encode_with_offsets(text)
+
+    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
+        """Encodes text that is split into words: (ids, for each word the index of its first piece in `ids`, its number of
+        pieces).
+
+        Each word is tokenised separately, as with transformers' `is_split_into_words`. A word without pieces (empty, or only
+        control characters) becomes the unknown token, so that every word has a first piece.
+        """
+        ids: list[int] = []
+        firsts, counts = [], []
+        for word in words:
+            pieces = self.encode(word) or [self.unk_id]
+            firsts.append(len(ids))
+            counts.append(len(pieces))
+            ids += pieces
+        return ids, firsts, counts
+
+    def word_spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters [start, end) of each word of `text`, in order. WordPiece separates words at white space and punctuation,
+        and each punctuation mark and ideograph is a word; SentencePiece separates them at white space. Every non-empty span of
+        `encode_with_offsets` is inside exactly one of them.
+        """
+        return self._model.word_spans(text)
+
+    def encode_with_specials(self, text: str) -> list[int]:
+        """The ids of `text`, with special tokens in the text, such as "[MASK]", as their ids. For prompts of users; never for
+        corpora.
+        """
+        ids: list[int] = []
+        start = 0
+        for match in self._special_pattern.finditer(text):
+            ids += [*self.encode(text[start : match.start()]), self._special_pieces[match[0]]]
+            start = match.end()
+        return ids + self.encode(text[start:])
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The pieces with these ids."""
+        return [self._model.pieces[i] for i in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these ids. WordPiece does not restore the original white space around punctuation."""
+        return self._model.decode(ids)
+
+    def is_continuation(self, ids: np.ndarray) -> np.ndarray:
+        """bool, of the shape of `ids`: whether the piece continues the word of the piece before it."""
+        return self.continuation_table[ids]
+
+    def save(self, directory: pathlib.Path | str) -> None:
+        """Writes the files from which `load_tokenizer` and transformers load this tokenizer. If a vocab.txt cannot hold one of
+        the pieces, such as a line end, there is only tokenizer.json."""
+        directory = pathlib.Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        specials = {role: self._model.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
+        names = {f"{role}_token": piece for role, piece in specials.items()}
+        config: dict[str, object] = {"do_lower_case": self.vocabulary.lowercase, **names}
+        rust = rust_tokenizer(self._model, specials, self.added)
+        if isinstance(self._model, WordPiece):
+            config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
+            config |= {"tokenizer_class": "BertTokenizer", "max_input_chars_per_word": self.max_word_characters}
+            if unfit_for_vocab_txt(self.pieces) is None:
+                (directory / VOCAB_FILE).write_bytes(_content(self._model))
+            else:
+                (directory / VOCAB_FILE).unlink(missing_ok=True)
+        else:  # transformers' AlbertTokenizer overrides the rules; PreTrainedTokenizerFast uses tokenizer.json unchanged
+            config |= {"keep_accents": not self._model.strips, "model_input_names": _INPUTS}
+            config["tokenizer_class"] = "PreTrainedTokenizerFast" if rust else "AlbertTokenizer"
+            (directory / MODEL_FILES[0]).write_bytes(self._model.model)
+        if rust:
+            (directory / JSON_FILE).write_text(rust.to_str(pretty=True), encoding="utf-8")  # the library's `save` hides OSErrors
+        if self.added:
+            config["additional_special_tokens"] = list(self.added)
+        if self.max_length:
+            config["model_max_length"] = self.max_length
+        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        (directory / MAP_FILE).write_text(json.dumps(names, indent=2) + "\n")
+
+
+def load_tokenizer(
+    path: pathlib.Path | str, *, lowercase: bool | None = None, max_word_characters: int | None = None
+) -> Tokenizer:
+    """Loads a tokenizer from a vocab.txt, a spiece.model, a tokenizer.json, or a directory with any of them (a published model,
+    `tokenizer/` of a corpus). Other files of the directory define accents, ideographs and special tokens (`tokenizer_files`).
+
+    Casing comes from the directory, else from `lowercase`, else from the vocabulary. If the files of the directory contradict
+    each other, `lowercase` decides. Raises UserError if none of them determines it, or if `lowercase` contradicts the others:
+    every capitalised word would become [UNK].
+    """
+    described = read_description(pathlib.Path(path))
+    model: WordPiece | SentencePiece
+    if described.path.suffix == ".model":
+        content = described.path.read_bytes()
+        try:
+            if not content:
+                raise RuntimeError("the file is empty")
+            model = SentencePiece(content, strip_accents=described.strip_accents)
+        except RuntimeError as error:
+            raise UserError(f"{described.path} is not a SentencePiece model ({error}); {VOCABULARY_REMEDY}") from error
+        check_not_fairseqs(described.path, model.pieces)
+        model.lowercase = _casing(described, model.pieces, model.folds, lowercase)
+        if pathlib.Path(path).is_dir():
+            check_sentencepiece_json(described.path, model.pieces)
+    else:
+        model = WordPiece(
+            described.pieces,
+            lowercase=_casing(described, described.pieces, False, lowercase),
+            strip_accents=described.strip_accents,
+            split_cjk=described.split_cjk,
+            max_word_characters=max_word_characters or described.max_word_characters or MAX_WORD_CHARACTERS,
+            unknown=described.specials.get("unk") or next((n for n in SPECIAL_NAMES["unk"] if n in described.pieces), ""),
+        )
+    return Tokenizer(
+        model,
+        specials=described.specials,
+        added=described.added,
+        max_length=described.max_length,
+        notes=described.notes if lowercase is None or not described.disputed else (),
+    )
+
+
+def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
+    """Whether text is lower-cased: by the files beside the vocabulary, by `stated`, or by the vocabulary itself."""
+    recorded = described.lowercase
+    certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
+    if stated is None and certain is None:
+        raise UserError(
+            f"{described.path}: {why}, which does not show its casing; give --lowercase or --cased, or write "
+            f'{{"do_lower_case": true}} or false to {CONFIG_FILE} beside it'
+        )
+    if stated is not None and certain is not None and stated != certain and not described.disputed:
+        given, other = ("--lowercase", "--cased") if stated else ("--cased", "--lowercase")
+        raise UserError(f"{given} does not fit the vocabulary {described.path}: {why}; use {other}, or another vocabulary")
+    return bool(certain if stated is None else stated)
+
+
+def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | None, str]:
+    """(whether the vocabulary is lower-cased, or None if unclear; the reason).
+
+    Clear cases: a model that lower-cases itself (`folds`); capitals in 1 % of the pieces or more (lower-cased text could never
+    use them); the whole Latin alphabet without a capital (every capitalised word of cased text would become [UNK]).
+    """
+    if folds:
+        return True, "its model lower-cases text itself"
+    words = [piece for piece in pieces if not (piece.startswith(("[", "<")) and piece.endswith(("]", ">")))]
+    capitals = sum(piece != piece.lower() for piece in words)
+    if capitals * 100 >= len(words) > 0:
+        return False, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
+    if not capitals and {piece.lstrip("#\u2581") for piece in words} >= set("abcdefghijklmnopqrstuvwxyz"):
+        return True, "it has the small letters and no capital"
+    return None, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
+
+
+def _content(model: WordPiece | SentencePiece) -> bytes:
+    return model.model if isinstance(model, SentencePiece) else "".join(f"{piece}\n" for piece in model.pieces).encode()
+
+
+def _names_of_specials() -> str:
+    return ", ".join(names[0] for names in SPECIAL_NAMES.values())

@@ -1,0 +1,523 @@
+"""Reads the tokenizer files of transformers: `vocab.txt` or `spiece.model`, `tokenizer.json`, `tokenizer_config.json`,
+`special_tokens_map.json`, `added_tokens.json`.
+
+Their content becomes one `TokenizerDescription`. Features and classes of tokenizers that ours lack raise a UserError that names
+them. If two files give a piece different ids, that is an error. If they state different text rules, tokenizer_config.json wins,
+as in transformers, and a note says so. `Tokenizer.save` writes the files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from bert_jax.data.corpus import files
+from bert_jax.data.corpus.files import Json, JsonObject
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION
+from bert_jax.errors import UserError, missing_path
+from bert_jax.interface.words import counted
+
+VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+MAP_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"
+MODEL_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+#: role -> default names of the special token
+SPECIAL_NAMES = {"pad": ("[PAD]", "<pad>"), "unk": ("[UNK]", "<unk>"), "cls": ("[CLS]",), "sep": ("[SEP]",), "mask": ("[MASK]",)}
+VOCABULARY_REMEDY = "copy the one that the model was trained with, or make one: python -m bert_jax.corpus --train-vocab=wordpiece"
+"""The remedy for an unusable vocabulary, for error messages."""
+BACKENDS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""transformers' classes (4, 5) that use tokenizer.json as it is; the others build their rules from tokenizer_config.json."""
+WORDPIECE_CLASSES = ("Bert", "DistilBert", "Electra", "MobileBert", "ConvBert", "SqueezeBert", "Lxmert", "LayoutLM")
+SENTENCEPIECE_CLASSES = ("Albert",)
+"""transformers' tokenizers that ours are equal to, without "Tokenizer" or "TokenizerFast"."""
+_FAIRSEQ = ("XLMRoberta", "Camembert")
+_READ_CLASSES = {
+    f"{name}Tokenizer{end}" for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES) for end in ("", "Fast", "Legacy")
+}
+_CLASSES_READ = (
+    f"read are {', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}; choose such a model"
+)
+_SHIFTED = (
+    "its ids are those of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>), and its pairs are "
+    "joined by </s></s>, neither of which is supported here; use the model with transformers, or choose a BERT with WordPiece"
+)
+MOST_PIECES = 10_000_000
+_NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
+_BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerDescription:
+    """The content of the files of one tokenizer; None for properties that no file states."""
+
+    path: pathlib.Path  # of the vocabulary
+    pieces: tuple[str, ...] = ()  # by id; empty for a SentencePiece model
+    lowercase: bool | None = None
+    lowercase_source: str = ""  # the file that states `lowercase`, for error messages
+    strip_accents: bool | None = None  # None: not stated, or as lowercase
+    split_cjk: bool = True
+    specials: Mapping[str, str] = dataclasses.field(default_factory=dict)  # role, a key of `SPECIAL_NAMES` -> piece
+    added: tuple[str, ...] = ()  # pieces that transformers matches before all rules, such as "[E1]"
+    max_word_characters: int | None = None
+    max_length: int | None = None  # tokens of a text, [CLS] and [SEP] included
+    disputed: bool = False  # whether another file beside the vocabulary states the other casing
+    notes: tuple[str, ...] = ()  # what the user should know about contradictions that were settled
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Json:
+    """The content of a tokenizer.json with a WordPiece model."""
+
+    ids: dict[str, int]  # added tokens included
+    added: dict[int, str]
+    own: int  # the number of pieces without the added tokens
+    unknown: str
+    limit: int | None
+    lowercase: bool
+    strip_accents: bool
+    split_cjk: bool
+
+
+def read_description(path: pathlib.Path) -> TokenizerDescription:
+    """Reads a vocab.txt, a spiece.model or a tokenizer.json alone, or a directory with any of them and the files beside it.
+
+    Raises UserError for files that are missing, damaged or contradictory, and for features that `WordPiece` and `SentencePiece`
+    lack.
+    """
+    try:
+        return _read_files(path)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # JSON of an unknown structure
+        raise UserError(
+            f"{path}: its JSON files do not describe a tokenizer ({type(error).__name__}: {error}); copy the files again"
+        ) from error
+
+
+def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
+    """The files in `directory` from which pieces can be read, the preferred one first."""
+    return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE) if (directory / name).is_file()]
+
+
+def _read_files(path: pathlib.Path) -> TokenizerDescription:
+    if not path.is_dir():
+        if not path.is_file():
+            raise UserError(
+                f"vocabulary {missing_path(path)} does not exist; give a {VOCAB_FILE}, a {MODEL_FILES[0]}, or a directory with "
+                "one of them"
+            )
+        if path.suffix == ".model":
+            return TokenizerDescription(path=path)
+        if path.suffix == ".json":
+            return _described(path, None, _read_json(path), {}, {}, {})
+        pieces = _read_vocabulary(path)
+        return TokenizerDescription(path=path, pieces=tuple(pieces[: _end_of_pieces(pieces)]))
+    found = vocabulary_files(path)
+    if not found:
+        raise UserError(f"{path} holds neither {VOCAB_FILE} nor {MODEL_FILES[0]} nor {JSON_FILE}; {VOCABULARY_REMEDY}")
+    config, names, later = (
+        _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
+    )
+    _check_class(path, config, found[0])
+    _check_config(path / CONFIG_FILE, config)
+    if found[0].suffix == ".model":
+        return _described_sentencepiece(found[0], config, names)
+    lines = _read_vocabulary(found[0]) if found[0].name == VOCAB_FILE else None
+    content = _read_json(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
+    described = _described(found[0], lines, content, config, names, later)
+    end = _end_of_pieces(described.pieces)
+    rows = _rows_of_model(path)
+    if rows is not None:
+        end = max(end, min(rows, len(described.pieces)))
+    elif content is not None and "" in content.ids:  # saved by a version that read the blank lines as pieces
+        end = len(described.pieces)
+    return dataclasses.replace(described, pieces=described.pieces[:end])
+
+
+def _described(
+    path: pathlib.Path,
+    lines: list[str] | None,
+    content: _Json | None,
+    config: JsonObject,
+    names: JsonObject,
+    later: dict[str, int],
+) -> TokenizerDescription:
+    """The TokenizerDescription of a WordPiece tokenizer.
+
+    lines: of vocab.txt, and content: of tokenizer.json, one of which may be None; config, names, later: the contents of
+    tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+    """
+    added = _added_tokens(path.parent, config, later) | (content.added if content else {})
+    _check_text(path.parent, [*(content.ids if content else ()), *added.values()])
+    if content is not None and (lines is None or unfit_for_vocab_txt(content.ids) is not None):
+        path = (
+            path.with_name(JSON_FILE) if lines else path
+        )  # a vocab.txt cannot hold all of its pieces, and transformers ignores it
+        pieces = _by_id(path, content)
+        for i, token in added.items():
+            if content.ids.get(token) != i:
+                raise UserError(
+                    f"{path}: the files beside it add {token!r} with the id {i}, which it lacks; take all from one model"
+                )
+    else:
+        assert lines is not None
+        pieces = _extended(path, lines, added)
+        if content is not None:
+            _check_same_pieces(path, pieces, {piece.strip(): i for piece, i in content.ids.items()})
+    if unfit_for_vocab_txt(pieces) is not None:  # they are saved in a tokenizer.json, which has every piece once
+        last = {piece: i for i, piece in enumerate(pieces)}
+        pieces = [piece if last[piece] == i else "" for i, piece in enumerate(pieces)]
+    specials = _special_names(config, names)
+    if content is not None:
+        specials.setdefault("unk", content.unknown)
+    return TokenizerDescription(
+        path=path,
+        pieces=tuple(pieces),
+        specials=specials,
+        added=(*(added[i] for i in sorted(added)), *(token for token in _further_specials(config) if token in pieces)),
+        max_word_characters=config.get("max_input_chars_per_word") or (content.limit if content else None),
+        max_length=_max_length(config),
+        **_text_rules(content, config),
+    )
+
+
+def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
+    """The fields of TokenizerDescription about casing, accents and ideographs.
+
+    If tokenizer_config.json and tokenizer.json differ, the one that transformers follows is followed.
+    """
+    lowercase, strip, split = (config.get(name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"))
+    source = f"{CONFIG_FILE} beside it says do_lower_case={_as_json(lowercase)}"
+    if content is None:
+        return {"lowercase": lowercase, "lowercase_source": source, "strip_accents": strip, "split_cjk": split is not False}
+    in_json = {
+        "do_lower_case": content.lowercase,
+        "strip_accents": content.strip_accents,
+        "tokenize_chinese_chars": content.split_cjk,
+    }
+    followed = {name: rule if config.get(name) is None else config[name] for name, rule in in_json.items()}
+    if strip is None and ("strip_accents" in config or followed["do_lower_case"] != content.lowercase):
+        followed["strip_accents"] = followed["do_lower_case"]
+    differing = [name for name in in_json if name in config and followed[name] != in_json[name]]
+    if "do_lower_case" in differing and strip is None and content.strip_accents == content.lowercase:
+        differing = [name for name in differing if name != "strip_accents"]  # they follow the casing in both
+    notes: tuple[str, ...] = ()
+    if differing:
+        json_wins = config.get("tokenizer_class") in BACKENDS
+        listed = " and ".join(f"{name}={_as_json(config[name])}" for name in differing)
+        notes = (
+            f"{CONFIG_FILE} says {listed}, {JSON_FILE} otherwise; "
+            f"{JSON_FILE if json_wins else CONFIG_FILE} is followed, as in transformers",
+        )
+        followed = in_json if json_wins else followed
+    if lowercase is None or followed is in_json:
+        source = f"{JSON_FILE} says lowercase={_as_json(content.lowercase)}"
+    lowercase, strip = followed["do_lower_case"], followed["strip_accents"]
+    return {
+        "lowercase": lowercase,
+        "lowercase_source": source,
+        "disputed": "do_lower_case" in differing,
+        "strip_accents": None if strip == lowercase else strip,
+        "split_cjk": followed["tokenize_chinese_chars"],
+        "notes": notes,
+    }
+
+
+def _described_sentencepiece(path: pathlib.Path, config: JsonObject, names: JsonObject) -> TokenizerDescription:
+    keep = config.get("keep_accents")
+    return TokenizerDescription(
+        path=path,
+        lowercase=config.get("do_lower_case"),
+        lowercase_source=f"{CONFIG_FILE} beside it says do_lower_case={_as_json(config.get('do_lower_case'))}",
+        strip_accents=None if keep is None else not keep,
+        specials=_special_names(config, names),
+        max_length=_max_length(config),
+    )
+
+
+def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
+    """Raises UserError if the tokenizer.json beside the SentencePiece model `path` has other ids for its pieces."""
+    file = path.parent / JSON_FILE
+    if not file.is_file():
+        return
+    content = _object(file)
+    _check_not_shifted(file, content)
+    vocabulary = content.get("model", {}).get("vocab")
+    if not isinstance(vocabulary, list):
+        raise UserError(f"{file} holds a {_model_type(content)} model, {path.name} beside it a SentencePiece one; remove one")
+    ids = {entry[0]: i for i, entry in enumerate(vocabulary)}
+    ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    _check_same_pieces(path, pieces, ids)
+
+
+def _object(path: pathlib.Path) -> JsonObject:
+    return files.read_object(path, "copy the file again")
+
+
+def _read_vocabulary(path: pathlib.Path) -> list[str]:
+    """The pieces of a vocab.txt, one per line, stripped of white space as in the original. Line ends may be LF, CRLF or CR, and a
+    byte order mark is no part of the first piece."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"vocabulary {path} is not UTF-8 at byte {error.start:,}; convert it with iconv, or name it *.model if it is a "
+            "SentencePiece model"
+        ) from error
+    lines = text.split("\n" if "\n" in text else "\r")
+    if lines[-1] == "":
+        lines.pop()
+    if not any(map(str.strip, lines)):
+        raise UserError(f"vocabulary {path} is empty; {VOCABULARY_REMEDY}")
+    return [line.strip() for line in lines]
+
+
+def unfit_for_vocab_txt(pieces: Iterable[str]) -> str | None:
+    """The first piece that a vocab.txt cannot hold, since it has a line end in it or white space at an end; None without one."""
+    return next((piece for piece in pieces if piece != piece.strip() or "\n" in piece or "\r" in piece), None)
+
+
+def _end_of_pieces(pieces: Sequence[str]) -> int:
+    """The number of pieces up to the last one that is not blank: a vocab.txt may end in blank lines."""
+    return next((i for i in range(len(pieces), 0, -1) if pieces[i - 1]), 0)
+
+
+def _rows_of_model(directory: pathlib.Path) -> int | None:
+    """The rows of word embeddings of the model in `directory`, if it holds one."""
+    for name in ("config.json", "bert_config.json"):
+        if (directory / name).is_file():
+            rows = _object(directory / name).get("vocab_size")
+            return rows if isinstance(rows, int) else None
+    return None
+
+
+def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
+    """Raises UserError for a piece with half a surrogate pair, which JSON can express and no text has."""
+    for piece in pieces:
+        if any("\ud800" <= character <= "\udfff" for character in piece):
+            raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, which is no character; copy the files again")
+
+
+def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathlib.Path) -> None:
+    """Raises UserError if transformers reads the files in `directory` by a class with other rules than ours, or by one that does
+    not read the file `vocabulary`. The class is that of tokenizer_config.json, else that of the model's config.json."""
+    name, path = config.get("tokenizer_class"), directory / CONFIG_FILE
+    if name is None and (directory / "config.json").is_file():
+        path = directory / "config.json"
+        name = _object(path).get("tokenizer_class")
+    if name is None and "AutoTokenizer" in (config.get("auto_map") or ()):
+        raise UserError(
+            f"{directory / CONFIG_FILE}: auto_map names a tokenizer with its own code, which is not run; {_CLASSES_READ}"
+        )
+    stem = re.sub("Tokenizer(Fast|Legacy)?$", "", str(name))
+    if name is None or str(name) in {*BACKENDS, *_READ_CLASSES}:
+        read = {**dict.fromkeys(WORDPIECE_CLASSES, VOCAB_FILE), **dict.fromkeys(SENTENCEPIECE_CLASSES, MODEL_FILES[0])}.get(stem)
+        if read and (read == VOCAB_FILE) == (vocabulary.suffix == ".model"):
+            raise UserError(f"{path}: {name} reads {read}, which is missing beside {vocabulary.name}; copy it from the model")
+        return
+    why = _SHIFTED if stem in _FAIRSEQ else f"its rules are not those of BERT; {_CLASSES_READ}"
+    raise UserError(f"{path}: tokenizer_class={_as_json(name)} is not supported: {why}")
+
+
+def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
+    """Raises UserError for a tokenizer.json with the ids of XLM-R or CamemBERT."""
+    pieces = (content.get("model") or {}).get("vocab")
+    if isinstance(pieces, list) and [piece[0].removesuffix("NOTUSED") for piece in pieces[:4]] == [
+        "<s>",
+        "<pad>",
+        "</s>",
+        "<unk>",
+    ]:
+        raise UserError(f"{path} has the vocabulary of XLM-R: {_SHIFTED}")
+
+
+def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
+    """Raises UserError for the SentencePiece model of XLM-R or CamemBERT, which has no special pieces of BERT."""
+    if path.name == MODEL_FILES[2] and "[CLS]" not in pieces and list(pieces[:3]) == ["<unk>", "<s>", "</s>"]:
+        raise UserError(f"{path} has the vocabulary of XLM-R: {_SHIFTED}")
+
+
+def _check_config(path: pathlib.Path, config: JsonObject) -> None:
+    """Raises UserError for settings of the wrong type, and for those of transformers' tokenizers that ours lack."""
+    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "do_basic_tokenize"):
+        if not isinstance(config.get(name), bool | None):
+            raise UserError(f"{path}: {name}={_as_json(config[name])} must be true, false or null, without quotation marks")
+    for name in ("model_max_length", "max_len"):
+        if isinstance(config.get(name), bool) or not isinstance(config.get(name), int | float | None):
+            raise UserError(f"{path}: {name}={_as_json(config[name])} must be a number or null")
+    longest = config.get("max_input_chars_per_word")
+    if longest is not None and (type(longest) is not int or longest < 1):
+        raise UserError(f"{path}: max_input_chars_per_word={_as_json(longest)} must be a whole number above 0, or null")
+    split = config.get("never_split")
+    if split is not None and (not isinstance(split, list) or not all(isinstance(word, str) for word in split)):
+        raise UserError(f"{path}: never_split={_as_json(split)} must be a list of texts, or null")
+    if config.get("do_basic_tokenize") is False:
+        raise UserError(f"{path}: do_basic_tokenize=false (text split beforehand) is not supported; remove it if text is plain")
+    for name, ours in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
+        if config.get(name, ours) != ours:
+            raise UserError(f"{path}: {name}={config[name]!r} is not supported, only {ours!r} is")
+    split = [word for word in config.get("never_split") or () if not _BRACKETED.fullmatch(word)]
+    if split:
+        raise UserError(f"{path}: never_split={split} is not supported, nor does transformers 5 heed it; remove it")
+
+
+def _as_json(value: Json) -> str:
+    """`value` as a JSON file has it, shortened."""
+    return json.dumps(value, ensure_ascii=False)[:80]
+
+
+def _special_names(*sources: JsonObject) -> dict[str, str]:
+    """role -> piece, from the first source that has it, as a string or as {"content": string}."""
+    names: dict[str, str] = {}
+    for source, part in itertools.product(sources, SPECIAL_NAMES):
+        name = source.get(f"{part}_token")
+        name = name.get("content") if isinstance(name, dict) else name
+        if isinstance(name, str):
+            names.setdefault(part, name)
+    return names
+
+
+def _further_specials(config: JsonObject) -> list[str]:
+    """Special tokens without a role, under the key of transformers 4 or 5 (a list, or in 5 a dictionary with names)."""
+    further = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
+    tokens = further.values() if isinstance(further, dict) else further
+    return [token["content"] if isinstance(token, dict) else token for token in tokens]
+
+
+def _max_length(config: JsonObject) -> int | None:
+    length = config.get("model_max_length") or config.get("max_len")
+    return int(length) if length and 1 <= length < _NO_LIMIT else None
+
+
+def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[str, int]) -> dict[int, str]:
+    """id -> token added to a vocab.txt; older and newer Python tokenizers store them in different files."""
+    tokens: list[JsonObject] = [{"id": i, "content": token} for token, i in later.items()]
+    tokens += [token | {"id": int(i)} for i, token in (config.get("added_tokens_decoder") or {}).items()]
+    return _checked_added(directory, tokens)
+
+
+def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int, str]:
+    """id -> content. Raises UserError for tokens that are not special, which transformers would also match inside words."""
+    for token in tokens:
+        if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
+            raise UserError(
+                f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
+                "matches it inside words, which WordPiece cannot do: take it out of the files, and add it as a whole word by "
+                "convert --add-tokens=FILE"
+            )
+    return {token["id"]: token["content"] for token in tokens}
+
+
+def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) -> list[str]:
+    """The pieces of vocab.txt, followed by the added ones."""
+    behind = {i: token for i, token in added.items() if i >= len(lines)}
+    if sorted(behind) != list(range(len(lines), len(lines) + len(behind))):
+        raise UserError(
+            f"{path} has {counted(len(lines), 'piece')}, the tokens added to it the ids {sorted(behind)[:8]}: ids are missing"
+        )
+    for i, token in added.items():
+        if i < len(lines) and lines[i] != token:
+            raise UserError(f"{path}: id {i} is {lines[i]!r}, the added tokens beside it say {token!r}; take both from one model")
+    return lines + [behind[i] for i in sorted(behind)]
+
+
+def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
+    """The pieces of a tokenizer.json by their ids. A hole, as a piece that the vocab.txt repeated leaves at its first id, is the
+    empty piece, which no text has."""
+    pieces = {i: piece for piece, i in content.ids.items()}
+    size = max(pieces, default=-1) + 1
+    hole = next((i for i in range(size) if i not in pieces), None)
+    if len(pieces) != len(content.ids) or (hole is not None and len(content.ids) > content.own):
+        fault = "two pieces have one id" if hole is None else f"no piece has the id {hole}"
+        raise UserError(f"{path}: {fault}; put the vocab.txt of the model beside it, or its {JSON_FILE} back")
+    return [pieces.get(i, "") for i in range(size)]
+
+
+def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[str, int]) -> None:
+    """Raises UserError unless both files give every piece the same id; a repeated piece has its last id in both, and blank pieces
+    do not count."""
+    ours, theirs = {piece: i for i, piece in enumerate(pieces)}, {i: piece for piece, i in ids.items() if piece}
+    by_id = {i: piece for piece, i in ours.items() if piece}
+    for i in sorted(by_id.keys() | theirs.keys()):
+        if by_id.get(i) != theirs.get(i):
+            here, there = (f"is {p!r}" if p is not None else "is missing" for p in (by_id.get(i), theirs.get(i)))
+            raise UserError(
+                f"{path.parent}: id {i} {here} in {path.name}, {there} in {JSON_FILE}, which transformers would use; "
+                "remove the one the model was not trained with"
+            )
+
+
+def _model_type(content: JsonObject) -> str:
+    """The type of the model in a tokenizer.json, inferred for older files without it."""
+    model = content.get("model") or {}
+    guess = "BPE" if "merges" in model else "WordPiece" if isinstance(model.get("vocab"), dict) else "Unigram"
+    return model.get("type") or guess
+
+
+def _read_json(path: pathlib.Path) -> _Json:
+    """Reads a tokenizer.json with the components of BERT. Raises UserError, with its name, for any other component."""
+    content = _object(path)
+    kind = _model_type(content)
+    _check_not_shifted(path, content)
+    if kind != "WordPiece":
+        raise UserError(
+            f"{path} holds a {kind} model, only WordPiece is read; SentencePiece is read from {MODEL_FILES[0]}: copy it, or "
+            "choose another model"
+        )
+    model = content["model"]
+    prefix = model.get("continuing_subword_prefix", CONTINUATION)
+    if prefix != CONTINUATION:
+        raise UserError(f"{path}: continuing_subword_prefix={prefix!r} is not supported, only {CONTINUATION!r} is")
+    splitter = [part.get("type") for part in _parts(content.get("pre_tokenizer"), "pretokenizers")]
+    if splitter != ["BertPreTokenizer"]:
+        raise UserError(f"{path}: the pre_tokenizer {_named(splitter)} is not supported, only BertPreTokenizer is")
+    added = _checked_added(path, content.get("added_tokens") or [])
+    ids = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    wrong = next((piece for piece, i in ids.items() if type(i) is not int or not 0 <= i < MOST_PIECES), None)
+    if wrong is not None:
+        raise UserError(
+            f"{path}: the id of {wrong!r} is {ids[wrong]!r}, no number from 0 to {MOST_PIECES - 1:,}; copy the file again"
+        )
+    for i, token in added.items():
+        if ids.setdefault(token, i) != i:
+            raise UserError(f"{path}: {token!r} has the id {ids[token]} in the vocabulary and {i} among the added tokens")
+    return _Json(
+        ids=ids,
+        added=added,
+        own=len(model["vocab"]),
+        unknown=model.get("unk_token") or "[UNK]",
+        limit=model.get("max_input_chars_per_word"),
+        **_normalizer(path, content.get("normalizer")),
+    )
+
+
+def _parts(part: JsonObject | None, inside: str) -> list[JsonObject]:
+    """The steps of a normalizer or pre-tokenizer, with nested sequences flattened."""
+    if part is None:
+        return []
+    return [step for p in part[inside] for step in _parts(p, inside)] if part.get("type") == "Sequence" else [part]
+
+
+def _named(types: Sequence[str | None]) -> str:
+    return " + ".join(map(str, types)) or "null"
+
+
+def _normalizer(path: pathlib.Path, part: JsonObject | None) -> dict[str, bool]:
+    """The fields of `_Json` from a normalizer: BertNormalizer, also with its components Lowercase and NFD + StripAccents."""
+    steps = _parts(part, "normalizers")
+    types = [step.get("type") for step in steps]
+    berts = [step for step in steps if step.get("type") == "BertNormalizer"]
+    marks = [kind for kind in types if kind in ("NFD", "StripAccents")]
+    known = {"BertNormalizer", "Lowercase", "NFD", "StripAccents"}
+    if not berts or not {*types} <= known or marks not in ([], ["NFD", "StripAccents"]):
+        raise UserError(f"{path}: the normalizer {_named(types)} is not supported, only BertNormalizer is")
+    if not any(bert.get("clean_text", True) for bert in berts):
+        raise UserError(f"{path}: clean_text=false of the normalizer is not supported")
+    lowers = [bool(bert.get("lowercase", True)) for bert in berts]
+    strips = [bert.get("strip_accents") for bert in berts]
+    return {
+        "lowercase": any(lowers) or "Lowercase" in types,
+        "strip_accents": any(lower if own is None else own for own, lower in zip(strips, lowers, strict=True)) or bool(marks),
+        "split_cjk": any(bert.get("handle_chinese_chars", True) for bert in berts),
+    }

@@ -1,0 +1,192 @@
+"""Trains a vocabulary on the corpus, deterministically: WordPiece with the Rust `tokenizers`, SentencePiece with its library."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from bert_jax.data.corpus.cleaning import clean_document
+from bert_jax.data.corpus.reading import read_span
+from bert_jax.data.corpus.shard import TextConfig, is_heldout
+from bert_jax.data.corpus.sources import Item, cut
+from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words, stands_alone, stripped
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import byte_unit, counted
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
+_COVERAGE = 0.9999  # of the text's characters; words with others are unknown
+MARKS_LIMIT = 0.002
+"""A vocabulary whose text rules change a larger share of the letters beyond their case loses meaning. In the English Wikipedia
+it is 0.0004."""
+_SAMPLES = 64  # parts of the corpus from which the training text is sampled
+
+
+def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iterator[list[str]]:
+    """Yields the sentences of each document that is not held out: all, or `limit` characters sampled evenly over the corpus."""
+    total = sum(item.weight for item in items)
+    parts = 1 if total <= limit else _SAMPLES
+    counts: Counter[str] = Counter()
+    scale, unit = byte_unit(min(total, limit))
+    progress = Progress("reading for the vocabulary:", total=max(1, round(min(total, limit) / scale)), unit=f"{unit} of text")
+    done = 0
+    for spans in cut(items, parts):
+        taken = 0
+        for document in (document for span in spans for document in read_span(span, config.options, counts)):
+            sentences = clean_document(document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts)
+            if sentences and not is_heldout(sentences, config.heldout_fraction):
+                yield sentences
+                taken += sum(map(len, sentences))
+                progress.update(round((done + taken) / scale))
+            if taken >= limit // parts:
+                break
+        done += taken
+    progress.close()
+
+
+def stripped_share(characters: Mapping[str, int]) -> tuple[float, str]:
+    """The share of the letters that stripping accents and marks changes, in text with these frequencies of characters, and the
+    most frequent such letters with what is left of them: "й → и"."""
+    letters = sum(count for character, count in characters.items() if character.isalpha() or stripped(character) is not None)
+    changed = {character: left for character in characters if (left := stripped(character)) is not None}
+    shown = sorted(changed, key=lambda character: (-characters[character], character))[:3]
+    examples = ", ".join(f"{character} → {' '.join(changed[character]) or 'nothing'}" for character in shown)
+    return sum(characters[character] for character in changed) / max(1, letters), examples
+
+
+def train_wordpiece(
+    documents: Iterable[list[str]],
+    size: int,
+    lowercase: bool | None,
+    max_word_characters: int | None = None,
+    alphabet: int | None = None,
+) -> Tokenizer:
+    """A WordPiece tokenizer with `size` pieces (fewer if the text has no more), trained by byte-pair merges in the Rust library.
+
+    lowercase: None: yes, unless that would change more of the letters than MARKS_LIMIT. alphabet: this number of the most
+    frequent characters are pieces, as the first of a word and inside it; None: those that cover 99.99 % of the text, where they
+    can occur. Raises UserError without text, if `size` is less than the number of characters needs, and if the casing must be
+    chosen.
+    """
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import models, pre_tokenizers, trainers
+
+    stretches = _count_stretches(documents)
+    if lowercase is None:
+        _require_no_loss(stretches)
+        lowercase = True
+    words = _count_words(stretches, lowercase)
+    if not words:
+        raise UserError("there is no text to train a vocabulary on")
+    characters: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            characters[character] += count
+    kept = sorted(_most_frequent(characters, alphabet))
+    inside = [c for c in kept if alphabet is not None or not stands_alone(c)]
+    letters = [*kept, *(CONTINUATION + c for c in inside)]
+    if size < len(SPECIALS) + len(letters):
+        raise UserError(
+            f"--vocab-size={size:,} is less than the {counted(len(SPECIALS) + len(letters), 'piece')} that the text's "
+            f"characters need"
+        )
+    # The library numbers characters in the random order of a hash table, and breaks ties by number. Passed as special tokens,
+    # they have fixed numbers, so the same text gives the same vocabulary.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=[*SPECIALS, *letters],
+        limit_alphabet=len(kept),
+        initial_alphabet=kept,
+        show_progress=False,
+    )
+    rust = Rust(models.WordPiece(unk_token="[UNK]"))
+    rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    rust.train_from_iterator((f"{word} " * words[word] for word in sorted(words)), trainer)
+    ids = rust.get_vocab()
+    pieces = sorted(ids, key=ids.__getitem__)
+    return Tokenizer(WordPiece(pieces, lowercase=lowercase, max_word_characters=max_word_characters or MAX_WORD_CHARACTERS))
+
+
+def _most_frequent(characters: Counter[str], most: int | None) -> list[str]:
+    """The `most` most frequent characters; None: as many as cover `_COVERAGE` of the text."""
+    ranked = sorted(characters, key=lambda c: (-characters[c], c))
+    if most is not None:
+        return ranked[:most]
+    missing = sum(characters.values()) * _COVERAGE
+    kept = []
+    for character in ranked:
+        if missing <= 0:
+            break
+        kept.append(character)
+        missing -= characters[character]
+    return kept
+
+
+def _require_no_loss(stretches: Counter[str]) -> None:
+    """Raises UserError if lower-casing would change more of the letters than MARKS_LIMIT, beyond their case."""
+    characters: Counter[str] = Counter()
+    for stretch, count in stretches.items():
+        for character in stretch:
+            characters[character] += count
+    share, examples = stripped_share(characters)
+    if share > MARKS_LIMIT:
+        raise UserError(
+            f"a new vocabulary is lower-cased and drops accents and marks unless told otherwise, which changes {share:.1%} of "
+            f"the letters of this text ({examples}); give --cased to keep them, or --lowercase if they carry no meaning"
+        )
+
+
+def _count_stretches(documents: Iterable[list[str]]) -> Counter[str]:
+    """The frequency of each string between white space."""
+    stretches: Counter[str] = Counter()
+    for sentences in documents:
+        for sentence in sentences:
+            stretches.update(sentence.split())
+    return stretches
+
+
+def _count_words(stretches: Counter[str], lowercase: bool) -> Counter[str]:
+    """The frequency of each word. The text rules run once for each distinct string between white space."""
+    words: Counter[str] = Counter()
+    for stretch, count in stretches.items():
+        for word in basic_words(stretch, lowercase):
+            words[word] += count
+    return words
+
+
+def train_sentencepiece(
+    documents: Iterable[list[str]],
+    size: int,
+    lowercase: bool | None,
+    max_word_characters: int | None = None,
+    alphabet: int | None = None,
+) -> Tokenizer:
+    """A unigram SentencePiece tokenizer with ALBERT's special pieces; its own normalisation lower-cases text if `lowercase`
+    (None: yes), and drops no accents."""
+    import sentencepiece
+
+    lowercase = lowercase is not False
+    if alphabet:
+        raise UserError("--alphabet is the number of characters of WordPiece; SentencePiece keeps those that cover 99.95 % of it")
+    if max_word_characters:
+        raise UserError("--max-word-characters is a limit of WordPiece; SentencePiece has none")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(sentence for sentences in documents for sentence in sentences),
+            model_writer=model,
+            vocab_size=size,
+            hard_vocab_limit=False,
+            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+            control_symbols=list(SPECIALS[2:]),  # pieces that text never produces
+            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            max_sentence_length=1 << 16,
+            num_threads=4,  # fixed, because the order of the sums depends on it
+            minloglevel=2,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise UserError(f"SentencePiece cannot make {counted(size, 'piece')} from this text: {error}") from error
+    return Tokenizer(SentencePiece(model.getvalue(), lowercase=lowercase))

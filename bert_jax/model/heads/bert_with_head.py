@@ -1,0 +1,162 @@
+"""BERT with a task head (paper sections 4 and 5.3, Figure 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from bert_jax.errors import UserError
+from bert_jax.model.bert import INPUTS, Batch, Bert
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_marginals
+from bert_jax.model.features import LayerMix, Lstm, chosen_layers
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.outputs import EXCLUDED
+from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word
+
+HEAD_SEED = np.uint32(0x68656164)
+""""head" in ASCII; combined with the seed of the step, so that the head's dropout mask differs from those of the encoder."""
+
+
+class HeadLayers(nn.Module):
+    """The layers of a task head: the mix of hidden states and the LSTM if `head` has them, dropout, a dense layer, and the CRF if
+    `head` has one.
+
+    Logits are float32. Raises UserError if `head` reads four layers of a model that has fewer.
+    """
+
+    config: ModelConfig
+    head: TaskHead
+
+    def setup(self) -> None:
+        """Declares the dense layer, and the mix of hidden states, the LSTM and the CRF if `head` has them."""
+        c, head = self.config, self.head
+        if head.layers.startswith("last_four") and c.num_layers < 4:
+            raise UserError(f"head.layers={head.layers!r} needs 4 layers, and the model has {c.num_layers}; choose another")
+        if mixed := head.mixed_layers(c.num_layers):
+            self.mix = LayerMix(mixed)
+            if head.mix_at == "both":
+                self.output_mix = LayerMix(mixed)
+        if head.lstm:
+            self.lstm = Lstm(head.lstm)
+        if head.has_crf:
+            self.crf = Crf(head.num_outputs)
+        width, axis = head.input_width(c.hidden_size), None if head.lstm else "embed"
+        self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32))
+
+    def features(
+        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
+    ) -> Float[Array, "B L I"]:
+        """The features of every token, from the results of `encode`."""
+        head = self.head
+        mixed = head.mixed_layers(self.config.num_layers)
+        x = self.mix(hidden_states[-mixed:]) if mixed else chosen_layers(last, hidden_states, head.layers)
+        if not head.lstm or head.mix_at == "input":
+            return self.lstm(x, sequence_ids) if head.lstm else x
+        inputs = hidden_states[0] if head.mix_at == "output" else x
+        beside = self.output_mix(hidden_states[-mixed:]) if mixed and head.mix_at == "both" else x
+        return jnp.concatenate([self.lstm(inputs, sequence_ids), beside.astype(jnp.float32)], axis=-1)
+
+    def __call__(self, x: Float[Array, "*shape I"], dropout_seed: Seed | None) -> Float[Array, "*shape C"]:
+        """The float32 logits of the layer's input `x`, with dropout if there is a seed."""
+        usual = self.config.hidden_dropout if self.head.has_dropout else 0.0
+        rate = usual if self.head.dropout is None else self.head.dropout
+        x = dropout(x.astype(jnp.float32), Dropout(rate, dropout_seed))
+        return self.dense(x)
+
+    def given_labels(self, scores: Float[Array, "B L C"], batch: Batch) -> Float[Array, "B L C"]:
+        """The `conditional_logits` of a CRF, given the labels of a training batch."""
+        words = (batch["label_weights"] > 0).astype(jnp.int32)
+        return conditional_logits(Chain(scores, words, batch["sequence_ids"]), self.crf(), batch["labels"])
+
+    def predicted(
+        self, scores: Float[Array, "B L C"], batch: Batch
+    ) -> tuple[Int[Array, "B L"], Float[Array, "B L C"], Float[Array, "B L C"]]:
+        """The labels that a CRF predicts, the logits whose argmax they are (see `best_labels`), and the `log_marginals`."""
+        chain, own = Chain(scores, batch["word_starts"], batch["sequence_ids"]), self.crf()
+        between, start = self.head.excluded_transitions()
+        allowed = own._replace(between=jnp.where(between, EXCLUDED, own.between), start=jnp.where(start, EXCLUDED, own.start))
+        return *best_labels(chain, allowed), log_marginals(chain, allowed)
+
+
+class BertWithHead(Bert):
+    """BERT with a task head.
+
+    Call with a batch of int32 arrays and, to train, a `dropout_seed` uint32 scalar:
+
+        input_ids, token_type_ids, position_ids, sequence_ids [B, L]: 0 on padding, p + 1 on text p of the row
+        cls_positions [B, P], or read_positions [B, P, n] for a head that reads n other tokens of each text
+        word_starts [B, L] for a CRF: 1 on the first pieces of the words that have labels
+
+    Returns a dict:
+
+        logits float32 [B, P, C], or [B, L, C] of a head with logits per token
+        last [B, L, D]        hidden_states [S, B, L, D]
+
+    Each candidate of a choice is a text: C is 1, and `answer_scores` groups the candidates. A slot without a text has finite
+    logits without meaning. A word's highest logit is its predicted label; with a CRF the logits follow from the labels that are
+    predicted for the other words.
+    """
+
+    head: TaskHead
+
+    def setup(self) -> None:
+        """Declares the encoder, and the head under the name `part`."""
+        super().setup()
+        setattr(self, self.head.part, HeadLayers(self.config, self.head))
+
+    def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
+        """The logits and the hidden states of a batch."""
+        last, hidden_states = self.encode(batch, dropout_seed)
+        tokens = self.features(last, hidden_states, batch["sequence_ids"])
+        seed = None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
+        return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
+
+    def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
+        """The logits alone, for training: the last layer is computed only at the positions that the head reads. The logits of a
+        CRF follow from the batch's labels, so that their cross-entropy is -log p(labels | text)."""
+        part, seed = getattr(self, self.head.part), None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
+        if self.head.has_crf:
+            tokens = self.features(*self.encode(batch, dropout_seed), batch["sequence_ids"])
+            return part.given_labels(part(tokens, seed), batch)
+        if not self.head.reads_last_at_positions:
+            return self(batch, dropout_seed)["logits"]
+        read = self.encode_at(self.head.positions(batch), batch, dropout_seed)
+        return part(self.head.inputs_at(read, self.pooler), seed)
+
+    def features(
+        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
+    ) -> Float[Array, "B L I"]:
+        """The features of every token, from the results of `encode`."""
+        return getattr(self, self.head.part).features(last, hidden_states, sequence_ids)
+
+    def answer(
+        self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None
+    ) -> Float[Array, "B _ C"]:
+        """The logits from the features of all tokens. Of `batch` only the positions and `sequence_ids` are read, so the rows may
+        also be concatenated to a single row."""
+        part = getattr(self, self.head.part)
+        logits: Array = part(self.head.inputs(tokens, batch, self.pooler), dropout_seed)
+        return part.predicted(logits, batch)[1] if self.head.has_crf else logits
+
+    def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
+        """(the predicted label of each token, logits whose softmax is the probability of its labels), from the features of all
+        tokens; those of a CRF are the best sequence of labels and the marginal probabilities, and have a meaning at words."""
+        part = getattr(self, self.head.part)
+        logits: Array = part(self.head.inputs(tokens, batch, self.pooler), None)
+        if not self.head.has_crf:
+            return logits.argmax(-1).astype(jnp.int32), logits
+        labels, _, marginals = part.predicted(logits, batch)
+        return labels, marginals
+
+
+def initial_label_parameters(config: ModelConfig, head: TaskHead, key: Key[Array, ""]) -> dict[str, Any]:
+    """Initial parameters, float32, each boxed with its logical axis names; without a pooler if the head does not read it."""
+    ids = jnp.zeros((1, 1), jnp.int32)
+    read_positions = jnp.zeros((1, 1, head.layout.read_positions), jnp.int32)
+    batch = dict.fromkeys((*INPUTS, "cls_positions", "word_starts"), ids) | {"read_positions": read_positions}
+    return BertWithHead(config, head).init(key, batch)["params"]

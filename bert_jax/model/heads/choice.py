@@ -1,0 +1,45 @@
+"""The head of multiple choice (paper section 4.4): a score for each candidate, with a softmax over the candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bert_jax.data.labelled import LabelLayout
+from bert_jax.model.bert import Batch
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.outputs import EXCLUDED
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceHead(TaskHead):
+    """The choice of one of several candidates, each a sequence: logits [B, P, 1] with P = U x candidates."""
+
+    kind = "choice"
+    action = "choose"
+    architecture = "BertForMultipleChoice"
+    module = "classifier"
+    typical_candidates = 4
+
+    @property
+    def num_outputs(self) -> int:
+        """C = 1: one score per candidate."""
+        return 1
+
+    @property
+    def reads_pooler(self) -> bool:
+        """True: the input is the pooled [CLS] of each candidate."""
+        return True
+
+    @property
+    def layout(self) -> LabelLayout:
+        """labels int32 [B, U]: the index of the right candidate."""
+        return LabelLayout(logits_per_candidate=True)
+
+    def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
+        """The logits [B, P, 1] as [B, U, candidates]; EXCLUDED where an example has fewer candidates."""
+        features = batch["label_weights"].shape[1]
+        exists = (batch["cls_positions"] > 0).at[:, 0].set(True)
+        return jnp.where(exists, logits[..., 0], EXCLUDED).reshape(logits.shape[0], features, -1)

@@ -1,0 +1,247 @@
+"""`TaskHead`: the interface of all task heads, with the defaults of a head that reads the [CLS] of each text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Interval
+from jaxtyping import Array, Bool, Float, Int, Num
+
+from bert_jax.data.labelled import LabelLayout
+from bert_jax.errors import UserError
+from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
+from bert_jax.model.bert import Batch
+from bert_jax.model.config import MOST_WIDE
+from bert_jax.model.heads.outputs import OUTPUTS, PROBLEMS, Outputs
+from bert_jax.model.layers import gather_positions
+
+Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
+"""The pooler: a function of the hidden states of the [CLS] tokens."""
+POOLINGS = ("pooler", "concat", "last_token")
+CRFS = ("none", "free", "iob2")
+INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
+"""The fields by which the input of the layer, or the layer, differs from the paper's."""
+MIX_PLACES = ("input", "output", "both")
+LAYERS = (
+    "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskHead:
+    """The layer that a labelled task puts on top of the encoder (paper section 4 and Figure 4), and the input of this layer.
+
+    The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7). A kind of
+    head is a subclass in a file of its own, listed in `registry.py`. It overrides every property and method below in which it
+    differs, so no other module compares kinds.
+
+    Raises UserError for a combination of problem, labels and inputs that the kind does not support.
+    """
+
+    kind: ClassVar[str]
+    """The name of the kind in settings, in tasks, in the model's `config.json` and in `part`."""
+    has_labels: ClassVar[bool] = False
+    """Whether the outputs have names, the labels."""
+    settings: ClassVar[tuple[str, ...]] = ()
+    """The settings among `problem`, `pooling`, `lstm`, `mix_at` and `crf` that this kind supports; others keep their defaults."""
+    per_token: ClassVar[bool] = False
+    """Whether it has logits for every token; otherwise for every text."""
+    has_dropout: ClassVar[bool] = True
+    """Whether the model's hidden dropout applies before the layer if `dropout` is None."""
+    reads_pairs: ClassVar[bool] = False
+    """Whether a text may be a pair; the model's configuration then states whether it was trained on pairs."""
+
+    action: ClassVar[str]
+    """The action of `predict` with this head, such as "classify"; it ends the message "so it cannot classify"."""
+
+    architecture: ClassVar[str] = ""
+    """The transformers class with this head; "" if there is none."""
+    module: ClassVar[str] = ""
+    """The name of the layer in that class."""
+    original_variable: ClassVar[str] = ""
+    """The kernel of the layer in a checkpoint of the original; "" if the original has no such head."""
+
+    typical_labels: ClassVar[int] = 0
+    """The number of labels of `typical`; the cost of a step hardly depends on it."""
+    typical_candidates: ClassVar[int] = 1
+    """The number of sequences per example of `typical`."""
+
+    labels: tuple[str, ...] = ()
+    """The names of the outputs of a sequence, token or mention head, by id; one name for a regression."""
+    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"
+    """The problem of a sequence head: "classification" (one of several labels), "multi_label" (any number), "regression"."""
+    dropout: Dropout | None = None
+    """Dropout before the layer; None: the model's `hidden_dropout`, or no dropout for a span head."""
+    pooling: Annotated[str, OneOf(POOLINGS)] = "pooler"
+    """The input of a sequence head: "pooler", the output of the pooler for [CLS]; or "concat", the concatenation of the [CLS],
+    the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm` the final states
+    of both directions take the place of the pooler's output and of the [CLS], and the pooler is not read. "last_token" is the
+    hidden state of the last token of the text, its [SEP], without the pooler: the choice for a left-to-right model, whose [CLS]
+    sees no text (GPT, Radford et al. 2018, section 3.2)."""
+    layers: Annotated[str, OneOf(LAYERS)] = "last"
+    """The hidden states that are read: those of the "last" or the "second_to_last" layer, the "embeddings", the sum of the last
+    four or of all layers, the concatenation of the last four ("last_four_concat"), or an average with trained weights of the
+    last four ("last_four_mix") or of the embeddings and all layers ("scalar_mix": ELMo, arXiv:1802.05365, section 3.2)."""
+    lstm: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
+    """Width of each direction of a two-layer bidirectional LSTM between the encoder and the layer of a sequence, token or span
+    head ("+ BiLSTM" of the paper's Table 5, and its section 5.3); 0: no LSTM. It does not cross from one text to the next."""
+    mix_at: Annotated[str, OneOf(MIX_PLACES)] = "input"
+    """Where a token or span head with an `lstm` reads the hidden states of `layers`: "input", as the input of the LSTM; "output",
+    beside its output, while the LSTM reads the embeddings of the encoder; "both", a mix of its own at each place (TagLM,
+    arXiv:1705.00108, section 2.4; ELMo, section 3.3)."""
+    crf: Annotated[str, OneOf(CRFS)] = "none"
+    """Token heads: "free" is a conditional random field over the words of a text, trained by the log-likelihood of all its labels
+    and predicted by the Viterbi algorithm (arXiv:1508.01991; `model/crf.py`); "iob2" the same, and no sequence is predicted in
+    which I-X follows neither B-X nor I-X; "none" predicts each word by itself, as the paper does."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "head")
+        if self.has_labels and not self.labels:
+            raise UserError(f"a {self.kind} head needs labels; name at least one")
+        if not self.has_labels and self.labels:
+            raise UserError(f"a {self.kind} head has no labels, but was given {len(self.labels)}; leave them out")
+        for name in ("problem", "pooling", "lstm", "mix_at", "crf"):
+            if name not in self.settings and getattr(self, name) != getattr(TaskHead, name):
+                *others, last = sorted(kind.kind for kind in TaskHead.__subclasses__() if name in kind.settings)
+                owners = f"{', '.join(others)} or {last}" if others else last
+                raise UserError(
+                    f"head.{name}={getattr(self, name)!r} is for a {owners} head, not for a {self.kind} head; leave it out"
+                )
+        if self.mix_at != "input" and not self.lstm:
+            raise UserError(f"head.mix_at={self.mix_at!r} is a place of an LSTM, and there is none; set head.lstm too")
+        if self.layers == "last_four_concat" and self.reads_pooler:
+            raise UserError(
+                "head.layers='last_four_concat' is four times as wide as the input of the pooler; set head.layers='last_four_sum'"
+                + (" or head.pooling='concat'" if "pooling" in self.settings else "")
+            )
+        if self.pooling == "last_token" and self.lstm:
+            raise UserError(
+                f"head.lstm={self.lstm} is read where each direction has read the whole text, so head.pooling=last_token has no "
+                "effect; leave one of the two out"
+            )
+
+    @classmethod
+    def typical(cls) -> TaskHead:
+        """A head of this kind for cost estimates, where the task is not known."""
+        return cls(labels=tuple(map(str, range(cls.typical_labels))))
+
+    # ------------------------------------------------------------------------------------------------------ names and sizes
+
+    @property
+    def part(self) -> str:
+        """The name of the head's branch of the parameter tree."""
+        return f"{self.kind}_head"
+
+    @property
+    def num_outputs(self) -> int:
+        """C, the number of outputs of the layer."""
+        return len(self.labels)
+
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether the input is the output of the pooler."""
+        return False
+
+    @property
+    def reads_last_at_positions(self) -> bool:
+        """Whether it reads only the last layer, and only at few positions of a row."""
+        return not self.per_token and self.pooling != "concat" and (self.layers, self.lstm) == ("last", 0)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the head is a single layer on the output of the last layer (paper Figure 4), as in transformers' class."""
+        return bool(self.architecture) and self.crf == "none" and (
+            (self.pooling, self.layers, self.lstm) == ("pooler", "last", 0)
+        )
+
+    @property
+    def has_crf(self) -> bool:
+        """Whether the labels of a text are predicted together, by a conditional random field."""
+        return self.crf != "none"
+
+    @property
+    def results_per(self) -> Literal["text", "position", "token"]:
+        """The unit with logits of its own in `prediction/engine.py`: token, position (a group of `read_positions`) or text."""
+        return "token" if self.per_token else "position" if self.layout.read_positions else "text"
+
+    def mixed_layers(self, num_layers: int) -> int:
+        """The number of hidden states that are averaged with trained weights; 0 for other values of `layers`."""
+        return {"scalar_mix": num_layers + 1, "last_four_mix": 4}.get(self.layers, 0)
+
+    def token_width(self, hidden_size: int) -> int:
+        """I, the width of the features of a token."""
+        return hidden_size * (4 if self.layers == "last_four_concat" else 1)
+
+    def input_width(self, hidden_size: int) -> int:
+        """O, the width of the input of the layer."""
+        beside = self.token_width(hidden_size) if self.mix_at != "input" else 0
+        return 2 * self.lstm + beside if self.lstm else self.token_width(hidden_size)
+
+    def has_same_outputs(self, other: TaskHead) -> bool:
+        """Whether the outputs of both heads have the same meaning; their inputs may differ."""
+        return (self.kind, self.labels, self.problem) == (other.kind, other.labels, other.problem)
+
+    # ------------------------------------------------------------------------------------------------------ inputs and labels
+
+    @property
+    def outputs(self) -> Outputs:
+        """The loss and the predictions of its `problem`."""
+        return OUTPUTS[self.problem]
+
+    @property
+    def layout(self) -> LabelLayout:
+        """The label arrays of packed rows; default: labels int32 [B, P]."""
+        return LabelLayout()
+
+    def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
+        """The input of the layer, [B, P, O], or [B, L, O] of a head with logits per token, from the features of all tokens."""
+        if self.per_token:
+            return tokens
+        return self.inputs_at(gather_positions(tokens, self.positions(batch)), pooler)
+
+    def positions(self, batch: Batch) -> Int[Array, "B Q"]:
+        """The positions of the tokens that are read, for a head without logits per token; default: those of the [CLS]s."""
+        return batch["cls_positions"]
+
+    def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
+        """The input of the layer, from the features of the tokens at `positions`."""
+        return pooler(tokens) if self.reads_pooler else tokens
+
+    def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
+        """The transitions that a CRF does not predict: (True where a label may not follow a label, [before, after]; True where a
+        label may not begin a text); default: none."""
+        return np.zeros((self.num_outputs, self.num_outputs), bool), np.zeros(self.num_outputs, bool)
+
+    # -------------------------------------------------------------------------------------------------------------- training
+
+    def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
+        """An array whose sum is the number of features (`examples/labelled.py`) with a label in a batch."""
+        return batch["label_weights"]
+
+    def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
+        """The logits with the possible answers on the last axis, and EXCLUDED for answers that do not exist."""
+        return logits
+
+    def loss(
+        self,
+        scores: Float[Array, "B ..."],
+        labels: Num[Array, "B ..."],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
+    ) -> Float[Array, "B ..."]:
+        """The loss of every label times its class weights, in the shape of the batch's label_weights; `scores` are the
+        `answer_scores`."""
+        return self.outputs.loss(scores, labels, smoothing, class_weights)
+
+    def soft_loss(
+        self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float
+    ) -> Float[Array, "B ..."]:
+        """The distillation loss against the `answer_scores` of a teacher, in the same shape."""
+        return self.outputs.soft_loss(scores, teacher_scores, temperature)
+
+    def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
+        """1 for a correct prediction, otherwise 0, in the same shape; the mean is the accuracy in the training log."""
+        return self.outputs.correct(scores, labels)

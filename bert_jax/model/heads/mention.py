@@ -1,0 +1,42 @@
+"""The head of pronoun resolution (GAP; Webster et al. 2018): a layer on the first tokens of a pronoun and of two names."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxtyping import Array, Float, Int
+
+from bert_jax.data.labelled import LabelLayout
+from bert_jax.model.bert import Batch
+from bert_jax.model.features import mention_features
+from bert_jax.model.heads.head import Pooling, TaskHead
+
+MENTIONS = 3
+"""The pronoun and two names."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MentionHead(TaskHead):
+    """The label of a pronoun (A, B or neither): logits [B, P, C]. transformers has no class with this head."""
+
+    kind = "mention"
+    has_labels = True
+    action = "resolve pronouns"
+    typical_labels = 3
+
+    @property
+    def layout(self) -> LabelLayout:
+        """labels int32 [B, P]; read_positions int32 [B, P, 3]."""
+        return LabelLayout(read_positions=MENTIONS)
+
+    def input_width(self, hidden_size: int) -> int:
+        """O, the width of `mention_features`."""
+        return 5 * self.token_width(hidden_size)
+
+    def positions(self, batch: Batch) -> Int[Array, "B Q"]:
+        """The first tokens of the three mentions, int32 [B, 3 P]."""
+        return batch["read_positions"].reshape(len(batch["read_positions"]), -1)
+
+    def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
+        """The `mention_features` [B, P, 5 I] of the tokens [B, 3 P, I]."""
+        return mention_features(tokens.reshape(len(tokens), -1, MENTIONS, tokens.shape[-1]))

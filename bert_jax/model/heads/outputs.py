@@ -1,0 +1,259 @@
+"""The problems that a task head solves, after its logits: classification, multi-label classification and regression.
+
+For each of them `Outputs` defines the dtype and shape of labels, the training loss, the predictions from logits, and the constant
+predictions that are baselines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Float64, Num, Shaped
+
+from bert_jax.data.corpus.files import JsonObject
+
+Label = str | float | tuple[str, ...]
+"""A prediction in readable form: a label, a number, or several labels."""
+
+EXCLUDED = -1e9
+"""The logit of an answer that does not exist: a token of another sequence, or a missing candidate."""
+
+
+MOST_CONSTANTS = 10
+"""The number of the most frequent labels of a split that are tried as constant predictions; more than one, since a metric such
+as the F1 of one class may be higher for a rarer label."""
+
+
+class Outputs:
+    """Classification: one of several labels, by the softmax of the logits. The other problems are subclasses."""
+
+    name: ClassVar[str] = "classification"
+    """`TaskHead.problem`."""
+    problem_type: ClassVar[str] = "single_label_classification"
+    """The name of the problem in transformers' configurations."""
+    dtype: ClassVar[type[np.generic]] = np.int32
+    """The dtype of the labels in a batch."""
+    takes_class_weights: ClassVar[bool] = True
+    takes_smoothing: ClassVar[bool] = True
+    has_accuracy: ClassVar[bool] = True
+    """Whether a prediction is either correct or wrong, so that accuracy is defined."""
+
+    def label_shape(self, labels: int) -> tuple[int, ...]:
+        """The shape of one label in a batch, for a head with `labels` labels."""
+        return ()
+
+    def loss(
+        self,
+        scores: Float[Array, "*shape C"],
+        labels: Num[Array, "*shape"],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
+    ) -> Float[Array, "*shape"]:
+        """The cross-entropy of float32 scores [..., C] against int32 labels [...].
+
+        The fraction `smoothing` of the target is spread over all existing answers (Szegedy et al., arXiv:1512.00567, section 7).
+        The C `class_weights` multiply the terms of their classes, those of the smoothing included, as in PyTorch's
+        CrossEntropyLoss; () is weight 1 for all.
+        """
+        weighted = jax.nn.log_softmax(scores, axis=-1)
+        if class_weights:
+            weighted *= jnp.broadcast_to(jnp.asarray(class_weights, jnp.float32), weighted.shape)
+        loss = -jnp.take_along_axis(weighted, labels[..., None], axis=-1)[..., 0]
+        if smoothing:
+            exists = scores > EXCLUDED / 2
+            uniform = -jnp.where(exists, weighted, 0.0).sum(-1) / jnp.maximum(exists.sum(-1), 1)
+            loss = (1 - smoothing) * loss + smoothing * uniform
+        return loss
+
+    def soft_loss(
+        self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
+    ) -> Float[Array, "*shape"]:
+        """KL(teacher || student) of the probabilities softened by `temperature`, times its square (Hinton et al.,
+        arXiv:1503.02531)."""
+        return kl_divergence(teacher_scores, scores, temperature)
+
+    def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """1 where the highest of the C scores is that of the label, otherwise 0; float32."""
+        return (scores.argmax(-1) == labels).astype(jnp.float32)
+
+    def predictions(self, logits: Float[np.ndarray, "E C"]) -> Shaped[np.ndarray, "E ..."]:
+        """The predicted labels: int64 [E]; bool [E, C] of multi-label classification; float [E] of regression."""
+        return logits.argmax(-1)
+
+    def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
+        """The probability of each label, float64; None for a regression."""
+        return softmax(logits)
+
+    def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
+        """One of the `predictions` as the name of its label; `names` are the labels by id."""
+        return names[int(prediction)]
+
+    def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
+        """The JSON answer of `predict`: the likeliest of the labels `names`, its probability, and those of all labels."""
+        p = softmax(logits)
+        best = int(p.argmax())
+        return {"label": names[best], "probability": float(p[best]), "probabilities": _by_name(names, p)}
+
+    def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
+        """The candidates for the best constant prediction on `labels`, in the form of `predictions`: the most frequent first."""
+        return by_frequency(labels)[:MOST_CONSTANTS]
+
+
+class MultiLabel(Outputs):
+    """Multi-label classification: any number of the labels, each by the sigmoid of its logit."""
+
+    name = "multi_label"
+    problem_type = "multi_label_classification"
+    dtype = np.float32
+    takes_class_weights = False
+
+    def label_shape(self, labels: int) -> tuple[int, ...]:
+        """[C]: 1 for each label that applies, otherwise 0."""
+        return (labels,)
+
+    def loss(
+        self,
+        scores: Float[Array, "*shape C"],
+        labels: Num[Array, "*shape C"],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
+    ) -> Float[Array, "*shape"]:
+        """The binary cross-entropy of float32 scores against float32 labels, both [..., C], averaged over the C labels.
+        There are no class weights."""
+        return optax.sigmoid_binary_cross_entropy(scores, labels * (1 - smoothing) + smoothing / 2).mean(-1)
+
+    def soft_loss(
+        self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
+    ) -> Float[Array, "*shape"]:
+        """KL(teacher || student) of the two outcomes "applies" and "does not apply", averaged over the C labels."""
+        teacher, student = (jnp.stack([x, jnp.zeros_like(x)], -1) for x in (teacher_scores, scores))
+        return kl_divergence(teacher, student, temperature).mean(-1)
+
+    def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape C"]) -> Float[Array, "*shape"]:
+        """1 where all C labels are predicted correctly, otherwise 0."""
+        return ((scores >= 0) == (labels > 0.5)).all(-1).astype(jnp.float32)
+
+    def predictions(self, logits: Float[np.ndarray, "E C"]) -> Bool[np.ndarray, "E C"]:
+        """True for the labels whose probability is at least 0.5."""
+        return logits >= 0
+
+    def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
+        """The sigmoid of each logit, in float64."""
+        return _sigmoid(logits)
+
+    def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
+        """The names of the predicted labels."""
+        return tuple(name for name, applies in zip(names, np.asarray(prediction), strict=True) if applies)
+
+    def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
+        """The labels whose probability is at least 0.5, and the probability of each label."""
+        probabilities = _by_name(names, _sigmoid(logits))
+        return {"labels": [name for name, p in probabilities.items() if p >= 0.5], "probabilities": probabilities}
+
+    def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
+        """The most frequent sets of labels, then the set with the highest micro F1."""
+        return np.concatenate([super().constants(labels), best_label_set(labels)[np.newaxis]])
+
+
+class Regression(Outputs):
+    """Regression: the prediction is the first logit."""
+
+    name = "regression"
+    problem_type = "regression"
+    dtype = np.float32
+    takes_class_weights = takes_smoothing = has_accuracy = False
+
+    def loss(
+        self,
+        scores: Float[Array, "*shape C"],
+        labels: Num[Array, "*shape"],
+        smoothing: float,
+        class_weights: Sequence[float] = (),
+    ) -> Float[Array, "*shape"]:
+        """The squared error of float32 scores [..., 1] against float32 labels [...]."""
+        return jnp.square(scores[..., 0] - labels)
+
+    def soft_loss(
+        self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
+    ) -> Float[Array, "*shape"]:
+        """The squared difference from the teacher's prediction."""
+        return jnp.square(scores[..., 0] - teacher_scores[..., 0])
+
+    def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """0: accuracy is not defined for a regression."""
+        return jnp.zeros(labels.shape, jnp.float32)
+
+    def predictions(self, logits: Float[np.ndarray, "E C"]) -> Float[np.ndarray, " E"]:
+        """The first logit of each example."""
+        return logits[:, 0]
+
+    def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
+        """None."""
+        return None
+
+    def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
+        """The prediction as a float."""
+        return float(prediction)
+
+    def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
+        """The prediction; of a head with several outputs the value of each by name."""
+        values = _by_name(names, logits)
+        return {"value": float(logits[0])} if len(values) == 1 else {"values": values}
+
+    def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
+        """The mean of `labels`."""
+        return labels.mean(dtype=np.float64, keepdims=True)
+
+
+OUTPUTS: Mapping[str, Outputs] = {outputs.name: outputs for outputs in (Outputs(), Regression(), MultiLabel())}
+"""`Outputs` by `TaskHead.problem`."""
+PROBLEMS = tuple(OUTPUTS)
+
+
+def softmax(logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"]:
+    """The softmax over the last axis, in float64; nan where a logit is nan or positive infinity."""
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(np.float64(logits) - np.max(logits, axis=-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def _sigmoid(logits: Float[np.ndarray, "*shape"]) -> Float64[np.ndarray, "*shape"]:
+    with np.errstate(over="ignore"):  # exp overflows to infinity, and the probability is then 0
+        return np.asarray(1 / (1 + np.exp(-np.float64(logits))))
+
+
+def _by_name(names: Sequence[str], values: Float[np.ndarray, " C"]) -> dict[str, float]:
+    return {name: float(x) for name, x in zip(names, values, strict=True)}
+
+
+def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
+    """The distinct labels of [E], or the distinct rows of [E, C]: the most frequent first, and of equally frequent ones the
+    smallest first. Raises ValueError if there are no labels."""
+    if not len(labels):
+        raise ValueError("no labels: none is the most frequent")
+    values, counts = np.unique(labels, axis=0, return_counts=True)
+    return values[np.argsort(-counts, kind="stable")]
+
+
+def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
+    """The set of labels, bool [C], that has the highest micro F1 as the prediction for every row of the bool `labels`."""
+    counts = labels.sum(0)
+    order = np.argsort(-counts, kind="stable")
+    sizes = np.arange(1, len(order) + 1)
+    f1 = 2 * np.cumsum(counts[order]) / (sizes * len(labels) + counts.sum())
+    chosen = np.zeros(len(order), bool)
+    chosen[order[: sizes[f1.argmax()]]] = True
+    return chosen
+
+
+def kl_divergence(
+    teacher_scores: Float[Array, "*shape C"], scores: Float[Array, "*shape C"], temperature: float
+) -> Float[Array, "*shape"]:
+    """KL(teacher || student) of the softened probabilities, times the square of `temperature`."""
+    teacher, student = (jax.nn.log_softmax(x / temperature, axis=-1) for x in (teacher_scores, scores))
+    return temperature**2 * (jnp.exp(teacher) * (teacher - student)).sum(-1)

@@ -1,0 +1,57 @@
+"""The head of token classification (paper Figure 4d): a layer on every token."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Array, Bool, Num
+
+from bert_jax.data.labelled import LabelLayout
+from bert_jax.errors import UserError
+from bert_jax.model.bert import Batch
+from bert_jax.model.heads.head import TaskHead
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenHead(TaskHead):
+    """A label for every token: logits [B, L, C].
+
+    Raises UserError for crf="iob2" with labels of another scheme, or without one that may follow every label.
+    """
+
+    kind = "token"
+    has_labels = True
+    settings = ("lstm", "mix_at", "crf")
+    per_token = True
+    action = "tag words"
+    architecture = "BertForTokenClassification"
+    module = "classifier"
+    typical_labels = 9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.crf != "iob2":
+            return
+        if others := [label for label in self.labels if label != "O" and label[:2] not in ("B-", "I-")]:
+            raise UserError(
+                f"head.crf='iob2' is for labels O, B-X and I-X, and {others[0]!r} is none; set head.crf='free', or "
+                "config.task.scheme='IOB2' to convert tags of other schemes"
+            )
+        if all(label.startswith("I-") for label in self.labels):
+            raise UserError("head.crf='iob2' needs a label that may begin a text, O or B-X; set head.crf='free'")
+
+    def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
+        """(True where a label may not follow a label, [before, after]; True where a label may not begin a text) in prediction."""
+        inside = np.array([self.crf == "iob2" and label.startswith("I-") for label in self.labels])
+        types = np.array([label[2:] if label != "O" else None for label in self.labels])
+        return inside & (types[:, None] != types), inside
+
+    @property
+    def layout(self) -> LabelLayout:
+        """labels int32 [B, L]."""
+        return LabelLayout(per_token=True, logits_per_token=True)
+
+    def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
+        """The number of sequences in each row, [B]: each sequence is a feature, and their ids start at 1."""
+        return batch["sequence_ids"].max(axis=1)

@@ -1,0 +1,191 @@
+"""The losses of distillation in pretraining: soft targets, hidden states and attention maps of a teacher.
+
+The soft targets are those of Hinton et al. (arXiv:1503.02531) over the masked tokens, as in DistilBERT (arXiv:1910.01108); hidden
+states are compared through a learned projection where the widths differ, as in TinyBERT (arXiv:1909.10351, section 3); attention
+maps are compared as distributions, as in MiniLM (arXiv:2002.10957, section 3.1).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, Any, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from annotated_types import Interval
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
+from bert_jax.model.attention import INTERMEDIATES
+from bert_jax.model.config import DTYPES, MOST_WIDE, ModelConfig
+from bert_jax.model.heads.outputs import kl_divergence
+from bert_jax.model.layers import Seed, named, truncated_normal
+from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.objectives.label_losses import hidden_state_difference, teacher_layers
+from bert_jax.objectives.losses import IGNORED, Sums, loss_sums
+from bert_jax.objectives.objective import Batch, Objective, Params
+
+PROJECTION = "distillation"
+"""The part of the parameters that holds the learned projection; it is trained and saved, and not exported."""
+TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
+"""The parts of a model that a student learns from."""
+LAYER_MAPS = ("uniform", "last")
+LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingDistillation:
+    """The settings of a distillation in pretraining; `config.teacher` names the teacher.
+
+    The loss is (1 - soft_weight) x MLM + soft_weight x soft targets + NSP (not distilled) + hidden_weight x hidden states +
+    attention_weight x attention maps.
+    """
+
+    temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
+    """The divisor of both models' logits in the loss of the soft targets, which is multiplied by its square."""
+    soft_weight: Fraction = 0.5
+    """The weight of KL(teacher || student) at the masked tokens; the loss on the tokens themselves has 1 minus this."""
+    hidden_weight: LossWeight = 0.0
+    """The weight of the mean squared difference of hidden states, through a learned projection where the widths differ."""
+    attention_weight: LossWeight = 0.0
+    """The weight of KL(teacher || student) of the attention of each token, a mean over heads. It needs as many heads in both
+    models, and the plain attention of the student, which holds its attention maps in memory. A layer of the student whose
+    counterpart is the embeddings of a teacher with at most half as many layers has no map to learn from."""
+    layers: Annotated[str, OneOf(LAYER_MAPS)] = "uniform"
+    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with one of the
+    teacher's, evenly spaced, and the embeddings with the embeddings; "last": the last layers alone."""
+    dtype: Annotated[str, OneOf(("", *DTYPES))] = ""
+    """The dtype of the teacher's matrix products; empty for that of the student (`model.dtype`)."""
+    teacher_width: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
+    """The teacher's hidden size, which a run fills in: the shape of the projection follows from it."""
+    teacher_sha256: str = ""
+    """The hash of the teacher's weights, which a run fills in: a continued run must have the same teacher."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "distillation")
+
+    def projects(self, hidden_size: int) -> bool:
+        """Whether a student of this width has a learned projection."""
+        return self.hidden_weight > 0 and self.teacher_width not in (0, hidden_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """The model that a student learns from. It is an argument of the training step, and no part of the state."""
+
+    config: ModelConfig
+    params: Params
+    """The `TEACHER_PARTS`, as arrays or as their shapes."""
+    sha256: str = ""
+    """The hash of the weights."""
+
+
+def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:
+    """The initial projection [D, teacher's D] from the student's hidden states, float32, boxed with its axis names; {} where the
+    widths are equal or hidden states are not compared. Its standard deviation 1/sqrt(D) keeps their size."""
+    if not settings.projects(hidden_size):
+        return {}
+    kernel = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out")(key, (hidden_size, settings.teacher_width))
+    return {PROJECTION: {"kernel": kernel}}
+
+
+def abstract_projection(settings: PretrainingDistillation, hidden_size: int) -> dict[str, PyTree[nn.Partitioned]]:
+    """The boxed shapes of `projection_parameters`."""
+    return jax.eval_shape(lambda: projection_parameters(settings, hidden_size, jax.random.key(0)))
+
+
+def distillation_objective(
+    config: ModelConfig, plain: Objective, settings: PretrainingDistillation, teacher: Teacher, *, next_sentence: bool = True
+) -> Objective:
+    """The objective `plain` of a student with this `config`, with the terms of `PretrainingDistillation` beside it.
+
+    The sums of `plain` are joined by "soft_loss" over the predicted tokens, and "hidden_difference" and "attention_divergence"
+    over the tokens where they have a weight. The teacher computes without dropout, and no gradient reaches it.
+    """
+    mapped = _compared_layers(settings, teacher.config.num_layers, config.num_layers)
+
+    def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
+        projection = params.get(PROJECTION)
+        own = {part: tree for part, tree in params.items() if part != PROJECTION}
+        outputs = _outputs(config, own, batch, seed, settings, next_sentence)
+        theirs = jax.lax.stop_gradient(_outputs(teacher.config, teacher.params, batch, None, settings, False))
+        found = loss_sums(outputs, batch)
+        with jax.named_scope("distillation"):
+            found["soft_loss"] = soft_loss_sum(
+                outputs["mlm_logits"], theirs["mlm_logits"], batch["masked_targets"], settings.temperature
+            )
+            if settings.hidden_weight:
+                students, teachers = (jnp.array(layers) for layers in zip(*mapped, strict=True))
+                states = outputs["hidden_states"][students]
+                if projection is not None:
+                    states = states.astype(jnp.float32) @ projection["kernel"]
+                compared = batch | {"teacher_hidden_states": theirs["hidden_states"][teachers].swapaxes(0, 1)}
+                found["hidden_difference"] = hidden_state_difference(states, compared)
+            if settings.attention_weight:
+                pairs = [(student - 1, of_teacher - 1) for student, of_teacher in mapped if of_teacher]  # embeddings have none
+                students, teachers = (jnp.array(layers) for layers in zip(*pairs, strict=True))
+                found["attention_divergence"] = attention_divergence(
+                    outputs["attention"][students], theirs["attention"][teachers], batch["sequence_ids"]
+                )
+        return found
+
+    def loss(sums: Sums, counts: Sums) -> Float[Array, ""]:
+        targets, tokens = jnp.maximum(counts["mlm_targets"], 1.0), jnp.maximum(counts["tokens"], 1.0)
+        total = plain.loss(sums | {"mlm_loss": (1.0 - settings.soft_weight) * sums["mlm_loss"]}, counts)
+        total += settings.soft_weight * sums["soft_loss"] / targets
+        if settings.hidden_weight:
+            total += settings.hidden_weight * sums["hidden_difference"] / tokens
+        if settings.attention_weight:
+            total += settings.attention_weight * sums["attention_divergence"] / tokens
+        return total
+
+    return Objective(plain.counts, sums, loss)
+
+
+def soft_loss_sum(
+    logits: Float[Array, "B Q V"], teacher_logits: Float[Array, "B Q V"], targets: Int[Array, "B M"], temperature: float
+) -> Float[Array, ""]:
+    """KL(teacher || student) of the softened probabilities times the square of the temperature, summed over the predicted
+    tokens; float32. Columns beyond the targets are ignored."""
+    predicted = jnp.pad(targets, ((0, 0), (0, logits.shape[1] - targets.shape[1])), constant_values=IGNORED) != IGNORED
+    divergence = kl_divergence(teacher_logits.astype(jnp.float32), logits.astype(jnp.float32), temperature)
+    return jnp.where(predicted, divergence, 0.0).sum()
+
+
+def attention_divergence(
+    weights: Float[Array, "S B H L L"], teacher_weights: Float[Array, "S B H L L"], sequence_ids: Int[Array, "B L"]
+) -> Float[Array, ""]:
+    """KL(teacher || student) of the attention of each token to the others, a mean over layers and heads, summed over the tokens;
+    float32."""
+    student, teacher = (jnp.log(jnp.maximum(x.astype(jnp.float32), 1e-30)) for x in (weights, teacher_weights))
+    divergence = (teacher_weights.astype(jnp.float32) * (teacher - student)).sum(-1).mean((0, 2))  # [B, L]
+    return jnp.where(sequence_ids != 0, divergence, 0.0).sum()
+
+
+def _compared_layers(settings: PretrainingDistillation, teacher: int, student: int) -> list[tuple[int, int]]:
+    """(number of a hidden state of the student, number of the teacher's that it is compared with); 0 is the embeddings."""
+    pairs = list(enumerate(teacher_layers(teacher, student)))
+    return pairs if settings.layers == "uniform" else pairs[-1:]
+
+
+def _outputs(
+    config: ModelConfig,
+    params: Params,
+    batch: Batch,
+    seed: Seed | None,
+    settings: PretrainingDistillation,
+    next_sentence: bool,
+) -> dict[str, Float[Array, " ..."]]:
+    """The logits of a model and, where the loss compares them, its "hidden_states" [S, B, L, D] and "attention" [N, B, H, L,
+    L]."""
+    variables = {"params": params}
+    if settings.attention_weight:
+        plain = dataclasses.replace(config, attention="plain", rematerialisation="none", scan_unroll=0)
+        model = BertForPreTraining(plain, next_sentence)
+        outputs, stored = cast(tuple[Any, Any], model.apply(variables, batch, seed, mutable=[INTERMEDIATES]))
+        return {**outputs, "attention": jnp.stack(stored[INTERMEDIATES]["encoder"]["attention_weights"])}
+    model = BertForPreTraining(config, next_sentence)
+    method = None if settings.hidden_weight else "logits"
+    return dict(cast(Mapping[str, Array], model.apply(variables, batch, seed, method=method)))

@@ -1,0 +1,282 @@
+"""The jitted steps of pretraining, and the layout of its state over a mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.metrics.flops import TRAINING, forward_flops, model_row_flops
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.pretraining import abstract_parameters, initial_parameters
+from bert_jax.objectives.distillation import Teacher, abstract_projection, distillation_objective, projection_parameters
+from bert_jax.objectives.objective import PRETRAINING, Batch, Objective, Params
+from bert_jax.sharding.rules import (
+    BATCH,
+    check_batch_size,
+    parameter_shardings,
+    state_shardings,
+    with_shardings,
+    zero_shardings,
+)
+from bert_jax.training.data_parallel import gradients_over_data
+from bert_jax.training.layerwise_rates import learning_rate_multipliers
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.schedules import piecewise
+from bert_jax.training.spikes import judge, new_watched_state
+from bert_jax.training.steps import TrainState, UpdateRule, eval_step, gradient_norms, new_state, train_step
+
+AbstractOrArray = jax.Array | jax.ShapeDtypeStruct
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingProgram:
+    """The optimizer, state layout and jitted steps of a pretraining run on a mesh."""
+
+    experiment: PretrainingExperiment
+    mesh: Mesh
+    optimizer: optax.GradientTransformation
+    state: TrainState
+    """The shapes of the `TrainState`, with the sharding of each array."""
+    shardings: TrainState
+    """The shardings alone, a tree like the state."""
+    teacher: Teacher | None = None
+    """The teacher of a distillation, with its arrays on the mesh."""
+
+    def training_step(self, phase: int) -> jax.stages.Wrapped:
+        """The jitted training step of a phase; see `jitted_train_step`."""
+        return jitted_train_step(self.experiment, phase, self.optimizer, self.shardings, self.mesh, self.teacher)
+
+    def gradient_norms(self, phase: int) -> jax.stages.Wrapped:
+        """The jitted `training.steps.gradient_norms` of a phase, from the arguments of the training step to (norms, sums),
+        replicated on every device."""
+        rule = update_rule(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        function, shardings = _taught(gradient_norms, rule, self.experiment, self.shardings, self.mesh, self.teacher)
+        return jax.jit(function, in_shardings=shardings, out_shardings=everywhere)
+
+    def arguments(self, state: TrainState, batch: Mapping[str, AbstractOrArray]) -> tuple[Any, ...]:
+        """The arguments of the jitted steps: the state, the batch and, in a distillation, the teacher's parameters."""
+        return (state, batch) if self.teacher is None else (state, batch, self.teacher.params)
+
+    def begin(self, parameters: PyTree[jax.Array] | None = None) -> TrainState:
+        """The state before step 0 on the mesh, with these `parameters`, or with random ones drawn from the experiment's seed."""
+        if parameters is None:
+            return jax.jit(functools.partial(initial_state, self.experiment, self.optimizer), out_shardings=self.shardings)()
+
+        def make(parameters: PyTree[jax.Array]) -> TrainState:
+            return state_maker(self.experiment)(parameters | _initial_projection(self.experiment), self.optimizer)
+
+        return jax.jit(make, out_shardings=self.shardings)(parameters)
+
+
+def pretraining_program(
+    experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None
+) -> PretrainingProgram:
+    """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed
+    for the steps of a distillation only."""
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
+    abstract, shardings = state_layout(experiment, optimizer, mesh)
+    state = with_shardings(abstract, shardings)
+    return PretrainingProgram(experiment, mesh, optimizer, state, shardings, _on_mesh(teacher, mesh) if teacher else None)
+
+
+def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
+    """`teacher` with its arrays, or their shapes, sharded over `mesh` as those of a student are without ZeRO."""
+    shardings = _teacher_shardings(teacher, mesh)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(teacher.params)):
+        return dataclasses.replace(teacher, params=with_shardings(teacher.params, shardings))
+    return dataclasses.replace(teacher, params=jax.jit(lambda params: params, out_shardings=shardings)(teacher.params))
+
+
+def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
+    """The teacher's `config` with the settings of its computation: those of the student, and `distillation.dtype`."""
+    student = experiment.model
+    computed = {name: getattr(student, name) for name in ("vocab_multiple", "attention", "residual_norm", "scan_unroll")}
+    return dataclasses.replace(config, dtype=experiment.distillation.dtype or student.dtype, **computed)
+
+
+def _teacher_shardings(teacher: Teacher, mesh: Mesh) -> PyTree[NamedSharding]:
+    boxed = abstract_parameters(teacher.config)
+    return parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
+
+
+def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
+    """Raises UserError where the batch size of a phase or of the evaluation is not divisible among the devices of `mesh`."""
+    for i, phase in enumerate(experiment.phases):
+        check_batch_size(f"config.phases.{i}.batch_size", phase.batch_size, phase.accumulation, mesh)
+    check_batch_size("config.evaluation.batch_size", experiment.evaluation.batch_size, 1, mesh)
+
+
+def initial_state(experiment: PretrainingExperiment, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before step 0, with random parameters; it depends on the seed only, not on the mesh."""
+    key = jax.random.key(experiment.seed)
+    parameters = nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence))
+    return state_maker(experiment)(parameters | _initial_projection(experiment), optimizer)
+
+
+def _initial_projection(experiment: PretrainingExperiment) -> dict[str, PyTree[jax.Array]]:
+    """The initial projection of a distillation, which leaves the other initial parameters as they are without it."""
+    key = jax.random.fold_in(jax.random.key(experiment.seed), _PROJECTION_STREAM)
+    found: dict[str, PyTree[jax.Array]] = nn.unbox(
+        projection_parameters(experiment.distillation, experiment.model.hidden_size, key)
+    )
+    return found
+
+
+_PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
+
+
+def state_maker(experiment: PretrainingExperiment) -> Callable[..., TrainState]:
+    """The function that makes the state before the first step from parameters and an `optimizer`: with the counts of spikes where
+    there is a policy for them."""
+    return new_state if experiment.spikes.policy == "none" else new_watched_state
+
+
+def trained_parameters(experiment: PretrainingExperiment) -> dict[str, PyTree[nn.Partitioned]]:
+    """The boxed abstract parameters of a run. A run without sentence pairs has neither pooler nor next-sentence head; a
+    distillation from a model of another width has a projection."""
+    model = abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
+    return model | abstract_projection(experiment.distillation, experiment.model.hidden_size)
+
+
+def state_layout(
+    experiment: PretrainingExperiment, optimizer: optax.GradientTransformation, mesh: Mesh
+) -> tuple[TrainState, TrainState]:
+    """The abstract state, and the NamedSharding of each of its arrays on `mesh`; allocates no arrays."""
+    return _layout(experiment, trained_parameters(experiment), optimizer, mesh)
+
+
+def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> TrainState | None:
+    """The layout of states saved by earlier versions, in which runs without pairs had an untrained pooler and next-sentence head;
+    None for a run with pairs."""
+    if experiment.next_sentence:
+        return None
+    boxed = abstract_parameters(experiment.model)
+    optimizer = make_optimizer(experiment.optimizer, nn.unbox(boxed))
+    return with_shardings(*_layout(experiment, boxed, optimizer, mesh))
+
+
+def _layout(
+    experiment: PretrainingExperiment, boxed: PyTree[nn.Partitioned], optimizer: optax.GradientTransformation, mesh: Mesh
+) -> tuple[TrainState, TrainState]:
+    abstract = jax.eval_shape(functools.partial(state_maker(experiment), optimizer=optimizer), nn.unbox(boxed))
+    params = parameter_shardings(boxed, mesh)
+    if experiment.mesh.zero_sharding:
+        params = zero_shardings(params, abstract.params, mesh)
+    return abstract, state_shardings(abstract, params, mesh)
+
+
+def jitted_train_step(
+    experiment: PretrainingExperiment,
+    phase: int,
+    optimizer: optax.GradientTransformation,
+    shardings: TrainState,
+    mesh: Mesh,
+    teacher: Teacher | None = None,
+) -> jax.stages.Wrapped:
+    """The jitted training step of a phase, (state, batch) -> (state, sums) on `mesh`; the memory of the old state is donated.
+
+    With a `teacher`, its parameters are a third argument.
+    """
+    rule = update_rule(experiment, phase, optimizer, shardings, mesh)
+    step, inputs = _taught(train_step, rule, experiment, shardings, mesh, teacher)
+    return jax.jit(step, in_shardings=inputs, out_shardings=(shardings, None), donate_argnums=0)
+
+
+def _taught(
+    function: Callable[..., Any],
+    rule: UpdateRule,
+    experiment: PretrainingExperiment,
+    shardings: TrainState,
+    mesh: Mesh,
+    teacher: Teacher | None,
+) -> tuple[Callable[..., Any], tuple[PyTree[NamedSharding], ...]]:
+    """(`function` of `training/steps.py` with its rule, the shardings of its arguments); with a `teacher`, its parameters are the
+    last argument, and the objective of the rule compares with it."""
+    inputs = shardings, NamedSharding(mesh, BATCH)
+    if teacher is None:
+        return functools.partial(function, rule=rule), inputs
+    config = teacher.config
+
+    def taught(state: TrainState, batch: Batch, params: Params) -> Any:
+        objective = distillation_objective(
+            experiment.model,
+            rule.objective,
+            experiment.distillation,
+            Teacher(config, params),
+            next_sentence=experiment.next_sentence,
+        )
+        return function(state, batch, rule=dataclasses.replace(rule, objective=objective))
+
+    return taught, (*inputs, _teacher_shardings(teacher, mesh))
+
+
+def update_rule(
+    experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation, shardings: TrainState, mesh: Mesh
+) -> UpdateRule:
+    """The rule by which the steps of a phase turn a batch into an update on `mesh`."""
+    return UpdateRule(
+        gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
+        objective=objective_of(experiment),
+        optimizer=optimizer,
+        learning_rate=piecewise(experiment.schedules()),
+        seed=experiment.seed,
+        clip_norm=experiment.optimizer.clip_norm,
+        accumulation=experiment.phases[phase].accumulation,
+        learning_rate_multipliers=layerwise_rates(experiment),
+        judge=judge(experiment.spikes) if experiment.spikes.policy != "none" else None,
+    )
+
+
+def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], PyTree[jax.Array]] | None:
+    """`learning_rate_multipliers` for the experiment's layer_decay; None without one."""
+    if (decay := experiment.optimizer.layer_decay) == 1.0:
+        return None
+    boxed = trained_parameters(experiment)
+    # not nn.unbox, which inside a mesh constrains the shardings of arrays, and these are shapes
+    shapes = jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    return learning_rate_multipliers(shapes, decay=decay)
+
+
+def objective_of(experiment: PretrainingExperiment) -> Objective:
+    """The objective of the run: `PretrainingExperiment.objective_name`."""
+    name = experiment.objective_name
+    settings = {"skip_gram": experiment.skip_gram} if name == "skip_gram" else {}
+    return PRETRAINING[name](experiment.model, next_sentence=experiment.next_sentence, **settings)
+
+
+def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
+    """The jitted evaluation step, (parameters, batch) -> sums; the sums are replicated on every device of `mesh`."""
+    scored = functools.partial(eval_step, objective=objective_of(experiment))
+    return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelConfig | None = None) -> float:
+    """Model FLOPs of the forward and backward pass of one row of a phase, with the forward pass of a `teacher`."""
+    phase, d, width = experiment.phases[i], experiment.distillation, experiment.model.hidden_size
+    own = model_row_flops(experiment.model, phase.length, phase.max_predictions, experiment.skip_gram.shared_negatives)
+    if teacher is None:
+        return own
+    theirs = forward_flops(model_row_flops(teacher, phase.length, phase.max_predictions))
+    if not d.hidden_weight or teacher.hidden_size == width:
+        return own + theirs
+    states = experiment.model.num_layers + 1 if d.layers == "uniform" else 1  # that the projection reads
+    return own + theirs + TRAINING * states * phase.length * width * teacher.hidden_size
+
+
+def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
+    """Model FLOPs of all steps after `step`, with those of a `teacher`."""
+    starts = experiment.phase_starts()
+    return sum(
+        max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)
+        for i, (phase, start, end) in enumerate(zip(experiment.phases, starts, starts[1:], strict=False))
+    )

@@ -1,0 +1,67 @@
+"""Compiles Pallas kernels alone with the compiler's dumps enabled, in a separate process: the compiler reads that setting once.
+
+    python -m bert_jax.tpu.costs.kernel_compiler TOPOLOGY < calls.json
+
+Reads the list of `kernels.kernel_calls`. Its last line of output is a JSON list with the text of each kernel's final schedule, or
+null for a kernel that could not be compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.data.corpus.files import JsonObject, parse_json
+from bert_jax.tpu.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
+
+DTYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16",
+          "u16": "uint16", "s32": "int32", "u32": "uint32"}  # fmt: skip
+
+
+def schedule_text(call: JsonObject, devices: list[jax.Device], dumps: pathlib.Path) -> str | None:
+    """Compiles one kernel and returns the text of its schedule; None if it could not be compiled."""
+    for path in dumps.glob("*"):
+        path.unlink()
+    results, operands = ([_shape(*array) for array in call[name]] for name in ("results", "operands"))
+    kernel = jax.ffi.ffi_call("tpu_custom_call", results, custom_call_api_version=1, legacy_backend_config=call["config"])
+    everywhere = NamedSharding(Mesh(np.array(devices[:1]), ("x",)), PartitionSpec())
+    arguments = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere) for x in operands]
+    try:
+        with silence():
+            jax.jit(lambda *xs: kernel(*xs)).lower(*arguments).compile()
+    except jax.errors.JaxRuntimeError as error:
+        print(str(error).splitlines()[0], file=sys.stderr)
+        return None
+    for analysis in sorted(dumps.glob("*-schedule-analysis_final_bundles.txt")):
+        if "-TLP-" not in analysis.name and '"tpu_custom_call"' in analysis.read_text(errors="replace"):
+            number, _, _ = analysis.name.removesuffix("-schedule-analysis_final_bundles.txt").rpartition("-")
+            for text in dumps.glob(f"{number}-*-final_bundles.txt"):
+                if "schedule-analysis" not in text.name:
+                    return text.read_text(errors="replace")
+    return None
+
+
+def _shape(dtype: str, shape: list[int]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(DTYPES[dtype]))
+
+
+def main() -> None:
+    """Reads calls of kernels as JSON from standard input, and prints their schedules on the topology of the first argument."""
+    calls = parse_json(sys.stdin.read())
+    with tempfile.TemporaryDirectory(prefix="bert_jax_schedules_") as dumps:
+        prepare_compiler(os.fspath(dumps))
+        devices = devices_of(parse_topology(sys.argv[1]))
+        jax.config.update("jax_enable_compilation_cache", False)
+        print(json.dumps([schedule_text(call, devices, pathlib.Path(dumps)) for call in calls]))
+
+
+if __name__ == "__main__":
+    main()

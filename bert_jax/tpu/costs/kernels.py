@@ -1,0 +1,178 @@
+"""Estimates the cycles of Pallas kernels from the compiler's schedules, since their custom calls have no cycle estimate.
+
+Writing schedules doubles the compilation time of a program, so the kernels of a program are compiled once more, alone, by a
+separate process (`kernel_compiler.py`), and the results are cached on disk. The schedule has a line for each bundle of
+instructions that the core issues together, about one cycle, with a `>` for each enclosing loop, and the exit test of each loop;
+so cycles = sum over bundles of the product of the trip counts of the enclosing loops. Regions under a condition (`pl.when`) count
+as if always executed. Waiting for memory is not in the schedule, so the estimate is at least the time of the transfers between
+HBM and the chip.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from bert_jax.data.corpus.files import Json, JsonObject, parse_json
+from bert_jax.storage.paths import cache_directory
+from bert_jax.tpu.costs.hlo import Instruction, Module
+from bert_jax.tpu.costs.topologies import Topology
+
+_BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+\s+(LB|LH|LE|PB|PF|CT)?:\s?(>*) \{")
+_BRANCH = re.compile(r"sbr\.rel \(!%(p\w+)\) target")
+_EXIT = re.compile(r"%(p\w+) = scmp\.ge\.s32\.totalorder %(s\w+), (\d+)")
+_EMPTY = re.compile(r":  \{\}")
+_GRID = "/* iteration index, stage = "
+_ADVANCE = re.compile(r"%(s\w+) = sadd\.s32 (\d+), ")
+
+READER = 1
+"""The version of `read_schedule`; cached results of older versions are not used."""
+KERNEL = "tpu_custom_call"
+"""The target of a Pallas kernel's custom call."""
+PIPELINE_STAGES = 2
+"""The trips that the loop over a kernel's grid has beyond the grid's steps, to fill and drain its pipeline of copies."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """The schedule of a compiled kernel."""
+
+    bundles: int
+    """Bundles in the text of the schedule."""
+    cycles: int
+    """Cycles of one call: bundles times the trip counts of their loops."""
+    trips: tuple[int, ...]
+    """The trip count of each loop, in the order of the text; the first loop is the one over the grid, if the kernel has a
+    grid."""
+    unread_loops: int
+    """The number of loops whose trip count could not be read; they count as one trip."""
+
+
+@dataclasses.dataclass
+class _Loop:
+    depth: int
+    bundles: int = 0
+    over_grid: bool = False
+    tests: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    steps: dict[str, int] = dataclasses.field(default_factory=dict)
+    predicate: str = ""
+    inner: list[_Loop] = dataclasses.field(default_factory=list)
+
+    def trips(self) -> int | None:
+        """The trip count; None if it cannot be read."""
+        if self.predicate not in self.tests:
+            return None
+        counter, limit = self.tests[self.predicate]
+        return max(1, -(-limit // self.steps.get(counter, 1)) - (PIPELINE_STAGES if self.over_grid else 0))
+
+
+def read_schedule(text: str) -> Schedule:
+    """Parses a `final_bundles` file. Raises ValueError for a text without bundles."""
+    whole = _Loop(0)
+    stack, all_loops, closed = [whole], list[_Loop](), None
+    for line in text.splitlines():
+        match = _BUNDLE.match(line)
+        if match:
+            # Empty bundles have no `>`: they are the delay slots of a branch and belong to the loop of the line before them. A
+            # branch back to the start of a loop may have no `>` either, and its delay slots follow it.
+            inside = _EMPTY.search(line) or any(branch[1] in stack[-1].tests for branch in _BRANCH.finditer(line))
+            depth = len(match[2]) if match[2] or not inside else len(stack) - 1
+            while len(stack) > depth + 1 or (match[1] == "LB" and len(stack) > depth and depth):
+                closed = stack.pop()
+            while len(stack) < depth + 1:
+                loop = _Loop(len(stack))
+                stack[-1].inner.append(loop)
+                all_loops.append(loop)
+                stack.append(loop)
+            stack[-1].bundles += 1
+        loop = stack[-1]
+        loop.steps |= {name: int(step) for name, step in _ADVANCE.findall(line)}
+        loop.tests |= {name: (counter, int(limit)) for name, counter, limit in _EXIT.findall(line)}
+        loop.over_grid = loop.over_grid or _GRID in line
+        for branch in _BRANCH.finditer(line):  # the branch back may be in the first bundles after the loop
+            for candidate in (loop, closed):
+                if candidate is not None and branch[1] in candidate.tests:
+                    candidate.predicate = branch[1]
+    total = whole.bundles + sum(_bundles(loop) for loop in whole.inner)
+    if not total:
+        raise ValueError("no bundles: this is not the text of a schedule")
+    trips = [loop.trips() for loop in all_loops]
+    return Schedule(total, _cycles(whole, 1), tuple(count or 1 for count in trips), sum(count is None for count in trips))
+
+
+def _bundles(loop: _Loop) -> int:
+    return loop.bundles + sum(_bundles(inner) for inner in loop.inner)
+
+
+def _cycles(loop: _Loop, trips: int) -> int:
+    return trips * (loop.bundles + sum(_cycles(inner, inner.trips() or 1) for inner in loop.inner))
+
+
+def kernel_calls(module: Module) -> dict[str, JsonObject]:
+    """The different kernels of a program by their bodies, each with the arguments that `kernel_compiler` needs to compile it."""
+    calls: dict[str, JsonObject] = {}
+    for computation in module.computations.values():
+        for i in computation.instructions:
+            if i.target == KERNEL and i.kernel_body not in calls:
+                operands = [a for name in i.operands for a in computation.by_name[name].arrays]
+                calls[i.kernel_body] = {
+                    "config": json.dumps({"custom_call_config": _config(i)}),
+                    "operands": [(a.dtype, a.shape) for a in operands],
+                    "results": [(a.dtype, a.shape) for a in i.arrays],
+                }
+    return calls
+
+
+def _config(call: Instruction) -> JsonObject:
+    """Mosaic's part of a custom call's configuration."""
+    start = call.text.index('"custom_call_config":') + len('"custom_call_config":')
+    config: JsonObject = json.JSONDecoder().raw_decode(call.text, start)[0]
+    return {name: _number(value) for name, value in config.items() if value != []}
+
+
+def _number(value: Json) -> Json:
+    return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+def schedules_of(module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None) -> Mapping[str, Schedule]:
+    """The schedules of the kernels of a program by their bodies, without kernels that cannot be compiled alone. Cached in the
+    directory `cache` for each compiler `version`, `READER` and chip."""
+    cache = cache or cache_directory() / "kernels"
+    found: dict[str, Schedule] = {}
+    missing: dict[str, tuple[pathlib.Path, JsonObject]] = {}
+    for body, call in kernel_calls(module).items():
+        key = hashlib.sha256(repr((version, READER, topology.chip.name, call)).encode()).hexdigest()
+        kept = cache / f"{key}.json"
+        if kept.exists():
+            fields = parse_json(kept.read_text())
+            found[body] = Schedule(**fields | {"trips": tuple(fields["trips"])})
+        else:
+            missing[body] = (kept, call)
+    if missing:
+        compiled = _compile([call for _, call in missing.values()], topology)
+        for (body, (kept, _)), schedule in zip(missing.items(), compiled, strict=True):
+            if schedule is not None:
+                found[body] = schedule
+                cache.mkdir(parents=True, exist_ok=True)
+                kept.write_text(json.dumps(dataclasses.asdict(schedule)))
+    return found
+
+
+def _compile(calls: Sequence[JsonObject], topology: Topology) -> list[Schedule | None]:
+    """Compiles each kernel alone, in a separate process; None for kernels that could not be compiled."""
+    one = f"{topology.chip.name}:{'x'.join(map(str, (2, 2, 1)[: topology.chip.dimensions]))}"
+    command = [sys.executable, "-m", "bert_jax.tpu.costs.kernel_compiler", one]
+    root = os.fspath(pathlib.Path(__file__).resolve().parents[3])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, input=json.dumps(calls), capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        return [None] * len(calls)
+    texts = parse_json(done.stdout.splitlines()[-1])
+    return [read_schedule(text) if text else None for text in texts]

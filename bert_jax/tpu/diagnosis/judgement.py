@@ -1,0 +1,248 @@
+"""The records of all processes -> checks: what differs between them, which device is slow, what is missing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.interface.words import counted, prefixed
+from bert_jax.tpu.diagnosis import published
+from bert_jax.tpu.diagnosis.checks import Check
+
+SLOWER, SLOWER_CPU = 0.85, 0.5
+"""A device below this fraction of the median of the others is slow. CPUs share their cores with other programs."""
+OF_PUBLISHED = {"flops": 0.5, "bandwidth": 0.5, "links": 0.1}
+"""The fractions of published figures below which a device is slow; the products and additions measured here reach over 0.8."""
+CLOCK_SECONDS = 2.0
+"""The largest difference between clocks; the comparison itself errs by the time of a small collective."""
+LEAST_DISK = 2 << 30
+"""Bytes that packages' caches and compiled programs may take."""
+
+Processes = Sequence[JsonObject]
+
+
+def judge(processes: Processes, chips: int | None = None) -> list[Check]:
+    """The checks of all processes together; `chips` is the number that the user expects, if given."""
+    return [
+        versions(processes),
+        devices(processes, chips),
+        rates(processes, "flops", "matmul", "FLOP/s"),
+        rates(processes, "bandwidth", "bandwidth", "B/s"),
+        *links(processes),
+        memory(processes),
+        *kernels(processes),
+        *clocks(processes),
+        disks(processes),
+    ]
+
+
+def versions(processes: Processes) -> Check:
+    """Versions and code, and each process in which one of them is another than in most."""
+    faults = []
+    names = dict.fromkeys(name for process in processes for name in process["facts"])
+    for name in names:
+        values = [process["facts"].get(name, "absent") for process in processes]
+        usual = statistics.mode(values)
+        odd = [_name(processes, i) for i, value in enumerate(values) if value != usual]
+        if odd:
+            theirs = ", ".join(sorted({value for value in values if value != usual}))
+            faults.append(
+                f"{name} is {theirs} in {_listed(odd)}, and {usual} elsewhere; bring the same checkout to all hosts and let "
+                "tpu_scripts/run.sh install there"
+            )
+    mine = processes[0]["facts"].items()
+    shown = ", ".join(f"{name} {value}" for name, value in mine if value != "absent" and not name.startswith("config."))
+    equal = f"; equal in {counted(len(processes), 'process')}" if len(processes) > 1 and not faults else ""
+    return Check("versions", f"{shown}{equal}", tuple(faults))
+
+
+def devices(processes: Processes, chips: int | None = None) -> Check:
+    """The chips that are seen, beside those that each machine has and those that the user expects."""
+    seen = [process["seen"] for process in processes]
+    kinds = sorted({device["kind"] for process in processes for device in process["devices"]})
+    faults = []
+    for i, process in enumerate(processes):
+        expected, platform = process["expected"], process["devices"][0]["platform"]
+        if expected and platform == "cpu":
+            faults.append(
+                f"{_name(processes, i)} has {counted(expected, 'accelerator')}, and JAX uses its CPU; install JAX for them: "
+                "BERT_JAX_DEVICE=tpu (or cuda13, cuda12) tpu_scripts/run.sh doctor"
+            )
+        elif expected and process["seen"] < expected:
+            faults.append(
+                f"{_name(processes, i)} has {counted(expected, 'chip')}, and JAX sees {process['seen']}; end other programs that "
+                "use them, and restart the host if that does not help"
+            )
+        faults += [
+            f"device {device['id']} of {_name(processes, i)} cannot be measured: {device['error']}; end other programs that "
+            "use it, or take another host"
+            for device in process["devices"]
+            if device["error"]
+        ]
+    if len(kinds) > 1:
+        faults.append(f"the devices are of {len(kinds)} kinds ({', '.join(kinds)}); a run needs devices of one kind")
+    usual = statistics.mode(seen)
+    odd = [f"{_name(processes, i)} has {count}" for i, count in enumerate(seen) if count != usual]
+    if odd:
+        faults.append(f"most processes see {counted(usual, 'chip')}, but {_listed(odd)}; a mesh needs as many in each")
+    if chips is not None and sum(seen) != chips:
+        faults.append(
+            f"{counted(sum(seen), 'chip')} seen, and --chips={chips} expected; look for hosts that are missing or degraded"
+        )
+    cores = f" ({processes[0]['cores']} cores)" if processes[0]["devices"][0]["platform"] == "cpu" else ""
+    text = f"{sum(seen)} x {' and '.join(kinds)}{cores} in {counted(len(processes), 'process')}"
+    return Check("devices", text, tuple(faults))
+
+
+def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
+    """A rate of every device alone: those below the published figure, and those slower than the others."""
+    measured = {
+        f"device {device['id']} of {_name(processes, i)}": (device[key], device["kind"], device["platform"])
+        for i, process in enumerate(processes)
+        for device in process["devices"]
+        if not device["error"]
+    }
+    if not measured:
+        return Check(name, "not measured")
+    _, kind, platform = next(iter(measured.values()))
+    known: Callable[[str], float | None] = published.flops if key == "flops" else published.bandwidth
+    figure = known(kind)
+    faults = [
+        f"{device} reaches {prefixed(rate, unit)} ({name}), {100 * rate / median:.0f} % of the median of the others; end "
+        "other programs on it, or take another host: every step waits for the slowest device"
+        for device, rate, median in slow({device: rate for device, (rate, _, _) in measured.items()}, slower(platform))
+    ]
+    if figure:
+        faults += [
+            f"{device} reaches {prefixed(rate, unit)} ({name}), {100 * rate / figure:.0f} % of the published "
+            f"{prefixed(figure, unit)}; end other programs on it, look at its temperature and clocks, or take another one"
+            for device, (rate, _, _) in measured.items()
+            if rate < OF_PUBLISHED[key] * figure
+        ]
+    values = [rate for rate, _, _ in measured.values()]
+    span = "" if len(values) == 1 else f"{prefixed(min(values))} to "
+    dtype = "" if key != "flops" else " in float32" if platform == "cpu" else " in bfloat16"
+    alone = " per device, each alone" if len(values) > 1 else ""
+    share = f", {100 * min(values) / figure:.0f} % of the published {prefixed(figure, unit)}" if figure else ""
+    return Check(name, f"{span}{prefixed(max(values), unit)}{dtype}{alone}{share}", tuple(faults))
+
+
+def slower(platform: str) -> float:
+    """The fraction of the others' median below which a device is slow."""
+    return SLOWER_CPU if platform == "cpu" else SLOWER
+
+
+def slow(values: Mapping[str, float], fraction: float) -> list[tuple[str, float, float]]:
+    """(name, value, median of all other values) of those below `fraction` of that median."""
+    found = []
+    for name, value in values.items():
+        others = [other for key, other in values.items() if key != name]
+        if others and value < fraction * statistics.median(others):
+            found.append((name, value, statistics.median(others)))
+    return found
+
+
+def links(processes: Processes) -> list[Check]:
+    """The bandwidth of a sum over the devices of each process, and over all."""
+    inside = {_name(processes, i): process["links"] for i, process in enumerate(processes) if process.get("links")}
+    whole = processes[0].get("links_of_all")
+    if not inside and not whole:
+        return []
+    platform, kind = (processes[0]["devices"][0][key] for key in ("platform", "kind"))
+    faults = [
+        f"the links between the devices of {name} reach {prefixed(rate, 'B/s')}, {100 * rate / median:.0f} % of the median of "
+        "the others; take another host"
+        for name, rate, median in slow(inside, slower(platform))
+    ]
+    figure, parts = published.links(kind), []
+    if inside:
+        parts.append(f"{prefixed(min(inside.values()), 'B/s')} among the devices of a process")
+    if whole:
+        parts.append(f"{prefixed(whole, 'B/s')} among all devices")
+    rate = whole or min(inside.values())
+    if figure:
+        parts.append(f"up to {prefixed(figure, 'B/s')} published over all links of a chip")
+        if rate < OF_PUBLISHED["links"] * figure:
+            faults.append(
+                f"a sum over all devices reaches {100 * rate / figure:.1f} % of the published {prefixed(figure, 'B/s')}; use one "
+                "slice"
+            )
+    return [Check("links", f"{'; '.join(parts)} (sent per device in a sum)", tuple(faults))]
+
+
+def memory(processes: Processes) -> Check:
+    """The free memory of the devices, or of the machine where they are CPUs."""
+    free = [device["free"] for process in processes for device in process["devices"] if device["free"] is not None]
+    if free:
+        has = min(device["memory"] for process in processes for device in process["devices"])
+        return Check("memory", f"{_gib(min(free))} free of the {_gib(has)} per device that JAX may take")
+    hosts = [process["host_memory"] for process in processes if process["host_memory"] is not None]
+    return Check("memory", f"{_gib(min(hosts))} free on the machine" if hosts else "unknown on this system")
+
+
+def kernels(processes: Processes) -> list[Check]:
+    """Each kernel beside the plain path, on every device."""
+    checks = []
+    for operation in processes[0].get("kernels", {}):
+        records = [process["kernels"][operation] for process in processes]
+        faults = [
+            f"{_name(processes, i)}: model.{operation}: {record['reason']}; 'auto' uses the plain path instead"
+            for i, record in enumerate(records)
+            if record["reason"]
+        ]
+        figures = [figure for record in records for figure in record.get("figures", ())]
+        worst = max(figures, key=lambda figure: (figure["error"] or 0) / figure["limit"], default=None)
+        text = f"{operation} agrees with the plain path in {counted(len(records[0].get('figures', ())), 'figure')}"
+        if worst:
+            text += (
+                f"; closest: {worst['quantity']} off by {100 * (worst['error'] or 0):.2g} %, at most {100 * worst['limit']:.2g} %"
+            )
+        checks.append(Check("kernel", f"{operation} disagrees with the plain path" if faults else text, tuple(faults)))
+    if not checks:
+        platform = processes[0]["devices"][0]["platform"]
+        checks.append(Check("kernel", f"there is none for a {platform}: XLA's programs compute everything"))
+    return checks
+
+
+def clocks(processes: Processes) -> list[Check]:
+    """The differences between the clocks of the processes."""
+    if len(processes) == 1:
+        return []
+    times = [process["clock"] for process in processes]
+    usual = statistics.median_low(times)
+    faults = [
+        f"the clock of {_name(processes, i)} is {abs(at - usual):.1f} s {'ahead of' if at > usual else 'behind'} the others; set "
+        "it by NTP: timedatectl set-ntp true"
+        for i, at in enumerate(times)
+        if abs(at - usual) > CLOCK_SECONDS
+    ]
+    return [Check("clocks", f"differ by at most {max(times) - min(times):.2f} s", tuple(faults))]
+
+
+def disks(processes: Processes) -> Check:
+    """Free space where programs are cached and temporary files are made."""
+    least: dict[str, tuple[int, int]] = {}
+    for i, process in enumerate(processes):
+        for name, free in process["disks"].items():
+            least[name] = min(least.get(name, (free, i)), (free, i))
+    faults = [
+        f"the disk for the {name} of {_name(processes, i)} has {_gib(free)} free; free at least {_gib(LEAST_DISK)}, or set "
+        f"{'BERT_JAX_CACHE' if name == 'cache' else 'TMPDIR'} to a directory on another disk"
+        for name, (free, i) in least.items()
+        if free < LEAST_DISK
+    ]
+    return Check("disk", ", ".join(f"{name} {_gib(free)} free" for name, (free, _) in least.items()), tuple(faults))
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def _name(processes: Processes, i: int) -> str:
+    return f"process {i} ({processes[i]['host']})" if len(processes) > 1 else f"this machine ({processes[i]['host']})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

@@ -1,0 +1,95 @@
+"""The record of one process: its host and versions, the devices that it sees and those that its machine has, memory, disks."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import shutil
+import tempfile
+import time
+
+import jax
+
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.runtime.processes import process_facts
+from bert_jax.storage.paths import cache_directory
+from bert_jax.tpu.diagnosis import speed
+
+
+def record() -> JsonObject:
+    """The record of this process, as JSON values; sizes in bytes. Measures each of its devices, one after the other.
+
+    The devices of a CPU share its cores, so only the first one is measured.
+    """
+    seen = jax.local_devices()
+    measured = seen[:1] if seen[0].platform == "cpu" else seen
+    return {
+        "host": platform.node(),
+        "facts": process_facts({}),
+        "devices": [device_record(device) for device in measured],
+        "seen": len(chips(seen)),
+        "expected": expected_chips(seen[0].platform),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "host_memory": host_memory(),
+        "disks": {name: free_disk(path) for name, path in (("cache", cache_directory()), ("temporary files", _temporary()))},
+    }
+
+
+def device_record(device: jax.Device) -> JsonObject:
+    """The kind of one device, its free memory and its speed; "error" where it cannot be measured, for lack of memory for
+    example."""
+    stats = device.memory_stats() or {}
+    has = stats.get("bytes_limit")
+    try:
+        rates = {"flops": speed.flops(device), "bandwidth": speed.bandwidth(device), "error": ""}
+    except jax.errors.JaxRuntimeError as error:
+        rates = {"flops": None, "bandwidth": None, "error": (str(error).splitlines() or ["?"])[0][:300]}
+    return rates | {
+        "id": device.id,
+        "kind": device.device_kind,
+        "platform": device.platform,
+        "memory": has,
+        "free": None if has is None else has - stats.get("bytes_in_use", 0),
+    }
+
+
+def chips(devices: list[jax.Device]) -> set[object]:
+    """One item for each chip of the devices: two cores of a TPU may be two devices of one chip."""
+    return {tuple(device.coords) if device.platform == "tpu" else device.id for device in devices}
+
+
+def expected_chips(used: str) -> int | None:
+    """The accelerators that this machine has, by its device files; None where JAX was told which ones to use, or on a CPU
+    without any. `used` is the platform that JAX uses."""
+    if any(
+        os.environ.get(name) for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
+    ):
+        return None
+    gpus = list(pathlib.Path("/proc/driver/nvidia/gpus").glob("*"))
+    tpus = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
+    there = gpus if used == "gpu" else tpus if used == "tpu" else [*gpus, *tpus]
+    return len(there) or None
+
+
+def host_memory() -> int | None:
+    """Bytes of memory that programs on this machine may still take; None where that is not known."""
+    try:
+        lines = dict(line.split(":", 1) for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def free_disk(path: pathlib.Path) -> int:
+    """Free bytes on the disk of `path`, which need not exist."""
+    return shutil.disk_usage(next(place for place in (path, *path.absolute().parents) if place.exists())).free
+
+
+def _temporary() -> pathlib.Path:
+    return pathlib.Path(tempfile.gettempdir())
+
+
+def clock() -> float:
+    """Seconds since 1970 by the clock of this machine."""
+    return time.time()

@@ -1,0 +1,306 @@
+"""Building a store: the same whatever the workers, hosts and interruptions, and never half-written."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bert_jax.data.corpus import files, shard, survey
+from bert_jax.data.corpus.build import write_or_check_tokenizer
+from bert_jax.data.corpus.store import open_corpus
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from tests.data.conftest import english
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+
+
+def contents(directory: pathlib.Path) -> dict[str, bytes]:
+    """Every file that makes up the corpus."""
+    paths = [*directory.glob("shard-*/*"), directory / "manifest.json", directory / "report.json", directory / "report.txt"]
+    return {str(path.relative_to(directory)): path.read_bytes() for path in paths}
+
+
+def documents_of(directory: pathlib.Path) -> dict[str, list[tuple[int, ...]]]:
+    """split -> the tokens of each document."""
+    result = {}
+    for split in ("train", "heldout"):
+        corpus = open_corpus(directory, split)
+        ends = corpus.sentence_offsets[corpus.document_offsets]
+        result[split] = [tuple(corpus.tokens[a:b].tolist()) for a, b in itertools.pairwise(ends)]
+    return result
+
+
+def test_a_corpus_holds_the_tokens_of_its_text_in_order(tmp_path, text_file, build, tiny):
+    build(tmp_path / "corpus", f"text:{text_file}")
+    found = documents_of(tmp_path / "corpus")
+    documents = [tuple(tiny.encode(text)) for text in english(300)]
+    assert sorted(found["train"] + found["heldout"]) == sorted(documents)
+    assert [d for d in documents if d in set(found["train"])] == found["train"]
+    assert 10 < len(found["heldout"]) < 60
+    train, heldout = open_corpus(tmp_path / "corpus"), open_corpus(tmp_path / "corpus", "heldout")
+    sentence = english(300)[documents.index(found["train"][0])].split("\n")[0]
+    assert train.tokens[: train.sentence_offsets[1]].tolist() == tiny.encode(sentence)
+    assert train.num_sentences + heldout.num_sentences == sum(text.count("\n") + 1 for text in english(300))
+
+
+def test_the_number_of_workers_changes_no_byte(tmp_path, text_file, build):
+    build(tmp_path / "one", f"text:{text_file}", workers=1)
+    build(tmp_path / "two", f"text:{text_file}", workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_hosts_that_share_the_work_make_the_same_corpus_and_the_last_completes_it(tmp_path, text_file, build, capsys):
+    build(tmp_path / "one", f"text:{text_file}", shards=5)
+    shared = tmp_path / "shared"
+    assert build(shared, f"text:{text_file}", shards=5, host=(1, 3)) is None
+    assert "done: 2 of 5 shards" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"unfinished \(2 of 5 shards are done\)"):
+        open_corpus(shared)
+    assert build(shared, f"text:{text_file}", shards=5, host=(2, 3)) is None
+    assert build(shared, f"text:{text_file}", shards=5, host=(0, 3)) is not None
+    assert contents(tmp_path / "one") == contents(shared)
+
+
+def test_the_held_out_documents_do_not_depend_on_the_shards(tmp_path, text_file, build):
+    heldout = []
+    for shards in (1, 3, 20):
+        build(tmp_path / str(shards), f"text:{text_file}", shards=shards)
+        heldout.append(sorted(documents_of(tmp_path / str(shards))["heldout"]))
+    assert heldout[0] == heldout[1] == heldout[2]
+
+
+def test_the_held_out_fraction_is_kept(tmp_path, text_file, build):
+    report = build(tmp_path / "half", f"text:{text_file}", heldout_fraction=0.5)
+    share = report["splits"]["heldout"]["documents"] / 300
+    assert abs(share - 0.5) < 4 * (0.25 / 300) ** 0.5  # four standard deviations of a fair draw of 300
+    assert build(tmp_path / "none", f"text:{text_file}", heldout_fraction=0.0)["splits"]["heldout"]["documents"] == 0
+
+
+def test_a_finished_corpus_is_found_and_not_made_again(tmp_path, text_file, build):
+    report = build(tmp_path / "corpus", f"text:{text_file}")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "corpus").rglob("*.npy")}
+    assert build(tmp_path / "corpus", f"text:{text_file}") == report
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "corpus").rglob("*.npy")} == before
+
+
+def test_missing_shards_are_made_and_finished_ones_left_alone(tmp_path, text_file, build, capsys):
+    directory = tmp_path / "new" / "corpus"
+    build(directory, f"text:{text_file}")
+    whole = contents(directory)
+    files.remove_tree(directory / "shard-00002-of-00004")
+    (directory / "manifest.json").unlink()
+    before = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*")}
+    (directory / ".shard-00002-of-00004.1.part").mkdir()  # of a killed process
+    capsys.readouterr()
+    build(directory, f"text:{text_file}")
+    assert contents(directory) == whole
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert not list(directory.glob(".shard*"))
+    size = text_file.stat().st_size / 4e3
+    begun, ended, *_, surveyed = capsys.readouterr().err.splitlines()
+    assert begun == f"building the corpus: 0/{size:.0f} kB of text, 0.0 M tokens, 3/4 shards"
+    assert re.fullmatch(rf"building the corpus: \d+/{size:.0f} kB of text, 0.0 M tokens, 4/4 shards.*", ended)
+    assert int(ended.split()[3].partition("/")[0]) > 0.9 * size
+    assert surveyed == "surveying: 4/4 shards"
+
+
+COMMAND = [sys.executable, "-m", "bert_jax.corpus", "--layout=sentences", "--shards=40", "--workers=2"]
+
+
+def test_a_killed_build_goes_on_without_redoing_shards_or_using_half_written_ones(tmp_path, tiny_vocabulary, build):
+    (tmp_path / "a.txt").write_text("\n\n".join(english(20_000)))
+    directory = tmp_path / "corpus"
+    command = [*COMMAND, f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}", f"--output={directory}"]
+    command.append("--heldout-fraction=0.1")
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while len(list(directory.glob("shard-*"))) < 5:
+        assert process.poll() is None, "the build ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (directory / ".shard-00039-of-00040.1.part").mkdir(exist_ok=True)  # as if killed while writing this one too
+    (directory / ".shard-00039-of-00040.1.part" / "train.tokens.npy").write_bytes(b"half")
+    done = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*")}
+    assert len(list(directory.glob("shard-*"))) < 40
+    with pytest.raises(UserError, match=r"unfinished \(\d+ of 40 shards are done\); .*: python -m bert_jax.corpus .*--shards=40"):
+        open_corpus(directory)
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    assert not list(directory.glob(".shard*"))
+    build(tmp_path / "uninterrupted", f"text:{tmp_path}/a.txt", layout="sentences", shards=40)
+    assert contents(directory) == contents(tmp_path / "uninterrupted")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heldout_fraction": 0.2, "enough_heldout": True}, "heldout_fraction was 0.1, is 0.2"),
+        ({"keep": {"symbol-lines"}}, r"keep was \[\], is \['symbol-lines'\]"),
+        ({"shards": 7}, "shards was 4, is 7"),
+        ({"layout": "lines"}, "layout was auto, is lines"),
+    ],
+)
+def test_other_settings_for_the_same_directory_are_an_error_that_lists_them(tmp_path, text_file, build, changes, message):
+    build(tmp_path / "corpus", f"text:{text_file}")
+    whole = contents(tmp_path / "corpus")
+    with pytest.raises(UserError, match=rf"begun with other settings: .*{message}.*Choose another --output"):
+        build(tmp_path / "corpus", f"text:{text_file}", **changes)
+    assert contents(tmp_path / "corpus") == whole
+
+
+def test_another_vocabulary_or_changed_text_for_the_same_directory_is_an_error(tmp_path, text_file, build, tiny_cased_vocabulary):
+    build(tmp_path / "corpus", f"text:{text_file}")
+    cased = load_tokenizer(tiny_cased_vocabulary)
+    with pytest.raises(UserError, match=rf"vocabulary size was \d+, is {cased.size}, .*lowercase was True, is False") as told:
+        build(tmp_path / "corpus", f"text:{text_file}", tokenizer=cased)
+    for part in ("{", "kind"):  # the properties that differ are told in words, the others not at all
+        assert part not in str(told.value)
+    text_file.write_text(text_file.read_text() + "\n\nOne more document, with words.")
+    with pytest.raises(UserError, match=r"files (was|were 1, are 1, the first that differs was) .*a\.txt"):
+        build(tmp_path / "corpus", f"text:{text_file}")
+
+
+def test_a_tokenizer_in_place_of_another_is_told_by_the_properties_that_differ(tmp_path, tiny, tiny_vocabulary):
+    write_or_check_tokenizer(tiny, tmp_path / "tokenizer")
+    write_or_check_tokenizer(tiny, tmp_path / "tokenizer")
+    shorter_words = load_tokenizer(tiny_vocabulary, max_word_characters=7)
+    with pytest.raises(UserError) as told:
+        write_or_check_tokenizer(shorter_words, tmp_path / "tokenizer")
+    assert str(told.value) == (
+        f"{tmp_path}/tokenizer holds another vocabulary than the one given (its max_word_characters was "
+        f"{tiny.max_word_characters}, is 7); choose another --output, or remove it"
+    )
+
+
+def test_a_directory_with_other_things_in_it_is_refused(tmp_path, text_file, build):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").touch()
+    with pytest.raises(UserError, match=r"holds other files \(thesis.tex\)"):
+        build(tmp_path / "home", f"text:{text_file}")
+    with pytest.raises(UserError, match=r"a\.txt.* cannot be written|cannot be written: Not a directory|File exists"):
+        build(text_file, f"text:{text_file}")
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_finished_shards_intact(tmp_path, text_file, build, monkeypatch):
+    append, calls = files.ArrayWriter.append, []
+
+    def full(self, values):
+        calls.append(1)
+        if len(calls) > 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, values)
+
+    monkeypatch.setattr(files.ArrayWriter, "append", full)
+    with pytest.raises(UserError, match=r"no space left for .*corpus; finished shards are intact: free space"):
+        build(tmp_path / "corpus", f"text:{text_file}")
+    done = sorted(path.name for path in (tmp_path / "corpus").glob("*shard-*"))
+    assert done == ["shard-00000-of-00004", "shard-00001-of-00004"]
+    monkeypatch.undo()
+    build(tmp_path / "corpus", f"text:{text_file}")
+    build(tmp_path / "clean", f"text:{text_file}")
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "clean")
+
+
+def test_a_bad_file_stops_the_build_and_leaves_finished_shards_intact(tmp_path, text_file, build):
+    (text_file.parent / "b.txt").write_bytes(b"caf\xe9 au lait\n" * 3000)
+    with pytest.raises(UserError, match=r"b\.txt is not UTF-8 at byte 3 "):
+        build(tmp_path / "corpus", f"text:{text_file.parent}/*.txt", workers=2)
+    assert not (tmp_path / "corpus" / "manifest.json").exists()
+    with pytest.raises(UserError, match=r"unfinished \(\d of 4 shards"):
+        open_corpus(tmp_path / "corpus")
+
+
+def test_two_builds_of_the_same_part_at_once_are_refused(tmp_path, text_file, build):
+    import fcntl
+
+    directory = tmp_path / "corpus"
+    build(directory, f"text:{text_file}")
+    with (directory / ".build-0-of-1.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is building"):
+            build(directory, f"text:{text_file}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n\n \n", r"of 0 documents none was kept \(the sources hold no text\); see --keep"),
+        ("***\n\n---\n", r"of 2 documents none was kept \(2 empty-documents, 2 symbol-lines\); see --keep"),
+    ],
+)
+def test_an_empty_corpus_is_an_error_that_says_what_was_dropped(tmp_path, build, text, message, capsys):
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(UserError, match=rf"the corpus is empty: {message}"):
+        build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
+    assert capsys.readouterr().err.startswith("building the corpus: 0/1 kB of text, 0.0 M tokens, 0/4 shards\n")
+
+
+def test_an_empty_file_is_an_empty_corpus(tmp_path, build):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError, match="the corpus is empty"):
+        build(tmp_path / "corpus", f"text:{tmp_path}/a.txt")
+
+
+@pytest.mark.parametrize("tokens", [1, 97, 4096])
+def test_the_corpus_does_not_depend_on_the_size_of_the_buffers(tmp_path, build, monkeypatch, tokens):
+    """A real shard is flushed, counted and surveyed in many pieces; these buffers make many pieces of a small one."""
+    texts = [*english(120), *english(30), *(" ".join(english(1)) * 40 for _ in range(2))]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    expected = build(tmp_path / "whole", f"text:{tmp_path}/a.txt", shards=2, layout="sentences")
+    monkeypatch.setattr(shard, "_FLUSH_TOKENS", tokens)
+    monkeypatch.setattr(survey, "_CHUNK_TOKENS", tokens)
+    report = build(tmp_path / "pieces", f"text:{tmp_path}/a.txt", shards=2, layout="sentences")
+    assert report == expected
+    assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")
+    corpus = open_corpus(tmp_path / "pieces")
+    assert np.array_equal(corpus.token_counts, np.bincount(corpus.tokens[:], minlength=corpus.vocabulary.size))
+    assert corpus.num_tokens > 4096
+
+
+def test_documents_that_occur_twice_anywhere_are_kept_once(tmp_path, build):
+    originals = english(200)
+    texts = [*originals, *originals[50:90], *(text.upper() for text in originals[:10])]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", shards=6, layout="sentences")
+    (tmp_path / "b.txt").write_text("\n\n".join(originals))
+    build(tmp_path / "originals", f"text:{tmp_path}/b.txt", shards=6, layout="sentences")
+    assert report["dropped"]["duplicate-documents"] == 50
+    assert not list((tmp_path / "corpus").glob(".shard*"))
+    found, expected = documents_of(tmp_path / "corpus"), documents_of(tmp_path / "originals")
+    assert sorted(found["train"] + found["heldout"]) == sorted(expected["train"] + expected["heldout"])
+    corpus = open_corpus(tmp_path / "corpus")
+    assert np.array_equal(corpus.token_counts, np.bincount(np.concatenate(found["train"]), minlength=corpus.vocabulary.size))
+    kept = build(tmp_path / "kept", f"text:{tmp_path}/a.txt", shards=6, layout="sentences", keep={"duplicate-documents"})
+    assert sum(split["documents"] for split in kept["splits"].values()) == 250
+
+
+def test_a_kill_while_duplicates_are_dropped_loses_nothing(tmp_path, build, monkeypatch):
+    texts = [*english(100), *english(100)]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    build(tmp_path / "whole", f"text:{tmp_path}/a.txt", layout="sentences")
+    rename, calls = pathlib.Path.rename, []
+
+    def killed(self, target):
+        calls.append(target)
+        if len(calls) == 7:  # tokenizer, four shards, the old shard out of the way; then the new one in its place
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(pathlib.Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
+    monkeypatch.undo()
+    assert len(list((tmp_path / "corpus").glob("shard-*"))) == 3
+    build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences")
+    assert contents(tmp_path / "corpus") == contents(tmp_path / "whole")

@@ -1,0 +1,103 @@
+"""One shard: what is held in memory, how far it says that it is, and what is left where it fails."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from bert_jax.data.corpus import files, shard
+from bert_jax.data.corpus.cleaning import CleaningConfig
+from bert_jax.data.corpus.reading import Document
+from bert_jax.data.corpus.shard import ShardWork, TextConfig, finish_shard, temporary_name, write_shard
+from bert_jax.data.corpus.sources import Item, ReadOptions, Span
+
+
+class Letters:
+    """A tokenizer whose tokens are letters."""
+
+    size = 200
+    strips = False
+
+    def append(self, text, out) -> None:
+        out.extend(ord(c) for c in text if c.isalpha())
+
+
+def written(path) -> list[int]:
+    return np.load(path).tolist()
+
+
+def test_tokens_are_written_as_soon_as_enough_are_held_and_what_has_none_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(shard, "_FLUSH_TOKENS", 6)
+    append, sizes = files.ArrayWriter.append, []
+
+    def noted(self, values) -> None:
+        if self._dtype == np.uint16:
+            sizes.append(len(values))
+        append(self, values)
+
+    monkeypatch.setattr(files.ArrayWriter, "append", noted)
+    with contextlib.ExitStack() as opened:
+        writer = shard._SplitWriter(tmp_path, "train", np.dtype(np.uint16), opened)
+        added = [writer.add(document, Letters()) for document in (["ab", "1", "c"], ["2", "3"], ["def"], ["g"], ["hi"])]
+        writer.flush()
+    assert added == [True, False, True, True, True]
+    assert sizes == [6, 3]
+    assert writer.counts() == {"documents": 4, "sentences": 5, "tokens": 9}
+    assert written(tmp_path / "train.tokens.npy") == [ord(c) for c in "abcdefghi"]
+    assert written(tmp_path / "train.sentences.npy") == [0, 2, 3, 6, 7, 9]
+    assert written(tmp_path / "train.documents.npy") == [0, 2, 3, 4, 5]
+
+
+def work_in(directory) -> ShardWork:
+    spans = tuple(Span(Item("text", name, "bytes", 10, weight), 0, 10) for name, weight in (("a", 30.0), ("b", 10.0)))
+    config = TextConfig(ReadOptions(), CleaningConfig(keep=frozenset({"short-documents"})), heldout_fraction=0.0)
+    return ShardWork(directory, 1, 3, spans, config, "")
+
+
+def test_the_progress_of_a_shard_is_the_part_of_the_weight_of_its_spans_that_was_read(tmp_path, monkeypatch):
+    def documents(span, options, counts):
+        for fraction in (0.5, 1.5) if span.item.path == "a" else (0.5, 1.0):  # a book's last piece may begin behind its span
+            yield Document([f"{span.item.path}bc."], True, fraction)
+
+    monkeypatch.setattr(shard, "read_span", documents)
+    (tmp_path / temporary_name(1, 3)).mkdir()
+    (tmp_path / temporary_name(1, 3) / "other.npy").touch()  # of a killed process with the same number
+    told = []
+    write_shard(work_in(tmp_path), Letters(), lambda *progress: told.append(progress))
+    assert told == [(15 / 40, 3), (30 / 40, 6), (35 / 40, 9), (40 / 40, 12)]
+    assert [path.name for path in tmp_path.iterdir()] == ["shard-00001-of-00003"]
+    content = files.read_json(tmp_path / "shard-00001-of-00003" / "shard.json")
+    assert content["read"] == {"documents": 4, "characters": 16}
+    assert content["splits"]["train"] == {"documents": 4, "sentences": 4, "tokens": 12}
+    assert len(content["files"]) == 8
+
+
+def test_a_shard_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fails(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(shard, "read_span", fails)
+    with pytest.raises(ZeroDivisionError):
+        write_shard(work_in(tmp_path), Letters(), lambda *_: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_that_another_process_finished_first_stays_and_anything_else_in_its_place_is_an_error(tmp_path):
+    part, final = tmp_path / "part", tmp_path / "final"
+
+    def finish() -> None:
+        part.mkdir()
+        files.write_array(part / "train.tokens.npy", np.arange(3), np.dtype(np.uint16))
+        finish_shard(part, final, 5, {})
+
+    final.mkdir()
+    (final / "other").touch()
+    with pytest.raises(OSError, match="not empty"):
+        finish()
+    files.remove_tree(part)
+    (final / "shard.json").write_text("of the first")
+    finish()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["final", "other", "shard.json"]
+    assert (final / "shard.json").read_text() == "of the first"

@@ -1,0 +1,180 @@
+"""Naming sources, finding files, cutting them into shards."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import pathlib
+
+import pytest
+
+from bert_jax.data.corpus import sources
+from bert_jax.data.corpus.layouts import SAMPLE_BYTES
+from bert_jax.data.corpus.sources import Item, ReadOptions, Source, Span, cut, default_shards, find_items, parse_source
+from bert_jax.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("embedded", Source("embedded")),
+        ("text:a/*.txt", Source("text", "a/*.txt")),
+        ("jsonl:c:/odd:name.jsonl.gz", Source("jsonl", "c:/odd:name.jsonl.gz")),
+        ("tfds:wikipedia/20230601.en:train[:1%]@text", Source("tfds", "wikipedia/20230601.en:train[:1%]@text")),
+    ],
+)
+def test_sources_are_parsed(text, source):
+    assert parse_source(text) == source
+    assert str(source) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("embeded", "did you mean 'embedded'"),
+        ("json:a.jsonl", "did you mean 'jsonl'"),
+        ("text", "write text:GLOB"),
+        ("text:", "write text:GLOB"),
+        ("tfds", "write tfds:NAME"),
+        ("embedded:x", "embedded takes no name"),
+        ("tfds:a b", "is not NAME"),
+    ],
+)
+def test_a_source_that_is_none_is_refused_with_what_was_meant(text, message):
+    with pytest.raises(UserError, match=message):
+        parse_source(text)
+
+
+def test_a_pattern_without_files_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "folder.txt").mkdir()
+    (tmp_path / "folder.txt").rename(tmp_path / "folder")
+    with pytest.raises(UserError, match=r"no file matches .*/\*\.txt"):
+        find_items([Source("text", f"{tmp_path}/*.txt")], ReadOptions())
+
+
+def test_a_path_that_exists_is_taken_as_it_is_whatever_signs_it_has(tmp_path):
+    for name in ("a[1].txt", "a1.txt", "b*.txt", "bc.txt"):
+        (tmp_path / name).write_text("Some text.\n")
+    (tmp_path / "d[2]").mkdir()
+    for name in ("a[1].txt", "b*.txt"):
+        (item,) = find_items([Source("text", f"{tmp_path}/{name}")], ReadOptions())
+        assert item.path == f"{tmp_path}/{name}"
+    with pytest.raises(UserError, match=r"d\[2\] is a directory"):
+        find_items([Source("text", f"{tmp_path}/d[2]")], ReadOptions())
+
+
+def test_files_are_found_in_the_order_of_their_names_and_empty_ones_left_out(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("Some text.\n")
+    (tmp_path / "empty.txt").touch()
+    items = find_items([Source("text", f"{tmp_path}/**/*.txt")], ReadOptions())
+    assert [item.path.removeprefix(f"{tmp_path}/") for item in items] == ["a.txt", "b.txt", "sub/c.txt"]
+
+
+def test_gzip_files_are_recognised_and_weighed(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"One sentence here.\nAnother one.\n\nNext document.\n" * 100))
+    (item,) = find_items([Source("text", f"{tmp_path}/a.txt.gz")], ReadOptions())
+    assert (item.unit, item.length, item.layout) == ("parts", 1, "sentences")
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 16, 100])
+def test_shards_cover_every_item_once_in_order_and_evenly(shards):
+    items = [
+        Item("text", "a", "bytes", 1000, 1000.0),
+        Item("jsonl", "b", "parts", 4, 3000.0),
+        Item("tfds", "c", "records", 77, 500.0),
+        Item("text", "d", "bytes", 1, 1.0),
+    ]
+    spans = cut(items, shards)
+    assert len(spans) == shards
+    flat = [span for shard in spans for span in shard]
+    assert [item for k, item in enumerate(span.item for span in flat) if k == 0 or flat[k - 1].item != item] == items
+    for item in items:
+        own = [(span.start, span.stop) for span in flat if span.item == item]
+        assert own[0][0] == 0
+        assert own[-1][1] == item.length
+        assert all(a[1] == b[0] and a[0] < a[1] for a, b in itertools.pairwise(own))
+    weights = [sum(span.weight for span in shard) for shard in spans]
+    assert sum(weights) == pytest.approx(4501)
+    assert max(weights) <= 4501 / shards + 750  # no finer than a part of the gzip file
+
+
+def test_an_item_is_cut_into_equal_parts():
+    item = Item("text", "a", "bytes", 1000, 3000.0)
+    assert cut([item], 4) == [[Span(item, k, k + 250)] for k in (0, 250, 500, 750)]
+    assert [span.weight for (span,) in cut([item], 4)] == [750.0] * 4
+    assert cut([item, item], 2) == [[Span(item, 0, 1000)]] * 2
+    assert cut([Item("text", "a", "bytes", 1, 1.0)], 3)[0] == []
+
+
+@pytest.mark.parametrize(("megabytes", "shards"), [(0.01, 1), (5, 5), (64, 64), (500, 64), (4_096, 64), (8_000, 125)])
+def test_the_number_of_shards_follows_the_amount_of_text(megabytes, shards):
+    size = int(megabytes * (1 << 20))
+    assert default_shards([Item("text", "a", "bytes", size, size)], None) == shards
+    assert default_shards([Item("text", "a", "bytes", size, size)], 7) == 7
+
+
+def test_there_are_no_more_shards_than_parts_to_read():
+    assert default_shards([Item("jsonl", "a.gz", "parts", 3, 1e9)], None) == 3
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("text")
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
+    with pytest.raises(UserError, match=r"a\.txt cannot be read: Permission denied"):
+        find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())
+
+
+@pytest.mark.parametrize("pattern", ["books", "b*", "books/"])
+def test_a_directory_is_told_what_to_write_for_the_files_in_it(tmp_path, pattern):
+    (tmp_path / "books" / "old").mkdir(parents=True)
+    with pytest.raises(
+        UserError, match=r"books is a directory; write 'text:.*books/\*' for the files in it, or 'text:.*books/\*\*'"
+    ):
+        find_items([Source("text", f"{tmp_path}/{pattern}")], ReadOptions())
+    (tmp_path / "books" / "old" / "a.txt").write_text("One.")
+    (item,) = find_items([Source("text", f"{tmp_path}/books/**")], ReadOptions())
+    assert item.path.endswith("a.txt")
+
+
+@pytest.mark.parametrize(("size", "parts"), [(100, 1), (5 << 20, 1), (11 << 19, 2), (200 << 20, 16)])
+def test_a_gzip_file_is_taken_for_three_times_its_size_and_has_a_part_for_16_mib_of_text_and_up_to_16(tmp_path, size, parts):
+    with (tmp_path / "a.jsonl.gz").open("wb") as file:
+        file.write(gzip.compress(b'{"text": "a"}\n'))
+        file.truncate(size)
+    (item,) = find_items([Source("jsonl", f"{tmp_path}/a.jsonl.gz")], ReadOptions())
+    assert (item.unit, item.length, item.weight) == ("parts", parts, 3.0 * size)
+
+
+@pytest.mark.parametrize(("characters", "blank_lines"), [(SAMPLE_BYTES // 4 - 1, True), (SAMPLE_BYTES // 4, False)])
+def test_a_file_without_blank_lines_is_believed_to_have_none_from_a_certain_length(tmp_path, characters, blank_lines):
+    for end in ("", "\n\nx", "\r\n\r\nx"):
+        (tmp_path / "a.txt").write_bytes(b"x" * (characters - len(end)) + end.encode())
+        (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions(layout="sentences"))
+        assert item.blank_lines is (blank_lines or bool(end))
+
+
+def test_the_layout_is_told_by_the_first_256_kib(tmp_path):
+    lines = ["It was " + "very " * 195 + "late."] * 266  # of 987 bytes
+    (tmp_path / "a.txt").write_text("\n".join([*lines, *["It rained. " * 80] * 300]))
+    (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())
+    assert item.layout == "sentences"
+    (tmp_path / "a.txt").write_text("\n".join([*lines[:200], *["It rained. " * 80] * 300]))
+    (item,) = find_items([Source("text", f"{tmp_path}/a.txt")], ReadOptions())
+    assert item.layout == "paragraphs"
+
+
+def test_a_source_in_a_bucket_is_its_local_copies_in_order(tmp_path, monkeypatch):
+    for name in ("b.txt", "a.txt"):
+        (tmp_path / name).write_text("It rained.")
+    copies = [tmp_path / "b.txt", tmp_path / "a.txt"]
+    monkeypatch.setattr(sources, "fetched_files", lambda pattern, name: copies if name == "--source=text:" else [])
+    items = find_items([Source("text", "gs://bucket/*.txt")], ReadOptions(layout="lines"))
+    assert [(item.path, item.layout) for item in items] == [(str(path), "lines") for path in copies]
+    with pytest.raises(UserError, match=r"--source=jsonl:gs://bucket/\*\.txt: no object of the bucket matches"):
+        find_items([Source("jsonl", "gs://bucket/*.txt")], ReadOptions())

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_jax.data.counter_rng import key_of, lower_half, random_bits, rehash, uniform_integers
+
+N = 200_000
+
+
+def test_bits_are_the_published_splitmix64_sequence():
+    # The first outputs for seed 1234567, as printed with many public implementations of SplitMix64.
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    assert random_bits(np.uint64(1234567), np.arange(1, 6)).tolist() == expected
+
+
+@pytest.mark.parametrize("shift", range(0, 64, 8))
+def test_every_byte_is_uniform(shift):
+    byte = random_bits(key_of(7, 1), np.arange(N)) >> np.uint64(shift) & np.uint64(255)
+    assert stats.chisquare(np.bincount(byte.astype(int), minlength=256)).pvalue > 1e-4
+
+
+def test_neighbouring_keys_and_counters_and_rehashed_bits_are_uncorrelated():
+    counter = np.arange(N)
+    uniform = [
+        bits / 2.0**64
+        for bits in (
+            random_bits(key_of(7, 1), counter),
+            random_bits(key_of(7, 1), counter + 1),
+            random_bits(key_of(7, 2), counter),
+            random_bits(key_of(8, 1), counter),
+            lower_half(random_bits(key_of(7, 1), counter)),
+            rehash(random_bits(key_of(7, 1), counter)),
+        )
+    ]
+    correlation = np.corrcoef(uniform) - np.eye(len(uniform))
+    assert np.abs(correlation).max() < 5 / np.sqrt(N)
+
+
+def test_a_key_depends_on_the_order_of_its_parts_and_takes_any_integer():
+    keys = {int(key_of(*parts)) for parts in [(1, 2), (2, 1), (0, 0), (0,), (-1, 2), (2**70, 1)]}
+    assert len(keys) == 6
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 10, 1000])
+def test_below_is_uniform_below_the_limit(limit):
+    numbers = uniform_integers(limit, random_bits(key_of(3), np.arange(N)))
+    assert numbers.min() == 0
+    assert numbers.max() == limit - 1
+    if limit > 1:
+        assert stats.chisquare(np.bincount(numbers, minlength=limit)).pvalue > 1e-4
+
+
+def test_below_takes_a_limit_for_each_number_and_gives_zero_for_zero():
+    limits = np.array([0, 1, 5, 0])
+    assert (uniform_integers(limits, np.full(4, 2**64 - 1, np.uint64)) == [0, 0, 4, 0]).all()

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bert_jax.data.config import ExampleConfig
+from bert_jax.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length": 4}, r"length=4 must be at least 5, 3 of them special tokens"),
+        ({"length": 100_000}, r"length=100000 must be at least 3 and at most 32,767"),
+        ({"max_predictions": 0}, r"max_predictions=0 must be at least 1"),
+        ({"max_predictions": 126}, r"max_predictions=126 must be at most 125"),
+        ({"masked_fraction": 1.5}, r"masked_fraction=1.5 must be above 0 and at most 1"),
+        ({"masked_fraction": 0.0}, r"masked_fraction=0"),
+        ({"mask_probability": 0.9, "random_probability": 0.2}, r"sum to more than 1"),
+        ({"short_probability": -0.1}, r"short_probability=-0.1"),
+        ({"packed_examples": 0}, r"packed_examples=0"),
+        ({"duplicates": -1}, r"duplicates=-1"),
+        ({"max_predictions": 128, "targets": "next"}, r"max_predictions=128 must be at most 127, the places in 128"),
+        ({"masking": "spans", "targets": "next"}, r"masking=spans masks words, and next tokens are .*leave it out"),
+        ({"pairs": "orginal"}, r"'orginal'.*did you mean 'original'"),
+        ({"packed_examples": 4}, r"max_predictions=20 is too small for packed_examples=4 .*set max_predictions=21"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_key_value_and_limit(changes, message):
+    with pytest.raises(UserError, match=message):
+        ExampleConfig(**({"length": 128, "max_predictions": 20} | changes))
+
+
+def test_the_defaults_are_those_of_the_originals_flags_but_for_new_masks_in_every_epoch():
+    """create_pretraining_data.py: max_seq_length, max_predictions_per_seq, masked_lm_prob, short_seq_prob, and 80 / 10 / 10."""
+    assert vars(ExampleConfig()) == {
+        "length": 128,
+        "max_predictions": 20,
+        "masked_fraction": 0.15,
+        "short_probability": 0.1,
+        "mask_probability": 0.8,
+        "random_probability": 0.1,
+        "pairs": "original",
+        "masking": "tokens",
+        "targets": "masked",
+        "packed_examples": 1,
+        "duplicates": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("length", "packed", "fraction", "pairs"),
+    [(40, 3, 0.15, "original"), (30, 2, 0.5, "paper"), (23, 4, 0.3, "original"), (20, 4, 0.3, "none")],
+)
+def test_the_predictions_asked_for_packing_are_the_fewest_that_always_do(length, packed, fraction, pairs):
+    shape = {"length": length, "packed_examples": packed, "masked_fraction": fraction, "pairs": pairs}
+    alone = ExampleConfig(**{**shape, "packed_examples": 1}, max_predictions=length - 3)
+    counts = alone.predictions(np.arange(length + 1))
+    sizes = range(3 if pairs == "none" else 5, length + 1)
+    rows = [row for k in range(1, packed + 1) for row in itertools.combinations_with_replacement(sizes, k) if sum(row) <= length]
+    needed = max(sum(counts[size] for size in row) for row in rows)
+    ExampleConfig(max_predictions=int(needed), **shape)
+    with pytest.raises(UserError, match=f"set max_predictions={needed} "):
+        ExampleConfig(max_predictions=int(needed) - 1, **shape)
+
+
+def test_an_example_has_as_many_predictions_as_the_original_draws_and_never_more_than_its_tokens():
+    config = ExampleConfig(length=128, max_predictions=20, masked_fraction=0.5)
+    lengths = np.arange(129)
+    expected = [min(20, max(1, round(0.5 * n)), max(n - 3, 0)) for n in lengths]  # round is half to even, as the original's is
+    np.testing.assert_array_equal(config.predictions(lengths), expected)

@@ -1,0 +1,63 @@
+"""The rows that follow from a seed are those of earlier versions: a run that goes on with a newer one trains on the rows that it
+would have trained on, and a `--replay` shows those that it did train on."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from bert_jax.data.assemble import assemble_rows
+from bert_jax.data.blocks import Blocks
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.masking import MaskingTables
+from bert_jax.data.plan import plan_epoch
+from tests.data.corpora import corpus_of
+
+LENGTHS = [[1 + (i * i + 5 * i * j + 3 * j) % 23 for j in range(1 + (7 * i) % 19)] for i in range(60)] + [[400], [1, 300]]
+"""Sentences from one token to more than six rows, documents from one sentence to nineteen, by a formula."""
+CORPUS = corpus_of(LENGTHS, shards=3)
+TABLES = MaskingTables(
+    mask_id=103, legal_ids=np.arange(200, 900, dtype=np.int32), continuation=np.arange(CORPUS.vocabulary.size) % 3 == 0
+)
+
+
+def rows_of(corpus: Corpus, config: ExampleConfig, seed: int, epoch: int) -> str:
+    """The beginning of a hash of all rows of an epoch in their order."""
+    plan = plan_epoch(corpus, config, seed=seed, epoch=epoch)
+    batch = assemble_rows(corpus, plan, np.arange(plan.num_rows), TABLES)
+    digest = hashlib.sha256()
+    for name in sorted(batch):
+        digest.update(f"{name} {batch[name].shape}".encode() + batch[name].astype("<i4").tobytes())
+    return digest.hexdigest()[:8]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        ({}, "1f14d151"),
+        ({"pairs": "paper", "short_probability": 0.5}, "1902f249"),
+        ({"pairs": "none", "short_probability": 0.5}, "3a72ce28"),
+        ({"packed_examples": 4}, "ec3ce172"),
+        ({"masking": "whole_words"}, "a6b8ec9e"),
+        ({"masking": "words", "packed_examples": 4}, "3bdf68ac"),
+        ({"masking": "spans", "mask_probability": 0.5, "random_probability": 0.25}, "981a6f58"),
+        ({"targets": "next", "pairs": "none", "packed_examples": 2}, "29b0cc49"),
+        ({"duplicates": 3}, "8d386610"),
+    ],
+)
+def test_the_rows_of_a_seed_and_an_epoch_are_those_of_earlier_versions(settings: dict[str, object], rows: str):
+    config = ExampleConfig(**({"length": 48, "max_predictions": 9} | settings))
+    assert rows_of(CORPUS, config, seed=7, epoch=4) == rows
+
+
+def test_the_blocks_of_a_seed_and_their_rows_are_those_of_earlier_versions():
+    config = ExampleConfig(length=48, max_predictions=9)
+    blocks = Blocks(CORPUS, seed=7, duplicates=2, block_tokens=CORPUS.num_tokens // 3 + 1)
+    assert [rows_of(corpus, config, seed, epoch) for corpus, seed, epoch in map(blocks.at, (0, 7, 11))] == [
+        "3ea8404b",
+        "b070be8b",
+        "9184dd2f",
+    ]

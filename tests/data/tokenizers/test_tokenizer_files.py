@@ -1,0 +1,542 @@
+"""The files of a tokenizer: read from what transformers writes (golden), written so that the Rust library gives our ids."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import unicodedata
+from typing import Any
+
+import pytest
+import sentencepiece
+import tokenizers
+
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
+from bert_jax.data.tokenizers.wordpiece import WordPiece
+from bert_jax.errors import UserError
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "tokenizer_golden.json"
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = list("abcdefghijklmnopqrstuvwxyzéüABC中文")
+PIECES = [*SPECIALS, *LETTERS, *("##" + letter for letter in LETTERS), *"[]!,'", "中文"]
+TEXT = "abé, Abc ÜÉ中文a!"
+
+
+def tokenizer_json(pieces: list[str] = PIECES, **changes: Any) -> dict[str, Any]:
+    """What the Rust library writes for a cased BERT."""
+    part = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": False}
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    content = {
+        "version": "1.0",
+        "added_tokens": [added(token, i) for i, token in enumerate(pieces[:5])],
+        "normalizer": part,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": model | {"vocab": {piece: i for i, piece in enumerate(pieces)}},
+    }
+    return content | changes
+
+
+def added(token: str, i: int, special: bool = True) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {"id": i, "content": token, "special": special, **flags}
+
+
+def write(directory: pathlib.Path, **contents: Any) -> pathlib.Path:
+    """vocab = pieces; other keywords are JSON files by their name without the end."""
+    for name, content in contents.items():
+        if name == "vocab":
+            (directory / "vocab.txt").write_text("".join(f"{piece}\n" for piece in content), "utf-8")
+        else:
+            (directory / f"{name}.json").write_text(json.dumps(content), "utf-8")
+    return directory
+
+
+def spelling_vocabulary(strings: list[str]) -> list[str]:
+    """As in make_tokenizer_golden.py: nearly everything can be spelt, so that nearly every difference shows."""
+    pieces = (pathlib.Path(__file__).parents[1] / "tiny_cased_vocab.txt").read_text("utf-8").split("\n")[:-1]
+    characters = sorted({c for text in strings for c in text if not c.isspace()})
+    return list(dict.fromkeys([*pieces, *characters, *("##" + c for c in characters)]))
+
+
+def departs(text: str, lowercase: bool) -> bool:
+    """Whether the Rust normalizer makes other words of a text, which it does for two reasons: it drops private-use characters,
+    and it lowers a capital sigma at a word's end as one in its midst.
+    """
+    return any(unicodedata.category(c) == "Co" for c in text) or (lowercase and text.lower() != "".join(map(str.lower, text)))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_directory_that_transformers_saved_gives_its_tokens(number, tmp_path, hostile_strings):
+    golden = json.loads(GOLDEN.read_text("utf-8"))["directories"][number]
+    content, config = golden["tokenizer.json"], golden["tokenizer_config.json"]
+    content["model"]["vocab"] = {piece: i for i, piece in enumerate(spelling_vocabulary(hostile_strings))}
+    tokenizer = load_tokenizer(write(tmp_path, tokenizer=content, tokenizer_config=config))
+    lowercase = config["do_lower_case"]
+    info = tokenizer.vocabulary
+    assert (info.lowercase, info.strip_accents, info.split_cjk) == (lowercase, not lowercase, config["tokenize_chinese_chars"])
+    assert (tokenizer.max_word_characters, tokenizer.max_length) == (100, 64)
+    different = []
+    for text, expected in zip(hostile_strings, golden["tokens"], strict=True):
+        if " ".join(tokenizer.tokens(tokenizer.encode_with_specials(text))) != expected:
+            different.append(text)
+    assert different == [text for text in hostile_strings if departs(text, lowercase)]
+    assert len(different) == (5 if lowercase else 3)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip_accents", [True, False])
+@pytest.mark.parametrize("split_cjk", [True, False])
+def test_a_saved_wordpiece_is_read_back_equal_and_the_rust_library_gives_its_ids(
+    lowercase, strip_accents, split_cjk, tmp_path, hostile_strings
+):
+    rules = {"lowercase": lowercase, "strip_accents": strip_accents, "split_cjk": split_cjk}
+    tokenizer = Tokenizer(WordPiece(spelling_vocabulary(hostile_strings), **rules), max_length=77)
+    tokenizer.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.vocabulary == tokenizer.vocabulary
+    assert (again.max_word_characters, again.max_length, again.added) == (200, 77, ())
+    assert [again.encode(text) for text in hostile_strings] == [tokenizer.encode(text) for text in hostile_strings]
+    (tmp_path / "vocab.txt").unlink()
+    assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
+    rust = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ids = {text: rust.encode(text, add_special_tokens=False).ids for text in hostile_strings}
+    different = [text for text in hostile_strings if tokenizer.encode_with_specials(text) != ids[text]]
+    assert different == [text for text in hostile_strings if departs(text, lowercase)]
+    pair = rust.encode("a", "b")
+    a, b = tokenizer.encode("a"), tokenizer.encode("b")
+    assert pair.ids == [tokenizer.cls_id, *a, tokenizer.sep_id, *b, tokenizer.sep_id]
+    assert pair.type_ids == [0, 0, 0, 1, 1]
+
+
+def test_the_written_settings_are_those_that_transformers_makes_its_own_rules_of(tmp_path):
+    model = WordPiece(PIECES, lowercase=True, strip_accents=False, split_cjk=False, max_word_characters=100)
+    Tokenizer(model, max_length=64).save(tmp_path)
+    golden = json.loads(GOLDEN.read_text("utf-8"))["directories"][0]
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert {key: config[key] for key in golden["tokenizer_config.json"] if key != "backend"} == {
+        key: value for key, value in golden["tokenizer_config.json"].items() if key != "backend"
+    }
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["model"].pop("vocab")
+    for part in ("normalizer", "pre_tokenizer", "model", "decoder", "added_tokens"):
+        assert content[part] == golden["tokenizer.json"][part], part
+
+
+def test_a_tokenizer_json_is_read_alone_in_a_directory_or_by_its_path(tmp_path):
+    content = tokenizer_json()
+    rust = tokenizers.Tokenizer.from_str(json.dumps(content))
+    for path in (write(tmp_path, tokenizer=content), tmp_path / "tokenizer.json"):
+        tokenizer = load_tokenizer(path)
+        assert tokenizer.pieces == PIECES
+        assert tokenizer.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
+        assert (tokenizer.vocabulary.lowercase, tokenizer.max_word_characters) == (False, 100)
+    with pytest.raises(UserError, match=r"--lowercase does not fit .* tokenizer.json says lowercase=false"):
+        load_tokenizer(tmp_path, lowercase=True)
+
+
+def test_a_tokenizer_json_from_before_models_had_types_is_read(tmp_path):
+    content = tokenizer_json()
+    del content["model"]["type"]
+    assert load_tokenizer(write(tmp_path, tokenizer=content)).pieces == PIECES
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return tokenizer_json()["model"] | fields
+
+
+def normalizer(**fields: Any) -> dict[str, Any]:
+    return tokenizer_json()["normalizer"] | fields
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "a BPE model"),
+        ({"model": {"vocab": {}, "merges": []}}, "a BPE model"),
+        ({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}, "a Unigram model"),
+        ({"model": changed(continuing_subword_prefix="@@")}, "continuing_subword_prefix='@@'"),
+        ({"model": changed(vocab={"[UNK]": 0, "a": 1, "b": 1}), "added_tokens": []}, "two pieces have one id"),
+        ({"normalizer": None}, "normalizer null"),
+        ({"normalizer": {"type": "NFC"}}, "normalizer NFC"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [normalizer(), {"type": "NFC"}]}}, r"BertNormalizer \+ NFC"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [normalizer(), {"type": "StripAccents"}]}}, r"\+ StripAccents"),
+        ({"normalizer": normalizer(clean_text=False)}, "clean_text=false"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer Whitespace"),
+        ({"added_tokens": [added("covid", 99, special=False)]}, r"added token 'covid' \(id 99\)"),
+        ({"added_tokens": [added("[MASK]", 7)]}, r"'\[MASK\]' has the id 4 in the vocabulary and 7"),
+        ({"added_tokens": [added("[E1]", len(PIECES) + 1)]}, f"no piece has the id {len(PIECES)}"),
+        ({"model": None}, "holds a Unigram model, only WordPiece is read"),
+    ],
+)
+def test_what_no_bert_tokenizer_does_is_refused_by_name(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(**changes)))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        normalizer(strip_accents=True),
+        normalizer(lowercase=True, strip_accents=False, handle_chinese_chars=False),
+        {"type": "Sequence", "normalizers": [normalizer(), {"type": "Lowercase"}]},
+        {"type": "Sequence", "normalizers": [normalizer(), {"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]},
+        {"type": "Sequence", "normalizers": [normalizer(handle_chinese_chars=False), normalizer(lowercase=True)]},
+        {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [normalizer()]}, {"type": "Lowercase"}]},
+    ],
+)
+def test_normalizers_of_berts_parts_give_the_ids_of_the_rust_library(tmp_path, part):
+    content = tokenizer_json(normalizer=part)
+    rust = tokenizers.Tokenizer.from_str(json.dumps(content))
+    assert load_tokenizer(write(tmp_path, tokenizer=content)).encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
+
+
+def test_a_normalizer_that_states_nothing_has_the_rules_of_the_uncased_original(tmp_path):
+    content = tokenizer_json(normalizer={"type": "BertNormalizer"})
+    info = load_tokenizer(write(tmp_path, tokenizer=content)).vocabulary
+    assert (info.lowercase, info.strip_accents, info.split_cjk) == (True, None, True)
+
+
+def test_vocab_txt_and_tokenizer_json_must_agree(tmp_path):
+    load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer=tokenizer_json()))
+    swapped = [*PIECES[:7], "d", "c", *PIECES[9:]]
+    with pytest.raises(UserError, match=r"id 7 is 'd' in vocab.txt, is 'c' in tokenizer.json"):
+        load_tokenizer(write(tmp_path, vocab=swapped))
+    with pytest.raises(UserError, match=rf"id {len(PIECES)} is 'ab' in vocab.txt, is missing in tokenizer.json"):
+        load_tokenizer(write(tmp_path, vocab=[*PIECES, "ab"]))
+
+
+@pytest.mark.parametrize(
+    ("config", "in_json", "rules", "stated"),
+    [
+        ({"do_lower_case": True}, {}, (True, None, True), "do_lower_case=true"),
+        ({"do_lower_case": False}, {"lowercase": True}, (False, None, True), "do_lower_case=false"),
+        (
+            {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": False},
+            {},
+            (True, None, False),
+            "do_lower_case=true and tokenize_chinese_chars=false",
+        ),
+        ({"do_lower_case": False, "strip_accents": True}, {}, (False, True, True), "strip_accents=true"),
+        ({"do_lower_case": False, "strip_accents": None}, {"strip_accents": True}, (False, None, True), "strip_accents=null"),
+        ({"tokenize_chinese_chars": False}, {}, (False, None, False), "tokenize_chinese_chars=false"),
+        ({"do_lower_case": True, "strip_accents": False}, {}, (True, False, True), "do_lower_case=true"),
+        ({"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}, {}, (False, None, True), "do_lower_case=true"),
+    ],
+)
+def test_the_rules_in_tokenizer_config_win_over_those_in_tokenizer_json_as_in_transformers(
+    tmp_path, config, in_json, rules, stated
+):
+    content = tokenizer_json(normalizer=normalizer(**in_json))
+    tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer=content, tokenizer_config=config))
+    info = tokenizer.vocabulary
+    assert (info.lowercase, info.strip_accents, info.split_cjk) == rules
+    followed = "tokenizer.json" if "tokenizer_class" in config else "tokenizer_config.json"
+    assert tokenizer.notes == (
+        f"tokenizer_config.json says {stated}, tokenizer.json otherwise; {followed} is followed, as in transformers",
+    )
+
+
+def test_rules_that_only_one_file_states_are_its_own(tmp_path):
+    content = tokenizer_json(normalizer=normalizer(lowercase=True, strip_accents=False, handle_chinese_chars=False))
+    config = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": None}
+    for settings in ({}, {"do_lower_case": True}, {"do_lower_case": None}, config):
+        tokenizer = load_tokenizer(write(tmp_path, tokenizer=content, tokenizer_config=settings))
+        info = tokenizer.vocabulary
+        assert (info.lowercase, info.strip_accents, info.split_cjk, tokenizer.notes) == (True, False, False, ())
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_stated_casing_settles_files_that_contradict_each_other(tmp_path, lowercase):
+    write(tmp_path, vocab=PIECES, tokenizer=tokenizer_json(), tokenizer_config={"do_lower_case": True})
+    tokenizer = load_tokenizer(tmp_path, lowercase=lowercase)
+    assert (tokenizer.vocabulary.lowercase, tokenizer.vocabulary.strip_accents, tokenizer.notes) == (lowercase, None, ())
+
+
+def test_a_repeated_piece_survives_saving(tmp_path):
+    tokenizer = Tokenizer(WordPiece([*PIECES, "a", "ab"]))
+    tokenizer.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.vocabulary == tokenizer.vocabulary
+    assert again.encode("a ab") == [len(PIECES), len(PIECES) + 1]
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens"),
+    [
+        ({"do_lower_case": False}, ["a", "é", "A", "##b", "中", "文"]),
+        ({"do_lower_case": False, "strip_accents": True}, ["a", "e", "A", "##b", "中", "文"]),
+        ({"do_lower_case": True}, ["a", "e", "a", "##b", "中", "文"]),
+        ({"do_lower_case": True, "strip_accents": False}, ["a", "é", "a", "##b", "中", "文"]),
+        ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": False}, ["a", "e", "a", "##b", "中文"]),
+    ],
+)
+def test_the_config_beside_a_vocab_txt_decides_casing_accents_and_ideographs(tmp_path, config, tokens):
+    tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config))
+    assert tokenizer.tokens(tokenizer.encode("a é Ab 中文")) == tokens
+
+
+def test_settings_that_are_not_ours_are_refused_by_name(tmp_path):
+    for config, message in (
+        ({"strip_accents": "true"}, r'strip_accents="true" must be true, false or null, without quotation marks'),
+        ({"tokenize_chinese_chars": 1}, "tokenize_chinese_chars=1 must be true"),
+        ({"model_max_length": "512"}, r'model_max_length="512" must be a number or null'),
+        ({"max_input_chars_per_word": -1}, "max_input_chars_per_word=-1 must be a whole number above 0"),
+        ({"max_input_chars_per_word": 2.5}, "max_input_chars_per_word=2.5 must be a whole number above 0"),
+        ({"never_split": "don't"}, """never_split="don't" must be a list of texts"""),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize=false"),
+        ({"never_split": ["[UNK]", "don't"]}, r'never_split=\["don\'t"\]'),
+        ({"word_tokenizer_type": "mecab"}, "word_tokenizer_type='mecab'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config | {"do_lower_case": False}))
+    load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config={"do_lower_case": False, "never_split": ["[UNK]"]}))
+
+
+@pytest.mark.parametrize("white", ["\n", "\u00a0", "c ", " c", "\u3000c", "\r\n", "a\rb", "\t"])
+def test_a_piece_that_no_vocab_txt_can_hold_is_read_and_saved_in_tokenizer_json_alone(tmp_path, white):
+    pieces = [*PIECES[:9], white, *PIECES[9:]]
+    tokenizer = load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(pieces)))
+    assert tokenizer.pieces == pieces
+    write(tmp_path, vocab=["left", "over"])  # by the last program that saved one there
+    tokenizer.save(tmp_path)
+    assert not (tmp_path / "vocab.txt").exists()
+    again = load_tokenizer(tmp_path)
+    assert (again.pieces, again.vocabulary) == (pieces, tokenizer.vocabulary)
+    rust = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert again.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
+    assert {again.pieces[i] for i in again.encode(TEXT)} >= {"a", "##b", "!"}  # those behind it have their own ids
+    write(tmp_path, vocab=pieces)  # as versions before this one wrote it, and transformers does
+    assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
+
+
+def test_repeated_pieces_beside_one_that_no_vocab_txt_can_hold_survive_saving(tmp_path):
+    config = {"do_lower_case": False, "added_tokens_decoder": {str(len(PIECES) + 1): {"content": "[E1] ", "special": True}}}
+    tokenizer = load_tokenizer(write(tmp_path, vocab=[*PIECES, "a"], tokenizer_config=config))
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").vocabulary == tokenizer.vocabulary
+    assert tokenizer.encode("a") == [len(PIECES)]
+
+
+def test_a_hole_in_tokenizer_json_is_a_piece_that_no_text_has(tmp_path):
+    content = tokenizer_json()
+    content["model"]["vocab"] |= {"a": len(PIECES), "b": len(PIECES) + 2}
+    tokenizer = load_tokenizer(write(tmp_path, tokenizer=content))
+    rust = tokenizers.Tokenizer.from_str(json.dumps(content))
+    assert (tokenizer.size, tokenizer.pieces[5], tokenizer.pieces[len(PIECES) + 1]) == (len(PIECES) + 3, "", "")
+    assert tokenizer.encode(TEXT) == rust.encode(TEXT, add_special_tokens=False).ids
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").vocabulary == tokenizer.vocabulary
+    written = json.loads((tmp_path / "saved" / "tokenizer.json").read_text("utf-8"))
+    assert written["model"]["vocab"] == content["model"]["vocab"]
+
+
+@pytest.mark.parametrize("name", ["BertTokenizerFast", "DistilBertTokenizer", "ElectraTokenizerFast", "TokenizersBackend", None])
+def test_classes_of_tokenizers_with_berts_rules_are_read(tmp_path, name):
+    write(tmp_path, vocab=PIECES, config={"tokenizer_class": name}, tokenizer_config={"do_lower_case": False})
+    assert load_tokenizer(tmp_path).encode(TEXT) == load_tokenizer(tmp_path / "vocab.txt", lowercase=False).encode(TEXT)
+
+
+@pytest.mark.parametrize("file", ["config", "tokenizer_config"])
+@pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "BertweetTokenizer", "MPNetTokenizerFast", ["a", "b"]])
+def test_a_class_of_tokenizer_with_other_rules_is_refused_by_its_name(tmp_path, file, name):
+    write(tmp_path, vocab=PIECES, **{file: {"tokenizer_class": name}})
+    with pytest.raises(UserError, match=rf"{file}\.json: tokenizer_class=.*{name[0]}.* not those of BERT; read are BertTok"):
+        load_tokenizer(tmp_path, lowercase=False)
+
+
+@pytest.mark.parametrize(("name", "missing"), [("BertTokenizerFast", "vocab.txt"), ("AlbertTokenizer", "spiece.model")])
+def test_a_class_that_reads_another_kind_of_file_than_is_there_is_refused(tmp_path, name, missing):
+    write(tmp_path, tokenizer_config={"tokenizer_class": name})
+    (tmp_path / {"vocab.txt": "spiece.model", "spiece.model": "vocab.txt"}[missing]).write_text("[PAD]")
+    with pytest.raises(UserError, match=rf"{name} reads {missing}, which is missing beside .*; copy it from the model"):
+        load_tokenizer(tmp_path)
+
+
+def test_the_class_in_tokenizer_config_wins_over_that_of_the_model(tmp_path):
+    write(tmp_path, vocab=PIECES, config={"tokenizer_class": "BertJapaneseTokenizer"})
+    load_tokenizer(write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer", "do_lower_case": False}))
+    write(tmp_path, config={}, tokenizer_config={"auto_map": {"AutoTokenizer": ["own.Tokenizer", None]}})
+    with pytest.raises(UserError, match=r"auto_map names a tokenizer with its own code, which is not run"):
+        load_tokenizer(tmp_path)
+
+
+def test_the_vocabulary_of_xlm_r_is_refused_by_its_shift_whichever_file_is_there(tmp_path):
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["A b a b", "b a B"] * 20), model_writer=content, vocab_size=12, hard_vocab_limit=False,
+        unk_id=0, bos_id=1, eos_id=2, pad_id=-1, minloglevel=2,
+    )  # fmt: skip
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(content.getvalue())
+    pieces = [[piece, -1.0] for piece in ("<s>", "<pad>", "</s>", "<unk>", "a", "<mask>")]
+    unigram = {"model": {"type": "Unigram", "unk_id": 3, "vocab": pieces}}
+    says = "shifted by one .fairseq's order .* joined by </s></s>, neither of which is supported here; use the model with tran"
+
+    def refused(path: pathlib.Path) -> None:
+        with pytest.raises(UserError, match=says):
+            load_tokenizer(path, lowercase=False)
+
+    refused(tmp_path)
+    refused(tmp_path / "sentencepiece.bpe.model")
+    refused(write(tmp_path, tokenizer=unigram))
+    (tmp_path / "sentencepiece.bpe.model").unlink()
+    refused(tmp_path)
+    refused(tmp_path / "tokenizer.json")
+    refused(write(tmp_path, tokenizer_config={"tokenizer_class": "CamembertTokenizer"}))
+
+
+def test_blank_last_lines_are_pieces_only_if_the_model_has_rows_for_them_or_an_earlier_version_saved_them_as_such(tmp_path):
+    def size() -> int:
+        return load_tokenizer(tmp_path, lowercase=False).size
+
+    n = len(PIECES)
+    write(tmp_path, vocab=[*PIECES, "", ""])
+    assert size() == n
+    for rows, kept in ((n, n), (n + 1, n + 1), (n + 9, n + 2), ("x", n)):
+        write(tmp_path, config={"vocab_size": rows})
+        assert size() == kept
+    (tmp_path / "config.json").rename(tmp_path / "bert_config.json")
+    write(tmp_path, bert_config={"vocab_size": n})
+    assert size() == n
+    (tmp_path / "bert_config.json").unlink()
+    write(tmp_path, tokenizer=tokenizer_json([*PIECES, "", ""]))
+    assert size() == n + 2
+    tokenizer = load_tokenizer(tmp_path)
+    tokenizer.save(tmp_path / "saved")  # as in a corpus, without the model
+    assert load_tokenizer(tmp_path / "saved").vocabulary == tokenizer.vocabulary
+
+
+def test_half_a_surrogate_pair_is_no_piece(tmp_path):
+    with pytest.raises(UserError, match=r"the piece '.ud800' has half a surrogate pair"):
+        load_tokenizer(write(tmp_path, tokenizer=tokenizer_json([*PIECES, "\ud800"])))
+
+
+def test_special_tokens_have_the_names_the_files_give_them(tmp_path):
+    pieces = [{"[MASK]": "<m>", "[UNK]": "<?>"}.get(piece, piece) for piece in PIECES] + ["[MASK]"]
+    config = {"do_lower_case": False, "mask_token": {"content": "<m>", "lstrip": True}, "pad_token": None}
+    write(tmp_path, vocab=pieces, tokenizer_config=config, special_tokens_map={"unk_token": "<?>", "mask_token": "[MASK]"})
+    tokenizer = load_tokenizer(tmp_path)
+    assert (tokenizer.mask_id, tokenizer.unk_id, tokenizer.pad_id) == (4, 1, 0)
+    assert tokenizer.encode("ß") == [1]
+    assert tokenizer.encode_with_specials("a<m>") == [*tokenizer.encode("a"), 4]
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").vocabulary == tokenizer.vocabulary
+    rust = tokenizers.Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    assert rust.encode("ß <m>", add_special_tokens=False).ids == [1, 4]
+    with pytest.raises(UserError, match="no <x>"):
+        load_tokenizer(write(tmp_path, tokenizer_config=config | {"mask_token": "<x>"}))
+
+
+def test_a_tokenizer_json_alone_names_its_unknown_token(tmp_path):
+    content = tokenizer_json([piece.replace("[UNK]", "<?>") for piece in PIECES])
+    content["model"]["unk_token"] = "<?>"
+    tokenizer = load_tokenizer(write(tmp_path, tokenizer=content))
+    assert tokenizer.encode("ß") == [tokenizer.unk_id] == [1]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"tokenizer": tokenizer_json(added_tokens=[added("[E1]", len(PIECES))])},
+        {"tokenizer": tokenizer_json(added_tokens=[added("[E1]", len(PIECES))]), "vocab": PIECES},
+        {"vocab": PIECES, "added_tokens": {"[E1]": len(PIECES)}},
+        {"vocab": PIECES, "tokenizer_config": {"added_tokens_decoder": {str(len(PIECES)): {"content": "[E1]", "special": True}}}},
+        {"vocab": [*PIECES, "[E1]"], "tokenizer_config": {"additional_special_tokens": ["[E1]"]}},
+        {"vocab": [*PIECES, "[E1]"], "tokenizer_config": {"extra_special_tokens": [{"content": "[E1]"}]}},
+        {"vocab": [*PIECES, "[E1]"], "tokenizer_config": {"extra_special_tokens": {"entity_token": "[E1]"}}},
+    ],
+)
+def test_added_tokens_count_where_they_are_written_out_and_only_if_asked_for(tmp_path, files):
+    tokenizer = load_tokenizer(write(tmp_path, **files), lowercase=False)
+    assert (tokenizer.pieces, tokenizer.added) == ([*PIECES, "[E1]"], ("[E1]",))
+    assert tokenizer.encode_with_specials("a[E1]") == [*tokenizer.encode("a"), len(PIECES)]
+    assert len(PIECES) not in tokenizer.encode("a[E1]")
+    tokenizer.save(tmp_path / "saved")
+    again = load_tokenizer(tmp_path / "saved")
+    assert (again.vocabulary, again.added) == (tokenizer.vocabulary, ("[E1]",))
+    rust = tokenizers.Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    assert rust.encode("a[E1]", add_special_tokens=False).ids == tokenizer.encode_with_specials("a[E1]")
+
+
+def test_added_tokens_that_contradict_a_vocab_txt_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"id 5 is 'a', the added tokens beside it say '\[E1\]'"):
+        load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 5}), lowercase=False)
+    (tmp_path / "alone").mkdir()
+    with pytest.raises(UserError, match=rf"add '\[E2\]' with the id {len(PIECES)}, which it lacks; take all from one model"):
+        load_tokenizer(write(tmp_path / "alone", tokenizer=tokenizer_json(), added_tokens={"[E2]": len(PIECES)}))
+    with pytest.raises(UserError, match="ids are missing"):
+        load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"[E1]": 999}), lowercase=False)
+    with pytest.raises(UserError, match=rf"^{tmp_path}: the added token 'covid' \(id {len(PIECES)}\) is not a special token"):
+        load_tokenizer(write(tmp_path, vocab=PIECES, added_tokens={"covid": len(PIECES)}), lowercase=False)
+
+
+def test_a_file_given_by_its_path_is_read_without_the_files_beside_it(tmp_path):
+    write(tmp_path, vocab=PIECES, tokenizer=tokenizer_json())
+    write(tmp_path, tokenizer_config={"do_lower_case": True}, added_tokens={"[E1]": 999}, special_tokens_map={"mask_token": "a"})
+    for name in ("vocab.txt", "tokenizer.json"):
+        tokenizer = load_tokenizer(tmp_path / name, lowercase=False)
+        assert (tokenizer.size, tokenizer.mask_id, tokenizer.added) == (len(PIECES), 4, ())
+
+
+@pytest.mark.parametrize("unlimited", [int(1e30), 1e30, float("inf"), float("nan"), 0, -1, None])
+def test_the_longest_text_and_the_longest_word_are_read_and_no_limit_is_none(tmp_path, unlimited):
+    config = {"do_lower_case": False, "model_max_length": unlimited, "max_input_chars_per_word": 3}
+    tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer_config=config))
+    assert (tokenizer.max_length, tokenizer.max_word_characters) == (None, 3)
+    assert tokenizer.encode("abcd") == [tokenizer.unk_id]
+    write(tmp_path, tokenizer_config=config | {"model_max_length": 512})
+    assert load_tokenizer(tmp_path).max_length == 512
+    for length, known in ((10**9, None), (10**9 - 1, 10**9 - 1)):
+        write(tmp_path, tokenizer_config={"do_lower_case": False, "max_len": length})
+        assert load_tokenizer(tmp_path).max_length == known
+    write(tmp_path, tokenizer_config=config | {"model_max_length": 512})
+    assert load_tokenizer(tmp_path, max_word_characters=9).max_word_characters == 9
+
+
+def test_a_manifest_from_before_accents_were_recorded_describes_the_same_vocabulary(tmp_path):
+    info = load_tokenizer(write(tmp_path, tokenizer=tokenizer_json())).vocabulary
+    before = {"size": 76, "sha256": info.sha256, "lowercase": False, "kind": "wordpiece"}
+    before |= {"pad_id": 0, "unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4}
+    assert info.size == len(PIECES)
+    assert VocabularyInfo(**before | {"size": info.size}) == info
+    assert info.to_json() == before | {"size": info.size}
+    part = normalizer(strip_accents=True, handle_chinese_chars=False)
+    other = load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(normalizer=part))).vocabulary
+    assert other.to_json() == info.to_json() | {"strip_accents": True, "split_cjk": False}
+    assert VocabularyInfo(**other.to_json()) == other
+
+
+BERT = {"type": "BertPreTokenizer"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"model": "WordPiece"},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0}}, "pre_tokenizer": [1]},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 0}}, "pre_tokenizer": BERT, "added_tokens": [{"content": "[X]"}]},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": "0"}}, "pre_tokenizer": BERT},
+        {
+            "model": {"type": "WordPiece", "vocab": {"[PAD]": 10**13}},
+            "pre_tokenizer": BERT,
+            "normalizer": {"type": "BertNormalizer"},
+        },
+    ],
+)
+def test_a_tokenizer_json_of_another_layout_is_a_sentence(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*(copy the files? again|is not supported)"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("vocab.txt", b""), ("vocab.txt", b"\n \n"), ("spiece.model", b""), ("spiece.model", bytes(range(256)) * 20)],
+)
+def test_a_vocabulary_that_is_none_says_what_to_do(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(
+            UserError, match=rf"{name} is (empty|not a SentencePiece model).*; copy the one .*--train-vocab=wordpiece"
+        ):
+            load_tokenizer(path)

@@ -1,0 +1,215 @@
+"""New vocabularies: the same for the same text, spelling all of it, special tokens in their places."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import subprocess
+import sys
+from array import array
+
+import pytest
+
+from bert_jax.data.corpus.cleaning import CleaningConfig
+from bert_jax.data.corpus.shard import TextConfig, is_heldout
+from bert_jax.data.corpus.sources import ReadOptions, Source, find_items
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece, train_wordpiece, training_text
+from bert_jax.errors import UserError
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[list[str]]:
+    """English sentences that every Python carries."""
+    from pydoc_data import topics
+
+    lines = [line.strip() for key in sorted(topics.topics)[:12] for line in topics.topics[key].split("\n")]
+    return [[line for line in lines[start : start + 40] if line] for start in range(0, len(lines), 40)]
+
+
+@pytest.mark.parametrize("train", [train_wordpiece, train_sentencepiece])
+def test_special_tokens_come_first_and_padding_is_zero(documents, train):
+    tokenizer = train(documents, 400, True)
+    info = tokenizer.vocabulary
+    assert (info.pad_id, info.unk_id, info.cls_id, info.sep_id, info.mask_id) == (0, 1, 2, 3, 4)
+    assert tokenizer.size == 400
+
+
+@pytest.mark.parametrize("train", [train_wordpiece, train_sentencepiece])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_new_vocabulary_spells_its_text_with_hardly_an_unknown(documents, train, lowercase):
+    tokenizer = train(documents, 500, lowercase)
+    assert tokenizer.vocabulary.lowercase is lowercase
+    ids = array("I")
+    for sentences in documents:
+        for sentence in sentences:
+            tokenizer.append(sentence, ids)
+    left_out = 0.0005 if train is train_wordpiece else 0.002  # of the characters, the rarest 0.01 % and 0.05 % are left out
+    assert collections.Counter(ids)[tokenizer.unk_id] <= left_out * len(ids)
+    assert (tokenizer.special_ids - {tokenizer.unk_id}).isdisjoint(ids)
+    assert any(piece != piece.lower() for piece in tokenizer.pieces[5:]) is not lowercase
+
+
+@pytest.mark.parametrize("train", ["train_wordpiece", "train_sentencepiece"])
+def test_the_same_text_gives_the_same_vocabulary_in_another_process(documents, train):
+    """Hash tables are seeded anew in each process, so a vocabulary that depends on their order differs between them."""
+    code = (
+        "import sys; from bert_jax.data.tokenizers import vocabulary_training; "
+        "documents = [line.split('\\x1f') for line in sys.stdin.read().split('\\x1e')]; "
+        f"print(vocabulary_training.{train}(documents, 450, True).vocabulary.sha256)"
+    )
+    text = "\x1e".join("\x1f".join(sentences) for sentences in documents)
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=REPOSITORY) for _ in range(3)]
+    assert len({run.stdout for run in runs}) == 1
+
+
+def test_a_vocabulary_too_small_for_its_characters_is_an_error(documents):
+    with pytest.raises(UserError, match=r"--vocab-size=20 is less than the .* pieces"):
+        train_wordpiece(documents, 20, True)
+    with pytest.raises(UserError, match="cannot make 10 pieces"):
+        train_sentencepiece(documents, 10, True)
+
+
+def test_no_text_makes_no_vocabulary():
+    with pytest.raises(UserError, match="no text"):
+        train_wordpiece([], 100, True)
+
+
+def test_sentencepiece_never_makes_a_special_token_of_text(documents):
+    tokenizer = train_sentencepiece(documents, 400, False)
+    ids = tokenizer.encode("The [MASK] and [SEP], <pad> too. [CLS]")
+    assert (tokenizer.special_ids - {tokenizer.unk_id}).isdisjoint(ids)
+    assert tokenizer.encode_with_specials("the [MASK]")[-1] == tokenizer.mask_id
+
+
+def test_sentencepiece_survives_saving_and_gives_offsets(documents, tmp_path):
+    tokenizer = train_sentencepiece(documents, 400, True)
+    tokenizer.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.vocabulary == tokenizer.vocabulary
+    text = "The Objects of a Class"
+    ids, spans = again.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text)
+    assert "".join(text[start:end] for start, end in spans).lower().replace(" ", "") == "theobjectsofaclass"
+    assert again.decode(ids) == text.lower()
+    assert again.tokens(ids)[0].startswith("\u2581")
+    assert not again.is_continuation(ids)[0]
+
+
+def test_a_model_that_does_not_fold_case_is_given_folded_text(documents, tmp_path):
+    lowered = [[sentence.lower() for sentence in sentences] for sentences in documents]
+    train_sentencepiece(lowered, 400, False).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    tokenizer = load_tokenizer(tmp_path / "spiece.model")
+    assert tokenizer.vocabulary.lowercase
+    assert tokenizer.encode("THE CLÁSS") == tokenizer.encode("the class")
+    ids, spans = tokenizer.encode_with_offsets("THE CLÁSS")
+    assert ids == tokenizer.encode("the class")
+    assert spans[-1][1] == 9
+
+
+def test_training_text_is_taken_evenly_and_never_from_held_out_documents(tmp_path):
+    documents = [f"Document {k} has these words in it.\nAnd these others, number {k}." for k in range(4000)]
+    (tmp_path / "a.txt").write_text("\n\n".join(documents))
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.2)
+    items = find_items([Source("text", str(tmp_path / "a.txt"))], config.options)
+    everything = list(training_text(items, config, 10**9))
+    assert 0.7 * 4000 < len(everything) < 0.9 * 4000
+    assert not any(is_heldout(sentences, 0.2) for sentences in everything)
+    whole = list(training_text(items, config, (tmp_path / "a.txt").stat().st_size))
+    assert whole == everything
+    some = [int(sentences[0].split()[1]) for sentences in training_text(items, config, 20_000)]
+    assert 100 < len(some) < 800
+    quarters = collections.Counter(number // 1000 for number in some)
+    assert all(quarters[k] > len(some) / 8 for k in range(4))
+
+
+@pytest.mark.parametrize(("limit", "documents"), [(6_400, 2), (6_464, 3)])
+def test_a_64th_of_the_limit_is_taken_from_each_64th_of_the_text(tmp_path, capsys, limit, documents):
+    (tmp_path / "a.txt").write_text("\n\n".join(f"Document {k:03d} has fifty characters together, so on." for k in range(640)))
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.0)
+    items = find_items([Source("text", str(tmp_path / "a.txt"))], config.options)
+    taken = list(training_text(items, config, limit))
+    assert {sum(map(len, sentences)) for sentences in taken} == {50}
+    assert len(taken) == 64 * documents
+    assert capsys.readouterr().err.splitlines()[-1] == f"reading for the vocabulary: {64 * documents * 50 / 1e3:.0f}/6 kB of text"
+
+
+def test_the_progress_of_less_than_a_kilobyte_has_one_to_do(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("A text of a few words.\n")
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.0)
+    assert len(list(training_text(find_items([Source("text", f"{tmp_path}/a.txt")], config.options), config, 100))) == 1
+    assert capsys.readouterr().err == "reading for the vocabulary: 0/1 kB of text\n"
+
+
+def test_a_vocabulary_has_room_for_its_characters_and_then_for_the_most_frequent_words():
+    documents = [["xy " * 5 + "ab cd"], ["ef"]]
+    assert train_wordpiece(documents, 21, True).pieces[5:] == [*"abcdefxy", *("##" + c for c in "abcdefxy")]
+    with pytest.raises(UserError, match="--vocab-size=20 is less than the 21 pieces"):
+        train_wordpiece(documents, 20, True)
+    tokenizer = train_wordpiece(documents, 22, True, max_word_characters=7)
+    assert tokenizer.pieces[21:] == ["xy"]
+    assert tokenizer.max_word_characters == 7
+
+
+def test_the_most_frequent_characters_have_pieces_as_many_as_are_asked_for():
+    often = "".join(chr(0x4E00 + k) for k in range(999, -1, -1))
+    tokenizer = train_wordpiece([[often, often, "".join(chr(0x4000 + k) for k in range(9))]], 3000, True, alphabet=1000)
+    assert {piece for piece in tokenizer.pieces[5:] if not piece.startswith("##")} == set(often)
+    assert {piece[2:] for piece in tokenizer.pieces[5:] if piece.startswith("##")} == set(often)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(2, False), (3, True)])
+def test_a_vocabulary_keeps_the_characters_that_cover_all_but_one_in_ten_thousand(count, kept):
+    documents = [["ab" * 9_998 + "x" * 4 + "z" * count]]  # 20,000 + count characters; two of them may be missing
+    pieces = train_wordpiece(documents, 2_000, True, max_word_characters=30_000).pieces
+    assert {"a", "b", "x", "##a", "##b", "##x"} <= set(pieces)
+    assert ("z" in pieces, "##z" in pieces) == (kept, kept)
+
+
+def test_a_character_that_is_always_a_word_of_its_own_continues_none():
+    pieces = train_wordpiece([["a, b. 中c"]], 100, True).pieces
+    assert set(pieces[5:13]) == {*"abc,.中", "##a", "##b"}
+    assert not {"##,", "##.", "##中"} & set(pieces)
+
+
+MARKED = {
+    "Korean": "나는 책을 읽었다",
+    "Japanese": "今日はガラスが好きだった",
+    "Thai": "ฉันอ่านหนังสือ",
+    "Hindi": "मैंने किताब पढ़ी",
+    "Russian": "мой ёж ест свой хлеб",
+    "Ukrainian": "її їжак",
+    "Vietnamese": "tôi đã đọc một cuốn sách",
+    "Arabic": "أنا قرأت كتابًا آخر",
+    "Turkish": "çok güzel bir gün için",
+    "German": "die schönen Bücher der Mädchen",
+    "Greek": "το βιβλίο είναι καλό",
+    "Hebrew": "בְּרֵאשִׁית בָּרָא",
+    "French decomposed": "un e\u0301te\u0301",
+}
+
+
+@pytest.mark.parametrize("language", MARKED)
+def test_text_whose_marks_carry_meaning_needs_a_choice_of_the_casing(language):
+    documents = [[MARKED[language]]]
+    with pytest.raises(UserError, match=r"which changes \d+\.\d% of the letters of this text \(.* → .*\); give --cased "):
+        train_wordpiece(documents, 400, None)
+    kept = train_wordpiece(documents, 400, False)
+    assert not kept.strips
+    assert train_wordpiece(documents, 400, True).strips
+    words = "".join(MARKED[language].split())
+    assert "".join(kept.tokens(kept.encode(words))).replace("##", "") == words  # nothing is lost
+
+
+def test_english_with_a_rare_accent_is_lower_cased_as_ever():
+    tokenizer = train_wordpiece([["The old house was not there. " * 40 + "A café."]], 400, None)
+    assert tokenizer.vocabulary.lowercase
+    assert train_sentencepiece([[f"{text} " * 20 for text in MARKED.values()]], 200, None).vocabulary.lowercase
+
+
+def test_sentencepiece_makes_fewer_pieces_where_the_text_has_no_more(documents):
+    assert 100 < train_sentencepiece(documents[:3], 20_000, True).size < 20_000

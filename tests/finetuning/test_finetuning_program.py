@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
+from bert_jax.data.batches.device import to_device
+from bert_jax.data.batches.labelled import LabelledBatches
+from bert_jax.data.labelled import Feature, row_shape
+from bert_jax.errors import UserError
+from bert_jax.finetuning import program as finetuning
+from bert_jax.finetuning.program import label_loss, program_of, teaching, training_program
+from bert_jax.finetuning.sweep import sweep
+from bert_jax.model.heads.bert_with_head import BertWithHead
+from bert_jax.model.heads.registry import make_head
+from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.runtime.launch import Run
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
+from tests.random_rows import TINY
+
+CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
+HEAD = HEADS["sequence"]
+FEATURES = random_features("sequence", 48, shortest=8, longest=8)
+SHAPE = row_shape(FEATURES, LAYOUTS["sequence"])
+START: Any = types.SimpleNamespace(config=CONFIG)
+PARAMS = random_label_parameters(HEAD, CONFIG)
+
+
+def task_of(kind: str = "sequence") -> Any:
+    return types.SimpleNamespace(name="glue/tiny", head=HEADS[kind])
+
+
+def experiment(**sections: Any) -> FinetuningExperiment:
+    training = {"batch_size": 16, "schedule": "constant", "warmup_fraction": 0.0} | sections.pop("training", {})
+    return FinetuningExperiment.from_dict({"init_from": "m", "training": training, **sections})
+
+
+def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int = 4) -> Any:
+    """The parameters after so many steps from PARAMS, as numpy arrays."""
+    mesh = make_mesh(MeshConfig(), devices)
+    batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=4, pad_id=0)
+    program = program_of(one, START, task_of(), FEATURES, batches.steps_per_epoch, mesh)
+    peak, seed = np.float32(one.training.learning_rate), np.uint32(one.seed)
+    scalars = {"steps": np.int32(steps), "warmup_steps": np.int32(0), "peak": peak, "seed": seed}
+    state = program.begin(PARAMS)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        for step in range(steps):
+            state, _ = program.train(state, to_device(batches.at(step), mesh, BATCH), scalars)
+    return jax.device_get(state.params)
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+
+
+def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what_they_learn_alone(tmp_path):
+    """Two groups of four devices: two programs, each compiled once for runs of three seeds and two rates."""
+    whole = experiment(sweep={"seeds": [1, 2, 3], "learning_rates": [1e-3, 1e-2], "devices_per_run": 4})
+    together: dict[str, Any] = {}
+
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        together[one.name] = learned(one, devices)
+        directory.mkdir(parents=True)
+        t = one.training
+        settings = {"batch_size": t.batch_size, "learning_rate": t.learning_rate, "epochs": t.epochs, "seed": one.seed}
+        results = settings | {"metric": "f1", "scores": {"dev": {"f1": one.seed}}, "baseline": {"dev": {"f1": 0.0}}}
+        (directory / "results.json").write_text(json.dumps(results))
+        return results
+
+    training_program.cache_clear()
+    run = Run(tmp_path, True, Any, Any)  # type: ignore[arg-type]
+    assert sweep(whole, run, train, lambda best: None) == 0
+    assert training_program.cache_info().currsize == 2
+    meshes = [make_mesh(MeshConfig(), jax.devices()[i : i + 4]) for i in (0, 4)]
+    programs = [program_of(whole.runs()[0], START, task_of(), FEATURES, 3, mesh) for mesh in meshes]
+    assert training_program.cache_info().currsize == 2
+    assert [program.train._cache_size() for program in programs] == [1, 1]
+
+    for one in whole.runs():
+        assert same(learned(one, jax.devices()[:4]), together[one.name]), one.name
+    assert [program.train._cache_size() for program in programs] == [1, 1]
+    assert not any(same(a, b) for i, a in enumerate(together.values()) for b in list(together.values())[:i])
+
+
+def test_a_copy_of_the_parameters_lies_as_they_do_and_outlives_the_state():
+    mesh = make_mesh(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
+    program = program_of(experiment(), START, task_of(), FEATURES, 3, mesh)
+    params = program.begin(PARAMS).params
+    kept, wanted = program.copy(params), jax.device_get(params)
+    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: a.sharding == b.sharding, kept, params)))
+    for array in jax.tree.leaves(params):
+        array.delete()  # as a step does, which donates its memory
+    assert same(jax.device_get(kept), wanted)
+
+
+def test_a_frozen_encoder_keeps_every_bit_and_the_head_learns_without_its_gradient():
+    one = experiment(training={"freeze_encoder": True, "learning_rate": 1e-2}, optimizer={"weight_decay": 0.1})
+    params = learned(one, jax.devices()[:1])
+    assert {part: same(tree, PARAMS[part]) for part, tree in params.items()} == {
+        "embeddings": True,
+        "encoder": True,
+        "pooler": False,
+        "sequence_head": False,
+    }
+
+
+def test_what_is_compiled_depends_on_an_epochs_steps_only_where_layers_thaw_by_the_epoch():
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+
+    def differ(one: FinetuningExperiment) -> bool:
+        first, second = (program_of(one, START, task_of(), FEATURES, steps, mesh) for steps in (3, 4))
+        return first is not second
+
+    assert not differ(experiment())
+    assert differ(experiment(training={"gradual_unfreezing": True}))
+
+
+def test_a_program_is_made_of_the_settings_that_its_compiled_functions_depend_on(monkeypatch):
+    monkeypatch.setattr(finetuning, "training_program", lambda settings, mesh: (settings, mesh))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    training = {"class_weights": [0], "epochs": 7, "batch_size": 48, "learning_rate": 0.5, "warmup_fraction": 0.5}
+    given = {"label_smoothing": 0.1, "schedule": "linear", "layer_decay": 0.9, "accumulation": 2, "freeze_encoder": True}
+    one = experiment(training=training | given, optimizer={"weight_decay": 0.3}, model={"hidden_dropout": 0.25})
+    found, of = program_of(one, START, task_of(), FEATURES, 5, mesh)
+    assert of is mesh
+    assert found.model == one.model_config(CONFIG, "cpu")
+    assert (found.head, found.optimizer, found.unfreeze_every) == (one.head_config(HEAD), one.optimizer, 0)
+    assert found.loss == label_loss(one, task_of(), FEATURES)
+    assert len(found.loss.class_weights) == 3
+    wanted = {name: value for name, value in given.items() if name != "label_smoothing"}
+    assert found.training == dataclasses.replace(TrainingConfig(), **wanted)
+    thawing = experiment(training={"gradual_unfreezing": True})
+    assert program_of(thawing, START, task_of(), FEATURES, 5, mesh)[0].unfreeze_every == 5
+
+
+@pytest.mark.parametrize(
+    ("head", "training", "factors"),
+    [
+        (HEAD, {}, {"decay": 1.0, "frozen": (), "unfreeze_every": 3, "crf_multiplier": 1.0}),
+        (
+            HEAD,
+            {"layer_decay": 0.5, "freeze_encoder": True, "crf_multiplier": 7.0},
+            {"decay": 0.5, "frozen": ("embeddings", "encoder"), "unfreeze_every": 3, "crf_multiplier": 1.0},
+        ),
+        (
+            dataclasses.replace(HEADS["token"], crf="free"),
+            {"crf_multiplier": 7.0},
+            {"decay": 1.0, "frozen": (), "unfreeze_every": 3, "crf_multiplier": 7.0},
+        ),
+    ],
+)
+def test_the_rates_of_a_program_are_those_of_its_settings_and_those_of_a_crf_are_for_a_crf(head, training, factors, monkeypatch):
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(finetuning, "learning_rate_multipliers", lambda shapes, **settings: asked.append(settings))
+    one = experiment(training=training)
+    settings = finetuning.ProgramSettings(
+        model=CONFIG, head=head, loss=LabelLoss(), optimizer=one.optimizer, training=one.training, unfreeze_every=3
+    )
+    training_program.__wrapped__(settings, make_mesh(MeshConfig(), jax.devices()[:1]))
+    assert asked == [factors]
+
+
+def test_a_function_is_new_once_for_every_shape_of_its_batch():
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    program = dataclasses.replace(program_of(experiment(), START, task_of(), FEATURES, 3, mesh), _compiled=set())
+    small, large = ({"input_ids": np.zeros(shape)} for shape in ((2, 8), (2, 16)))
+    calls = [("train", small), ("train", small), ("logits", small), ("train", large), ("logits", small)]
+    assert [program.is_new(*call) for call in calls] == [True, False, True, True, False]
+
+
+# -------------------------------------------------------------------------------------------------------------------- the loss
+
+
+def test_balanced_class_weights_are_inverse_frequencies():
+    """n / (classes * count of the class), scikit-learn's "balanced"; tokens without a label are not counted."""
+    for kind in ("sequence", "token"):
+        features = random_features(kind, 30)
+        found = label_loss(experiment(training={"class_weights": [0]}), task_of(kind), features).class_weights
+        targets = np.concatenate([np.ravel(feature.target) for feature in features])
+        counts = [(targets == label).sum() for label in range(3)]
+        np.testing.assert_allclose(found, [sum(counts) / (3 * count) for count in counts])
+
+
+def test_a_class_that_no_example_has_does_not_break_the_balance():
+    features = [Feature(0, (np.int32([2]),), (np.int32([0]),), np.int32(label)) for label in (0, 0, 1)]
+    weights = label_loss(experiment(training={"class_weights": [0]}), task_of(), features).class_weights
+    np.testing.assert_allclose(weights[:2], [0.5, 1.0])
+    assert np.isfinite(weights[2])
+
+
+def test_class_weights_that_are_given_are_taken():
+    loss = label_loss(experiment(training={"class_weights": [1, 2, 0.5], "label_smoothing": 0.1}), task_of(), FEATURES)
+    assert loss == LabelLoss(class_weights=(1.0, 2.0, 0.5), label_smoothing=0.1)
+
+
+def test_the_weights_of_a_distillation_count_where_there_is_a_teacher():
+    weights = {"temperature": 3.0, "soft_weight": 0.75, "hidden_weight": 0.25}
+    assert label_loss(experiment(), task_of(), FEATURES) == LabelLoss()
+    assert label_loss(experiment(distillation={"teacher": "t", **weights}), task_of(), FEATURES) == LabelLoss(**weights)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "says"),
+    [
+        ("sequence", [1, 2], r"has 2 numbers, but glue/tiny has 3 labels \(a, b, c\); give one for each, or a single 0"),
+        ("span", [0], "class_weights is for tasks that choose one of several labels, and glue/tiny is none"),
+        ("regression", [0], "and glue/tiny is none"),
+        ("multi_label", [1, 1, 1], "and glue/tiny is none"),
+    ],
+)
+def test_class_weights_that_do_not_fit_are_refused(kind, weights, says):
+    with pytest.raises(UserError, match=says):
+        label_loss(experiment(training={"class_weights": weights}), task_of(kind), random_features(kind, 3))
+
+
+def test_a_regression_takes_neither_class_weights_nor_label_smoothing():
+    task: Any = types.SimpleNamespace(name="glue/tiny", head=make_head("sequence", labels=("score",), problem="regression"))
+    features = random_features("regression", 3)
+    with pytest.raises(UserError, match="class_weights is for tasks that choose one of several labels"):
+        label_loss(experiment(training={"class_weights": [1]}), task, features)
+    with pytest.raises(UserError, match="label_smoothing is for classification, and glue/tiny is a regression; set it to 0"):
+        label_loss(experiment(training={"label_smoothing": 0.1}), task, features)
+    assert label_loss(experiment(training={"label_smoothing": 0.1}), task_of("multi_label"), features).label_smoothing == 0.1
+
+
+# ----------------------------------------------------------------------------------------------------------------- the teacher
+
+
+def test_without_a_teacher_a_batch_stays_as_it_is():
+    batch: Any = {"input_ids": 1}
+    headless: Any = types.SimpleNamespace(head=None)
+    for teacher in (None, headless):
+        assert teaching(teacher, experiment(), CONFIG.num_layers, make_mesh(MeshConfig()))(batch) is batch
+
+
+def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers_that_match():
+    config = dataclasses.replace(TINY, num_layers=3, scan_unroll=1, hidden_dropout=0.5, attention_dropout=0.5)
+    params = random_label_parameters(HEAD, config, seed=1)
+    teacher: Any = types.SimpleNamespace(config=config, head=HEAD, params=params)
+    batch = LabelledBatches(FEATURES, SHAPE, 16, 0, epochs=1, row_multiple=8, pad_id=0).at(0)
+    mesh = make_mesh(MeshConfig())
+    ones = [experiment(distillation={"teacher": "t", "hidden_weight": weight}) for weight in (1.0, 0.0)]
+    with_states, without = (teaching(teacher, one, CONFIG.num_layers, mesh) for one in ones)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        found = with_states(to_device(batch, mesh, BATCH))
+        assert jax.eval_shape(without, batch).keys() == batch.keys() | {"teacher_logits"}
+    assert found.keys() == batch.keys() | {"teacher_logits", "teacher_hidden_states"}
+    wanted = jax.jit(BertWithHead(config, HEAD).apply)({"params": params}, batch)  # no seed, no dropout
+    np.testing.assert_allclose(found["teacher_logits"], wanted["logits"], atol=1e-5)
+    states = wanted["hidden_states"][np.array([0, 3])].swapaxes(0, 1)  # the student has one layer
+    np.testing.assert_allclose(found["teacher_hidden_states"], states, atol=1e-5)

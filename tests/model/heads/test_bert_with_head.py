@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bert_jax.interop.names import our_shapes
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.bert_with_head import HEAD_SEED, BertWithHead, HeadLayers, initial_label_parameters
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.registry import HEADS, make_head
+from bert_jax.model.heads.sequence import SequenceHead
+
+CONFIG = ModelConfig(
+    vocab_size=50, hidden_size=12, num_layers=1, num_heads=3, intermediate_size=20, max_position=16, hidden_dropout=0.3,
+    attention_dropout=0.0,
+)  # fmt: skip
+ROWS, LENGTH = 3, 10
+READ = np.array([4, 1, 3, 0, 2], np.int32)
+"""The tokens that a head which reads n other tokens than [CLS] reads: the first n."""
+
+
+def head_of(kind: str, **fields) -> TaskHead:
+    return make_head(kind, labels=("a", "b", "c") if HEADS[kind].has_labels else (), **fields)
+
+
+def parts_of(head: TaskHead) -> set[str]:
+    return {"embeddings", "encoder", head.part} | ({"pooler"} if head.reads_pooler else set())
+
+
+def random_params(config: ModelConfig, head: TaskHead) -> dict:
+    """Weights far from their initial values, so that every one of them shows in the logits."""
+    rng = np.random.default_rng(3)
+    shapes = {path: shape for path, shape in our_shapes(config, head).items() if path.split("/")[0] in parts_of(head)}
+    values = {path: 0.3 * rng.standard_normal(shape, np.float32) + path.endswith("/scale") for path, shape in shapes.items()}
+    return unflatten_dict({path: np.asarray(x, np.float32) for path, x in values.items()}, sep="/")
+
+
+def inputs(head: TaskHead, rows: int = ROWS, length: int = LENGTH) -> dict[str, np.ndarray]:
+    """One example a row, two segments, and rows shorter by two each."""
+    columns = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+    mask = (columns < length - 2 * np.arange(rows)[:, None]).astype(np.int32)
+    return {
+        "input_ids": np.random.default_rng(4).integers(5, CONFIG.vocab_size, (rows, length)).astype(np.int32) * mask,
+        "token_type_ids": (columns > 3).astype(np.int32) * mask,
+        "position_ids": columns,
+        "sequence_ids": mask,
+        "cls_positions": np.zeros((rows, 1), np.int32),
+        "read_positions": np.tile(READ[: head.layout.read_positions], (rows, 1, 1)),
+    }
+
+
+def two_texts(head: TaskHead) -> dict[str, np.ndarray]:
+    """`inputs` with a second text in each row."""
+    read = READ[: head.layout.read_positions]
+    ids = np.repeat([1, 2], [4, LENGTH - 4]).astype(np.int32)
+    more = {"cls_positions": np.array([[0, 4]] * ROWS, np.int32), "read_positions": np.array([[read, read + 5]] * ROWS)}
+    return inputs(head) | more | {"sequence_ids": np.where(inputs(head)["sequence_ids"] > 0, ids, 0)}
+
+
+@functools.cache
+def compiled(config: ModelConfig, head: TaskHead):
+    return jax.jit(BertWithHead(config, head).apply)
+
+
+def outputs_of(config: ModelConfig, head: TaskHead, params: dict, batch: dict, seed: int | None = None) -> dict:
+    words = None if seed is None else np.uint32(seed)
+    return jax.device_get(compiled(config, head)({"params": params}, batch, words))
+
+
+def apply(config: ModelConfig, head: TaskHead, params: dict, batch: dict, seed: int | None = None) -> np.ndarray:
+    return outputs_of(config, head, params, batch, seed)["logits"]
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def head(request: pytest.FixtureRequest) -> TaskHead:
+    return head_of(request.param)
+
+
+LOGITS = {
+    "sequence": (ROWS, 2, 3),
+    "choice": (ROWS, 2, 1),
+    "mention": (ROWS, 2, 3),
+    "token": (ROWS, LENGTH, 3),
+    "span": (ROWS, LENGTH, 2),
+}
+"""The shapes of the logits of `two_texts`."""
+
+
+def test_a_head_answers_for_every_example_or_for_every_token(head):
+    model, texts = BertWithHead(CONFIG, head), LENGTH if head.per_token else 2
+    outputs = jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head)}, two_texts(head)))
+    assert outputs["logits"].shape == LOGITS.get(head.kind, (ROWS, texts, head.num_outputs))
+    assert outputs["logits"].dtype == jnp.float32
+    assert outputs["last"].shape == (ROWS, LENGTH, 12)
+    assert outputs["hidden_states"].shape == (2, ROWS, LENGTH, 12)
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_logits_that_training_asks_for_are_those_of_the_whole_model_dropout_included(kind):
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1, num_layers=2), head_of(kind)
+    params, batch = random_params(config, head), two_texts(head)
+    for seed in (None, jnp.uint32(7)):
+        whole = BertWithHead(config, head).apply({"params": params}, batch, seed)
+        few = BertWithHead(config, head).apply({"params": params}, batch, seed, method="logits")
+        np.testing.assert_allclose(few, whole["logits"], rtol=1e-5, atol=1e-6)
+
+
+def test_the_parameters_are_those_of_the_table_restricted_to_what_the_head_reads(head):
+    config = dataclasses.replace(CONFIG, vocab_multiple=64)
+    boxed = jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
+    tree = flatten_dict(nn.unbox(boxed), sep="/")
+    expected = {path: shape for path, shape in our_shapes(config, head).items() if path.split("/")[0] in parts_of(head)}
+    assert {path: x.shape for path, x in tree.items()} == expected
+    assert {x.dtype for x in tree.values()} == {jnp.dtype("float32")}
+    assert all(isinstance(x, nn.LogicallyPartitioned) for x in flatten_dict(boxed, sep="/").values())
+
+
+def test_a_new_head_is_small_numbers_and_no_bias():
+    head = SequenceHead(labels=tuple(map(str, range(200))))
+    draw = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)["sequence_head"]["dense"]))
+    layer = draw(jax.random.key(0))
+    assert not layer["bias"].any()
+    assert 0.016 < layer["kernel"].std() < 0.019  # a normal of 0.02, cut at two deviations, has 0.0176
+    assert np.abs(layer["kernel"]).max() <= 0.04
+
+
+def test_the_head_is_one_affine_layer_on_what_it_reads(head):
+    """Against numpy, from the last layer and the weights; what a kind reads too, for the kinds of the paper and of GAP."""
+    params, batch = random_params(CONFIG, head), inputs(head)
+    outputs = outputs_of(CONFIG, head, params, batch)
+    last = np.asarray(outputs["last"], np.float64)
+
+    def pooler(cls):
+        return np.tanh(np.asarray(cls) @ params["pooler"]["dense"]["kernel"] + params["pooler"]["dense"]["bias"])
+
+    match head.kind:
+        case "sequence" | "choice":
+            read = pooler(last[:, :1])
+        case "mention":
+            pronoun, a, b = (last[:, [column]] for column in (4, 1, 3))
+            read = np.concatenate([pronoun, a, b, pronoun * a, pronoun * b], -1)
+        case "token" | "span":
+            read = last
+        case _:
+            read = np.asarray(head.inputs(jnp.asarray(outputs["last"]), batch, pooler), np.float64)
+    layer = params[head.part]["dense"]
+    np.testing.assert_allclose(outputs["logits"], read @ layer["kernel"] + layer["bias"], atol=1e-5)
+
+
+def test_a_head_reads_only_what_its_kind_needs(head):
+    batch = inputs(head)
+    del batch["cls_positions" if head.layout.read_positions else "read_positions"]
+    if head.per_token:
+        del batch["cls_positions"]
+    model = BertWithHead(CONFIG, head)
+    assert jax.eval_shape(lambda: model.apply({"params": random_params(CONFIG, head)}, batch))["logits"].dtype == jnp.float32
+
+
+def test_gradients_reach_every_parameter_the_head_has(head):
+    config = dataclasses.replace(CONFIG, hidden_dropout=0.0)
+    weights = np.random.default_rng(5).standard_normal((ROWS, LENGTH, 4), np.float32)
+
+    def loss(params):
+        logits = BertWithHead(config, head).apply({"params": params}, inputs(head))["logits"]
+        return (logits * weights[:, : logits.shape[1], : logits.shape[2]]).sum()
+
+    gradients = flatten_dict(jax.jit(jax.grad(loss))(random_params(config, head)), sep="/")
+    # a key's bias adds one number to all scores of a query, which softmax ignores
+    untouched = [path for path, x in gradients.items() if not np.any(x) and not path.endswith("key/bias")]
+    assert untouched == []
+    assert {path.split("/")[0] for path in gradients} == parts_of(head)
+
+
+def test_dropout_happens_only_with_a_seed_and_is_the_seeds(head):
+    params, batch = random_params(CONFIG, head), inputs(head)
+    still, again = (apply(CONFIG, head, params, batch) for _ in range(2))
+    np.testing.assert_array_equal(still, again)
+    one, same, other = (apply(CONFIG, head, params, batch, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, still)
+    assert not np.array_equal(one, other)
+
+
+def test_the_heads_own_dropout_follows_from_the_steps_seed():
+    assert int(HEAD_SEED).to_bytes(4, "big") == b"head"
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=0.0), head_of("span", dropout=0.5)
+    params, batch = random_params(config, head), inputs(head)
+    one, same, other = (outputs_of(config, head, params, batch, seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one["last"], other["last"])
+    np.testing.assert_array_equal(one["logits"], same["logits"])
+    assert not np.array_equal(one["logits"], other["logits"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "hidden", "own", "drops"),
+    [
+        ("sequence", 0.0, None, False),
+        ("sequence", 0.0, 0.5, True),
+        ("sequence", 0.5, 0.0, False),
+        ("token", 0.5, None, True),
+        ("choice", 0.5, None, True),
+        ("span", 0.5, None, False),  # as the original's run_squad.py
+        ("span", 0.0, 0.5, True),
+        ("mention", 0.5, None, True),
+    ],
+)
+def test_the_heads_own_dropout_counts_before_the_models(kind, hidden, own, drops):
+    config, head = dataclasses.replace(CONFIG, hidden_dropout=hidden), head_of(kind, dropout=own)
+    layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
+    params = layer.init(jax.random.key(0), x, None)
+    assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_drops_nothing_at_a_rate_of_zero_and_something_at_one_of_its_own(kind):
+    for own, drops in ((0.0, False), (0.5, True), (None, HEADS[kind].has_dropout)):
+        config, head = dataclasses.replace(CONFIG, hidden_dropout=0.5), head_of(kind, dropout=own)
+        layer, x = HeadLayers(config, head), np.ones((2, 3, head.input_width(12)), np.float32)
+        params = layer.init(jax.random.key(0), x, None)
+        assert np.array_equal(layer.apply(params, x, None), layer.apply(params, x, jnp.uint32(1))) != drops
+
+
+def test_the_head_drops_what_it_should_and_scales_the_rest():
+    """With a kernel of ones and inputs of one, an output is the number of inputs that were kept, twice."""
+    layer = HeadLayers(CONFIG, head_of("span", dropout=0.5))
+    params = {"dense": {"kernel": np.ones((12, 2), np.float32), "bias": np.zeros(2, np.float32)}}
+    sums = np.asarray(layer.apply({"params": params}, np.ones((20, 30, 12), np.float32), jnp.uint32(1)))[..., 0].ravel()
+    assert set(np.unique(sums.round(4))) <= {2.0 * kept for kept in range(13)}
+    assert abs(sums.mean() - 12) < 5 * np.sqrt(12 / sums.size)  # the variance of 2 * Binomial(12, 1/2) is 12
+
+
+def test_two_examples_packed_into_a_row_have_the_logits_of_a_row_each(head):
+    params = random_params(CONFIG, head)
+    alone = inputs(head, rows=2, length=5)
+    alone["sequence_ids"] = np.ones_like(alone["sequence_ids"])
+    packed = {name: x.reshape(1, -1) for name, x in alone.items()}
+    packed |= {"sequence_ids": np.repeat([[1, 2]], 5, axis=1).astype(np.int32), "cls_positions": np.array([[0, 5]], np.int32)}
+    packed["read_positions"] = (alone["read_positions"] + np.array([0, 5], np.int32)[:, None, None]).reshape(1, 2, -1)
+    separate, together = apply(CONFIG, head, params, alone), apply(CONFIG, head, params, packed)
+    np.testing.assert_allclose(together.reshape(separate.shape), separate, atol=2e-6)
+    packed["sequence_ids"] = np.ones_like(packed["sequence_ids"])  # the same row, read as one example, is another thing
+    assert np.abs(apply(CONFIG, head, params, packed).reshape(separate.shape) - separate).max() > 1e-2
+
+
+def test_padding_changes_no_answer(head):
+    params, batch = random_params(CONFIG, head), inputs(head)
+    filled = batch | {"input_ids": np.where(batch["sequence_ids"] == 0, 7, batch["input_ids"])}
+    ours, other = (apply(CONFIG, head, params, b) for b in (batch, filled))
+    if head.per_token:
+        real = batch["sequence_ids"].astype(bool)
+        ours, other = ours[real], other[real]
+    np.testing.assert_array_equal(ours, other)
+
+
+def test_a_bfloat16_model_gives_float32_logits_near_those_of_a_float32_one(head):
+    params, batch = random_params(CONFIG, head), inputs(head)
+    narrow = outputs_of(dataclasses.replace(CONFIG, dtype="bfloat16"), head, params, batch)
+    assert narrow["logits"].dtype == jnp.float32
+    assert narrow["last"].dtype == jnp.bfloat16
+    wide = apply(CONFIG, head, params, batch)
+    difference = np.abs(narrow["logits"] - wide).max() / np.abs(wide).max()
+    assert 0 < difference < 0.05

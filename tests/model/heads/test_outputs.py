@@ -1,0 +1,49 @@
+"""The answers of task heads, from their logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.model.heads.outputs import OUTPUTS
+from bert_jax.model.heads.registry import HEADS, make_head
+
+
+def test_a_regression_answers_a_number_and_with_several_outputs_the_value_of_each_by_name():
+    answer = OUTPUTS["regression"].answer
+    assert answer(np.float32([1.5]), ("score",)) == {"value": 1.5}
+    assert answer(np.float32([1.5, -2.0]), ("a", "b")) == {"values": {"a": 1.5, "b": -2.0}}
+
+
+def test_a_classification_answers_the_label_of_the_largest_logit_and_every_probability():
+    found = OUTPUTS["classification"].answer(np.log(np.float32([0.2, 0.7, 0.1])), ("a", "b", "c"))
+    assert found["label"] == "b"
+    np.testing.assert_allclose(list(found["probabilities"].values()), [0.2, 0.7, 0.1], rtol=1e-6)
+
+
+def test_several_labels_are_those_of_at_least_one_half():
+    found = OUTPUTS["multi_label"].answer(np.float32([0.0, -0.1, 2.0]), ("a", "b", "c"))
+    assert found["labels"] == ["a", "c"]
+
+
+def test_a_label_applies_from_a_probability_of_one_half_in_predictions_as_in_answers():
+    outputs, logits = OUTPUTS["multi_label"], np.float32([[0.0, -0.1, 0.1, 2.0]])
+    predicted = outputs.predictions(logits)
+    np.testing.assert_array_equal(predicted, [[True, False, True, True]])
+    assert list(outputs.decode(predicted[0], ("a", "b", "c", "d"))) == outputs.answer(logits[0], ("a", "b", "c", "d"))["labels"]
+
+
+def test_the_ten_most_frequent_labels_are_tried_as_constant_predictions():
+    labels = np.repeat(np.arange(15), np.arange(1, 16))
+    assert OUTPUTS["classification"].constants(labels).tolist() == list(range(14, 4, -1))
+
+
+def test_a_typical_head_has_the_labels_and_candidates_of_the_tasks_of_the_paper_and_of_gap():
+    found = {kind: (len(head.typical().labels), head.typical_candidates) for kind, head in HEADS.items()}
+    assert found == {"sequence": (3, 1), "token": (9, 1), "span": (0, 1), "choice": (0, 4), "mention": (3, 1)}
+
+
+def test_an_unknown_kind_of_head_is_told_the_nearest():
+    with pytest.raises(UserError, match=r"head\.kind='sequenc' is not one of .*; did you mean 'sequence'"):
+        make_head("sequenc")

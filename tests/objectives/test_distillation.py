@@ -1,0 +1,183 @@
+"""The losses of distillation in pretraining, against plain numpy and against a student that is the teacher."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+
+from bert_jax.model.bert import attention_weights
+from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.objectives.distillation import (
+    PROJECTION,
+    TEACHER_PARTS,
+    PretrainingDistillation,
+    Teacher,
+    abstract_projection,
+    attention_divergence,
+    distillation_objective,
+    projection_parameters,
+    soft_loss_sum,
+)
+from bert_jax.objectives.objective import forward, pretraining_objective
+from bert_jax.training.steps import eval_step
+from tests.random_rows import TINY, initial_parameters_of, random_batch
+
+WIDE = dataclasses.replace(TINY, hidden_size=24, num_layers=4, initializer_range=0.3)
+STUDENT = dataclasses.replace(TINY, initializer_range=0.3)
+ALL = PretrainingDistillation(temperature=2.0, soft_weight=0.4, hidden_weight=0.3, attention_weight=0.2, teacher_width=24)
+
+
+def teacher_of(config, seed=1) -> Teacher:
+    params = initial_parameters_of(config, seed)
+    return Teacher(config, {part: params[part] for part in TEACHER_PARTS})
+
+
+def hidden_states(config, params, batch):
+    outputs = jax.jit(lambda params, batch: BertForPreTraining(config).apply({"params": params}, batch))(params, batch)
+    return np.asarray(outputs["hidden_states"], np.float64)
+
+
+def logits(config, params, batch):
+    outputs = jax.jit(lambda params, batch: forward(config, params, batch, None, next_sentence=False))(params, batch)
+    return np.asarray(outputs["mlm_logits"], np.float64)
+
+
+def evaluated(objective, params, batch):
+    return jax.jit(functools.partial(eval_step, objective=objective))(params, batch)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    return random_batch(3, rows=4)
+
+
+@pytest.fixture(scope="module")
+def student():
+    kernel = np.random.default_rng(0).normal(0, 0.2, (16, 24)).astype(np.float32)
+    return {**initial_parameters_of(STUDENT), PROJECTION: {"kernel": jnp.asarray(kernel)}}
+
+
+@pytest.mark.parametrize(
+    ("wide", "layers", "pairs"),
+    [
+        (WIDE, "uniform", [(0, 0), (1, 2), (2, 4)]),
+        (WIDE, "last", [(2, 4)]),
+        (dataclasses.replace(WIDE, num_layers=1), "uniform", [(0, 0), (1, 0), (2, 1)]),
+    ],
+    ids=["uniform", "last", "a layer beside the embeddings"],
+)
+def test_the_losses_are_those_of_plain_numpy(batch, student, wide, layers, pairs):
+    """KL at temperature 2, times 4, over masked words; differences of projected states and KL of attention over real tokens."""
+    teacher = teacher_of(wide)
+    settings = dataclasses.replace(ALL, layers=layers)
+    objective = distillation_objective(STUDENT, pretraining_objective(STUDENT), settings, teacher)
+    found = evaluated(objective, student, batch)
+    targets, real = np.asarray(batch["masked_targets"]) >= 0, np.asarray(batch["sequence_ids"]) > 0
+    whole = {**initial_parameters_of(wide, 1)}
+
+    p, q = (special.log_softmax(logits(*model, batch) / 2, -1) for model in ((wide, whole), (STUDENT, student)))
+    soft = 4 * (np.exp(p) * (p - q)).sum(-1)
+    assert float(found["soft_loss"]) == pytest.approx(soft[targets].sum(), rel=1e-4)
+
+    ours, theirs = hidden_states(STUDENT, student, batch), hidden_states(wide, whole, batch)
+    kernel = np.asarray(student[PROJECTION]["kernel"], np.float64)
+    squares = np.mean([np.square(ours[i] @ kernel - theirs[j]).mean(-1) for i, j in pairs], 0)
+    assert float(found["hidden_difference"]) == pytest.approx(squares[real].sum(), rel=1e-4)
+
+    maps = jax.jit(attention_weights, static_argnums=1)
+    a, b = (maps(*model, batch) for model in ((student, STUDENT), (whole, wide)))
+    of_layers = [(i - 1, j - 1) for i, j in pairs if j]  # the teacher's embeddings have no map
+    kl = [special.rel_entr(np.asarray(b[j], np.float64), np.asarray(a[i], np.float64)) for i, j in of_layers]
+    divergence = np.mean([one.sum(-1).mean(1) for one in kl], 0)
+    assert float(found["attention_divergence"]) == pytest.approx(divergence[real].sum(), rel=1e-3)
+
+    n, tokens = targets.sum(), real.sum()
+    expected = 0.6 * found["mlm_loss"] / n + found["nsp_loss"] / 4 + 0.4 * found["soft_loss"] / n
+    expected += 0.3 * found["hidden_difference"] / tokens + 0.2 * found["attention_divergence"] / tokens
+    assert float(objective.loss(found, found)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(batch):
+    """The soft targets' loss is then the teacher's entropy alone, of which the divergence is 0."""
+    params = initial_parameters_of(STUDENT, 1)
+    settings = dataclasses.replace(ALL, soft_weight=1.0)
+    objective = distillation_objective(STUDENT, pretraining_objective(STUDENT), settings, teacher_of(STUDENT))
+    found = evaluated(objective, params, batch)
+    for name in ("soft_loss", "hidden_difference", "attention_divergence"):
+        assert abs(float(found[name])) < 1e-4, name
+
+
+def test_no_gradient_reaches_the_teacher_and_the_projection_has_one(batch, student):
+    def loss(params, of_teacher, batch):
+        objective = distillation_objective(STUDENT, pretraining_objective(STUDENT), ALL, Teacher(WIDE, of_teacher))
+        sums = objective.sums(params, batch, None)
+        return objective.loss(sums, objective.counts(batch))
+
+    ours, theirs = jax.jit(jax.grad(loss, argnums=(0, 1)))(student, teacher_of(WIDE).params, batch)
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(theirs))
+    assert float(jnp.abs(ours[PROJECTION]["kernel"]).max()) > 0
+    assert all(float(jnp.abs(leaf).max()) > 0 for leaf in jax.tree.leaves(ours["mlm_head"]))
+
+
+def test_soft_targets_alone_need_no_hidden_states_and_give_the_same_loss(batch):
+    params, teacher = initial_parameters_of(STUDENT), teacher_of(STUDENT)
+    sums = []
+    for settings in (PretrainingDistillation(), PretrainingDistillation(hidden_weight=1.0)):
+        objective = distillation_objective(STUDENT, pretraining_objective(STUDENT), settings, teacher)
+        sums.append(evaluated(objective, params, batch))
+    assert "hidden_difference" not in sums[0]
+    assert float(sums[0]["soft_loss"]) == pytest.approx(float(sums[1]["soft_loss"]), rel=1e-5)
+
+
+def test_the_terms_are_means_over_targets_and_tokens_of_which_there_may_be_one():
+    objective = distillation_objective(STUDENT, pretraining_objective(STUDENT), ALL, Teacher(WIDE, {}))
+    sums = {"mlm_loss": 10, "nsp_loss": 3, "soft_loss": 5, "hidden_difference": 7, "attention_divergence": 11}
+    for n in (0.0, 1.0, 4.0):
+        counts = {"mlm_targets": n, "nsp_examples": n, "tokens": 2 * n}
+        found = objective.loss(*({name: jnp.float32(value) for name, value in numbers.items()} for numbers in (sums, counts)))
+        n, tokens = max(n, 1), max(2 * n, 1)
+        wanted = (0.6 * 10 + 3 + 0.4 * 5) / n + (0.3 * 7 + 0.2 * 11) / tokens
+        assert float(found) == pytest.approx(wanted)
+
+
+def test_soft_targets_are_of_the_slots_with_a_target_and_of_no_column_beyond_them():
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(size=(2, 2, 5, 6))
+    targets = np.array([[3, -1, 0], [-1, -1, 5]])
+    p, q = (special.log_softmax(x / 3, -1) for x in (theirs, ours))
+    wanted = 9 * (np.exp(p) * (p - q)).sum(-1)[:, :3][targets >= 0].sum()
+    found = soft_loss_sum(*(jnp.asarray(x, jnp.float32) for x in (ours, theirs)), jnp.asarray(targets), 3.0)
+    assert float(found) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_the_divergence_of_attention_is_a_mean_over_layers_and_heads_of_every_real_token():
+    rng = np.random.default_rng(0)
+    a, b = (special.softmax(rng.normal(size=(3, 2, 4, 5, 5)), -1) for _ in range(2))
+    a[0, 0, 0, 0] = [1, 0, 0, 0, 0]
+    b[0, 0, 0, 0] = [0.5, 0.5, 0, 0, 0]
+    a[0, 0, 0, 0, 1] = 1e-3  # attention that the teacher does not have costs nothing
+    ids = np.array([[1, 1, 2, 0, 0], [1, 1, 1, 1, 1]])
+    wanted = special.rel_entr(b, a).sum(-1).mean((0, 2))[ids > 0].sum()
+    found = attention_divergence(*(jnp.asarray(x, jnp.float32) for x in (a, b)), jnp.asarray(ids))
+    assert float(found) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weight", "width", "projects"), [(0.5, 24, True), (0.5, 16, False), (0.5, 0, False), (0.0, 24, False), (1.5, 24, True)]
+)
+def test_a_student_has_a_projection_where_hidden_states_of_another_width_are_compared(weight, width, projects):
+    """Its random numbers are 1/sqrt(D) wide, so that states keep their size."""
+    settings = PretrainingDistillation(hidden_weight=weight, teacher_width=width)
+    found = nn.unbox(projection_parameters(settings, 16, jax.random.key(0)))
+    assert (found != {}) == projects == (abstract_projection(settings, 16) != {})
+    if projects:
+        kernel = found[PROJECTION]["kernel"]
+        assert kernel.shape == (16, 24)
+        assert float(kernel.std()) == pytest.approx(0.25, rel=0.15)

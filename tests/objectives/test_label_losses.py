@@ -1,0 +1,331 @@
+"""Losses against loops over single features in float64, by the formulas that PyTorch documents."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.data.labelled import assemble_features, feature_logits, pack_features, row_shape
+from bert_jax.model.heads.bert_with_head import BertWithHead
+from bert_jax.model.heads.outputs import MultiLabel, Outputs
+from bert_jax.objectives.label_losses import (
+    LabelLoss,
+    hidden_state_difference,
+    label_counts,
+    label_loss_sums,
+    teacher_layers,
+)
+from bert_jax.objectives.objective import label_objective
+from bert_jax.training.steps import StepSeed, gradients
+from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters
+from tests.random_rows import TINY, largest_difference
+
+COUNT = 12
+CLASSIFYING = tuple(kind for kind in KINDS if type(HEADS[kind].outputs) is Outputs)
+CLASSES = tuple(kind for kind in CLASSIFYING if HEADS[kind].has_labels)  # with names, and so weights
+PLAIN = LabelLoss()
+CONFIG = dataclasses.replace(TINY, num_layers=1)
+
+
+@functools.cache
+def packed(kind: str):
+    """(features, rows, shape, batch): twelve features in fewer rows, and empty rows up to twelve."""
+    features = random_features(kind, COUNT, seed=5)
+    shape = row_shape(features, LAYOUTS[kind])
+    rows = pack_features(features, shape)
+    batch = assemble_features(features, rows, COUNT, shape, pad_id=0)
+    return features, rows, shape, {name: jnp.asarray(array) for name, array in batch.items()}
+
+
+@functools.cache
+def random_logits(kind: str, seed: int = 0) -> np.ndarray:
+    """Logits in the shape that a model gives for `packed(kind)`."""
+    _, _, shape, _ = packed(kind)
+    outputs = HEADS[kind].num_outputs
+    slots = shape.length if shape.layout.logits_per_token else shape.slots
+    return np.random.default_rng(seed).normal(size=(COUNT, slots, outputs), scale=2.0).astype(np.float32)
+
+
+def answers(kind: str, seed: int = 0) -> Iterator[tuple[np.ndarray, int]]:
+    """(logits to choose from, the right one) of every label that is chosen, in float64."""
+    features, rows, shape, _ = packed(kind)
+    for feature, logits in zip(features, feature_logits(random_logits(kind, seed), features, rows, shape), strict=True):
+        scores = logits.astype(np.float64)
+        if LAYOUTS[kind].per_token:
+            yield from ((row, label) for row, label in zip(scores, feature.target.tolist(), strict=True) if label >= 0)
+        elif LAYOUTS[kind].are_positions:
+            yield from zip(scores.T, feature.target.tolist(), strict=True)
+        else:
+            yield scores, int(feature.target)
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    return x - np.log(np.exp(x).sum())
+
+
+def mean_loss(kind: str, settings: LabelLoss = PLAIN, **extra: np.ndarray) -> float:
+    batch = packed(kind)[3] | {name: jnp.asarray(value) for name, value in extra.items()}
+    sums = label_loss_sums(jnp.asarray(random_logits(kind)), batch, HEADS[kind], settings)
+    return float(sums["loss"] / label_counts(batch, HEADS[kind], settings)["weight"])
+
+
+# ----------------------------------------------------------------------------------------------------------- losses from labels
+
+
+def test_the_kinds_that_classify_are_known():
+    assert set(CLASSIFYING) >= {"sequence", "token", "span", "choice", "mention"}
+    assert set(CLASSES) >= {"sequence", "token", "mention"}
+
+
+@pytest.mark.parametrize("kind", CLASSIFYING)
+def test_cross_entropy_is_over_the_answers_that_there_are(kind):
+    """Over the labels; of a choice over its own candidates; of a span over its own tokens, the mean of start and end."""
+    assert mean_loss(kind) == pytest.approx(np.mean([-log_softmax(x)[label] for x, label in answers(kind)]), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_cross_entropy_with_class_weights_divides_by_the_weights_as_pytorchs(kind):
+    weights = (0.5, 3.0, 1.25)
+    wanted = [(weights[label], -weights[label] * log_softmax(x)[label]) for x, label in answers(kind)]
+    assert mean_loss(kind, LabelLoss(class_weights=weights)) == pytest.approx(
+        sum(loss for _, loss in wanted) / sum(weight for weight, _ in wanted), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", CLASSIFYING)
+def test_label_smoothing_is_pytorchs(kind):
+    """torch.nn.CrossEntropyLoss: a mixture of the true label and the uniform distribution over all there are."""
+    wanted = [-0.8 * log_softmax(x)[label] - 0.2 / len(x) * log_softmax(x).sum() for x, label in answers(kind)]
+    assert mean_loss(kind, LabelLoss(label_smoothing=0.2)) == pytest.approx(np.mean(wanted), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_class_weights_multiply_the_terms_of_label_smoothing_too_as_pytorchs(kind):
+    weights = np.array([0.5, 3.0, 1.25])
+    wanted = [-0.8 * weights[y] * log_softmax(x)[y] - 0.2 / 3 * (weights * log_softmax(x)).sum() for x, y in answers(kind)]
+    found = mean_loss(kind, LabelLoss(class_weights=tuple(weights), label_smoothing=0.2))
+    assert found == pytest.approx(sum(wanted) / sum(weights[label] for _, label in answers(kind)), rel=1e-5)
+
+
+PYTORCH = {0.0: 0.449868918282507, 0.1: 0.5340265450202634, 0.3: 0.702341798495776}
+"""torch 2.13.0: label_smoothing -> CrossEntropyLoss(weight=[0.5, 3.0, 1.25], label_smoothing=...)(SIX, LABELS) in float64."""
+SIX = [[2.0, -1.0, 0.5], [0.0, 1.5, -0.5], [-1.0, 0.25, 3.0], [1.0, 1.0, -2.0], [0.5, -0.5, 0.0], [-2.0, 2.5, 1.0]]
+LABELS = [0, 1, 2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("smoothing", PYTORCH)
+def test_the_loss_with_class_weights_and_label_smoothing_is_the_number_that_pytorch_computes(smoothing: float):
+    settings = LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=smoothing)
+    batch = {"labels": jnp.array([LABELS]), "label_weights": jnp.ones((1, 6)), "sequence_ids": jnp.ones((1, 6), jnp.int32)}
+    sums = label_loss_sums(jnp.array([SIX]), batch, HEADS["sequence"], settings)
+    found = float(sums["loss"] / label_counts(batch, HEADS["sequence"], settings)["weight"])
+    assert found == pytest.approx(PYTORCH[smoothing], rel=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_several_labels_are_so_many_yes_or_no_questions(smoothing):
+    """torch.nn.BCEWithLogitsLoss."""
+    features, rows, shape, _ = packed("multi_label")
+    p = 1 / (1 + np.exp(-np.float64(feature_logits(random_logits("multi_label"), features, rows, shape))))
+    y = np.stack([feature.target for feature in features]) * (1 - smoothing) + smoothing / 2
+    wanted = -(y * np.log(p) + (1 - y) * np.log(1 - p)).mean()
+    assert mean_loss("multi_label", LabelLoss(label_smoothing=smoothing)) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_regression_is_the_mean_squared_error():
+    features, rows, shape, _ = packed("regression")
+    values = np.array(feature_logits(random_logits("regression"), features, rows, shape))[:, 0]
+    assert mean_loss("regression") == pytest.approx(np.mean((values - [u.target for u in features]) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
+    features, _, shape, batch = packed(kind)
+    alone = assemble_features(features, [[i] for i in range(COUNT)], COUNT, shape, pad_id=0)
+    for arrays in (batch, {name: jnp.asarray(array) for name, array in alone.items()}):
+        counts = {name: float(x) for name, x in label_counts(arrays, HEADS[kind], PLAIN).items()}
+        labels = sum((feature.target >= 0).sum() for feature in features) if LAYOUTS[kind].per_token else COUNT
+        tokens = sum(feature.size for feature in features)
+        assert counts == {"weight": labels, "labels": labels, "examples": COUNT, "tokens": tokens, "rows": COUNT}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_correct_answers_are_counted(kind):
+    features, rows, shape, batch = packed(kind)
+    found = float(label_loss_sums(jnp.asarray(random_logits(kind)), batch, HEADS[kind], PLAIN)["correct"])
+    of_features = feature_logits(random_logits(kind), features, rows, shape)
+    if not HEADS[kind].outputs.has_accuracy:
+        wanted = 0
+    elif isinstance(HEADS[kind].outputs, MultiLabel):
+        wanted = sum(((logits >= 0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
+    elif LAYOUTS[kind].are_positions:
+        wanted = sum((logits.argmax(0) == feature.target).all() for logits, feature in zip(of_features, features, strict=True))
+    else:
+        wanted = sum(x.argmax() == label for x, label in answers(kind))
+    assert found == wanted
+
+
+def test_a_label_of_probability_one_half_counts_as_predicted():
+    logits = np.array([[0.0, -1.0], [0.0, -0.0]], np.float32)
+    predicted = MultiLabel().predictions(logits)
+    assert predicted.tolist() == [[True, False], [True, True]]
+    assert MultiLabel().correct(jnp.asarray(logits), jnp.asarray(predicted, jnp.float32)).tolist() == [1, 1]
+
+
+def test_a_batch_without_a_label_has_a_loss_of_zero():
+    features, rows, shape, _ = packed("sequence")
+    unknown = [dataclasses.replace(feature, target=None) for feature in features]
+    batch = {name: jnp.asarray(x) for name, x in assemble_features(unknown, rows, COUNT, shape, 0).items()}
+    objective = label_objective(CONFIG, HEADS["sequence"], PLAIN)
+    sums = label_loss_sums(jnp.asarray(random_logits("sequence")), batch, HEADS["sequence"], PLAIN)
+    assert float(objective.loss(sums, objective.counts(batch))) == 0.0
+
+
+def test_a_teachers_part_of_the_loss_has_the_class_weight_of_the_label():
+    settings = LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=0.2, soft_weight=0.25)
+    both = mean_loss("sequence", settings, teacher_logits=random_logits("sequence", seed=1))
+    alone = mean_loss("sequence", dataclasses.replace(settings, soft_weight=0.0))
+    losses = []
+    for (x, label), (teacher, _) in zip(answers("sequence"), answers("sequence", seed=1), strict=True):
+        p = log_softmax(teacher)
+        losses.append((settings.class_weights[label], (np.exp(p) * (p - log_softmax(x))).sum()))
+    soft = sum(weight * loss for weight, loss in losses) / sum(weight for weight, _ in losses)
+    assert both == pytest.approx(0.75 * alone + 0.25 * soft, rel=1e-5)
+
+
+def test_the_loss_of_a_task_is_divided_by_its_weights_however_small_and_hidden_states_by_the_tokens():
+    objective = label_objective(CONFIG, HEADS["sequence"], LabelLoss(hidden_weight=0.5))
+    assert float(objective.loss({"loss": np.float32(3e-6)}, {"weight": np.float32(1.5e-6)})) == pytest.approx(2.0)
+    sums = {"loss": np.float32(6), "hidden_difference": np.float32(8)}
+    for tokens, mean in ((0.0, 8.0), (1.0, 8.0), (4.0, 2.0)):
+        counts = {"weight": np.float32(3), "tokens": np.float32(tokens)}
+        assert float(objective.loss(sums, counts)) == pytest.approx(2.0 + 0.5 * mean)
+
+
+# ---------------------------------------------------------------------------------------------------------------- distillation
+
+
+def divergence(taught: np.ndarray, said: np.ndarray, temperature: float) -> float:
+    p, q = (np.exp(log_softmax(x / temperature)) for x in (taught, said))
+    return temperature**2 * (p * np.log(p / q)).sum()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+@pytest.mark.parametrize("kind", CLASSIFYING)
+def test_distillation_is_the_divergence_from_the_softened_teacher_times_temperature_squared(kind, temperature):
+    settings = LabelLoss(temperature=temperature, soft_weight=0.75)
+    pairs = zip(answers(kind), answers(kind, seed=1), strict=True)
+    wanted = [-0.25 * log_softmax(x)[label] + 0.75 * divergence(t, x, temperature) for (x, label), (t, _) in pairs]
+    found = mean_loss(kind, settings, teacher_logits=random_logits(kind, seed=1))
+    assert found == pytest.approx(np.mean(wanted), rel=1e-5)
+
+
+def test_a_teacher_of_several_labels_is_followed_in_each_of_them():
+    features, rows, shape, _ = packed("multi_label")
+    said, taught = (np.float64(feature_logits(random_logits("multi_label", seed), features, rows, shape)) for seed in (0, 1))
+    found = mean_loss(
+        "multi_label", LabelLoss(temperature=2.0, soft_weight=1.0), teacher_logits=random_logits("multi_label", seed=1)
+    )
+    each = [divergence(np.array([t, 0]), np.array([x, 0]), 2.0) for t, x in zip(taught.ravel(), said.ravel(), strict=True)]
+    assert found == pytest.approx(np.mean(each), rel=1e-5)
+
+
+def test_a_teacher_of_values_is_followed_in_the_value():
+    features, rows, shape, _ = packed("regression")
+    said, taught = (np.array(feature_logits(random_logits("regression", seed), features, rows, shape))[:, 0] for seed in (0, 1))
+    found = mean_loss("regression", LabelLoss(soft_weight=1.0), teacher_logits=random_logits("regression", seed=1))
+    assert found == pytest.approx(np.mean((said - taught) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_says_what_the_teacher_says_loses_nothing(kind):
+    assert mean_loss(kind, LabelLoss(temperature=2.0, soft_weight=1.0), teacher_logits=random_logits(kind)) == pytest.approx(
+        0.0, abs=1e-6
+    )
+
+
+def test_hidden_states_are_compared_token_by_token_and_padding_is_not():
+    _, _, shape, batch = packed("sequence")
+    rng = np.random.default_rng(2)
+    ours, theirs = (rng.normal(size=(3, COUNT, shape.length, 4)) for _ in range(2))
+    wanted = 0.0
+    for r in range(COUNT):
+        real = np.asarray(batch["sequence_ids"][r]) > 0
+        if real.any():
+            wanted += np.mean((ours[:, r, real] - theirs[:, r, real]) ** 2) * real.sum()
+    batch = batch | {"teacher_hidden_states": jnp.asarray(theirs.swapaxes(0, 1), jnp.float32)}
+    assert float(hidden_state_difference(jnp.asarray(ours, jnp.float32), batch)) == pytest.approx(wanted, rel=1e-5)
+    assert float(hidden_state_difference(jnp.asarray(theirs, jnp.float32), batch)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("teacher", "student", "layers"), [(12, 4, (0, 3, 6, 9, 12)), (2, 2, (0, 1, 2)), (12, 1, (0, 12)), (6, 4, (0, 2, 3, 4, 6))]
+)
+def test_a_deeper_teachers_layers_are_spread_evenly_from_end_to_end(teacher, student, layers):
+    assert teacher_layers(teacher, student) == layers
+
+
+# ------------------------------------------------------------------------------------------------------------- the whole model
+
+VARIANTS = HEADS | {
+    "sequence, concat": dataclasses.replace(HEADS["sequence"], pooling="concat"),
+    "token, crf": dataclasses.replace(HEADS["token"], crf="free"),
+}
+
+
+@functools.cache
+def differentiated(name: str):
+    """Jitted (parameters, batch) -> (gradients, (loss, logits)) without dropout."""
+    head, settings = VARIANTS[name], PLAIN
+
+    def loss(params, batch):
+        logits = BertWithHead(CONFIG, head).apply({"params": params}, batch, method="logits")
+        sums = label_loss_sums(logits, batch, head, settings)
+        value = sums["loss"] / label_counts(batch, head, settings)["weight"]
+        return value, (value, logits)
+
+    return jax.jit(jax.grad(loss, has_aux=True))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_packed_features_have_the_logits_the_loss_and_the_gradients_of_a_row_each(name):
+    features, rows, shape, batch = packed(name.partition(",")[0])
+    alone = [[i] for i in range(COUNT)]
+    params = random_label_parameters(VARIANTS[name], CONFIG)
+    separate = {key: jnp.asarray(x) for key, x in assemble_features(features, alone, COUNT, shape, 0).items()}
+    grads, (loss, logits) = differentiated(name)(params, batch)
+    grads_alone, (loss_alone, logits_alone) = differentiated(name)(params, separate)
+    mine, theirs = (feature_logits(np.asarray(x), features, r, shape) for x, r in ((logits, rows), (logits_alone, alone)))
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    assert float(loss) == pytest.approx(float(loss_alone), rel=1e-5)
+    for tree in (grads, grads_alone):  # what adds one number to everything that softmax compares: its gradient is rounding alone
+        layout = VARIANTS[name].layout
+        shifts = [tree[VARIANTS[name].part]["dense"]] if layout.are_positions or layout.logits_per_candidate else []
+        shifts += [tree["encoder"]["layers"]["feed_forward_layer_norm"]] if layout.are_positions else []
+        assert all(np.abs(layer.pop("bias")).max() < 1e-6 for layer in shifts)
+    assert largest_difference(grads_alone, grads) < 1e-4
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch_however_unevenly_its_labels_fall():
+    _, _, _, batch = packed("token")
+    params = random_label_parameters(HEADS["token"], CONFIG)
+    assert len(set(batch["label_weights"].reshape(-1, 3, batch["label_weights"].shape[1]).sum((0, 2)).tolist())) > 1
+    objective = label_objective(CONFIG, HEADS["token"], PLAIN)
+
+    @jax.jit
+    def in_three_parts(params, batch):
+        counts = objective.counts(batch)
+        grads, sums = gradients(objective, params, batch, counts, StepSeed(0, jnp.int32(0)), 3)
+        return grads, objective.loss(sums, counts)
+
+    grads, (loss, _) = differentiated("token")(params, batch)
+    grads_in_parts, loss_in_parts = in_three_parts(params, batch)
+    assert float(loss_in_parts) == pytest.approx(float(loss), rel=1e-6)
+    assert largest_difference(grads, grads_in_parts) < 1e-5

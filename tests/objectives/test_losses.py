@@ -1,0 +1,101 @@
+"""The pretraining loss as the mean over a batch, from sums and counts."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.objectives.losses import (
+    batch_counts,
+    correct_predictions,
+    cross_entropy,
+    loss_sums,
+    pretraining_loss,
+    row_losses,
+)
+
+
+@pytest.mark.parametrize(
+    ("sums", "loss"),
+    [
+        ({"mlm_loss": 12.0, "nsp_loss": 3.0}, 12 / 8 + 3 / 4),
+        ({"mlm_loss": 12.0}, 12 / 8),
+    ],
+)
+def test_the_loss_is_the_mean_over_targets_and_the_mean_over_pairs(sums: dict[str, float], loss: float):
+    counts = {"mlm_targets": jnp.float32(8), "nsp_examples": jnp.float32(4)}
+    given = {name: jnp.float32(value) for name, value in sums.items()}
+    assert float(pretraining_loss(given, counts)) == loss
+
+
+def test_a_batch_without_targets_or_pairs_has_the_loss_0():
+    zero = jnp.float32(0)
+    found = pretraining_loss({"mlm_loss": zero, "nsp_loss": zero}, {"mlm_targets": zero, "nsp_examples": zero})
+    assert float(found) == 0
+
+
+def test_the_losses_of_rows_are_means_over_their_own_targets_and_sum_up_to_that_of_the_batch():
+    rng = np.random.default_rng(0)
+    targets, labels = np.array([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]), np.array([[1], [0], [-1]])
+    outputs = {"mlm_logits": jnp.asarray(rng.normal(size=(3, 4, 7)), jnp.float32)}  # one slot more than there are targets
+    outputs["nsp_logits"] = jnp.asarray(rng.normal(size=(3, 1, 2)), jnp.float32)
+    batch = {"masked_targets": jnp.asarray(targets), "nsp_labels": jnp.asarray(labels)}
+    batch["sequence_ids"] = jnp.ones((3, 8), jnp.int32)
+    found, sums = row_losses(outputs, batch), loss_sums(outputs, batch)
+    assert float(found["mlm_loss"] @ jnp.array([2.0, 1.0, 0.0])) == pytest.approx(float(sums["mlm_loss"]), rel=1e-5)
+    assert float(found["nsp_loss"].sum()) == pytest.approx(float(sums["nsp_loss"]), rel=1e-5)
+    assert float(found["mlm_loss"][2]) == float(found["nsp_loss"][2]) == 0
+    assert float(batch_counts(batch)["mlm_targets"]) == 3
+    assert row_losses({"mlm_logits": outputs["mlm_logits"]}, batch).keys() == {"mlm_loss"}
+
+
+@pytest.mark.parametrize(
+    ("sums", "counts", "loss"),
+    [
+        ({"mlm_loss": 3.0, "nsp_loss": 2.0}, {"mlm_targets": 1.0, "nsp_examples": 1.0}, 5.0),
+        ({"bilm_loss": 3.0}, {"bilm_targets": 1.0, "mlm_targets": 9.0}, 3.0),
+    ],
+)
+def test_a_single_target_is_divided_by_one_under_the_name_of_its_objective(sums, counts, loss):
+    measure = next(name.removesuffix("_loss") for name in sums)
+    given = ({name: np.float32(value) for name, value in numbers.items()} for numbers in (sums, counts))
+    assert float(pretraining_loss(*given, measure)) == loss
+
+
+def plain_loss(logits, targets, weights):
+    """By automatic differentiation of the definition."""
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.maximum(targets, 0)[..., None], axis=-1)[..., 0]
+    return (weights * jnp.where(targets >= 0, -chosen, 0.0)).sum()
+
+
+def test_the_derivative_of_cross_entropy_is_that_of_its_definition():
+    rng = np.random.default_rng(0)
+    logits, weights = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((2, 3, 5), (2, 3)))
+    targets = jnp.asarray([[0, 4, -1], [2, -1, 1]], jnp.int32)
+    found = jax.grad(lambda x: (weights * cross_entropy(x, targets)).sum())(logits)
+    np.testing.assert_allclose(found, jax.grad(plain_loss)(logits, targets, weights), atol=1e-6)
+    assert not np.any(found[0, 2])
+
+
+def test_a_prediction_is_correct_where_its_target_has_the_largest_logit():
+    logits = jnp.asarray(np.random.default_rng(1).normal(size=(2, 6, 4)), jnp.float32)
+    best = np.asarray(logits).argmax(-1)
+    assert {0, 1, 2, 3} <= set(best.ravel())
+    targets = np.where(np.arange(6) % 3 == 0, -1, np.where(np.arange(6) % 3 == 1, best, (best + 1) % 4))
+    found = correct_predictions(logits, jnp.asarray(targets, jnp.int32))
+    np.testing.assert_array_equal(found, targets == best)
+    of_first = jnp.asarray([[9.0, 1.0]])  # a target that is ignored is not the first class
+    assert float(correct_predictions(of_first, jnp.asarray([-1]))[0]) == 0
+    assert float(correct_predictions(of_first, jnp.asarray([0]))[0]) == 1
+
+
+def test_counts_are_of_targets_pairs_tokens_and_rows_without_padding():
+    batch = {
+        "masked_targets": jnp.asarray([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]),
+        "nsp_labels": jnp.asarray([[1, 0], [0, -1], [-1, -1]]),
+        "sequence_ids": jnp.asarray([[1, 1, 2, 2], [1, 1, 1, 0], [0, 0, 0, 0]]),
+    }
+    wanted = {"bilm_targets": 3, "nsp_examples": 3, "tokens": 7, "rows": 2}
+    assert {name: float(x) for name, x in batch_counts(batch, "bilm").items()} == wanted

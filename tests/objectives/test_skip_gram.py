@@ -1,0 +1,155 @@
+"""Skip-gram with negative sampling against loops over pairs, and its draws."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.pretraining import pretraining_model
+from bert_jax.objectives.objective import skip_gram_objective
+from bert_jax.objectives.skip_gram import (
+    EVALUATION_SEED,
+    SkipGramConfig,
+    draw_negatives,
+    keep_weights,
+    skip_gram_sums,
+    window_weights,
+)
+from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
+from tests.model.test_bilm import STATIC, TEXTS, random_params, rows
+
+COUNTS = np.array([0] * 5 + [400, 300, 200] + [10] * 12, np.float32)
+SETTINGS = SkipGramConfig(window=3, negatives=4, shared_negatives=6, subsampling=1e-2)
+
+
+def parameters() -> dict:
+    params = random_params(STATIC)
+    return {**params, "skip_gram_head": {**params["skip_gram_head"], "counts": COUNTS}}
+
+
+def test_the_loss_is_that_of_a_loop_over_pairs_in_which_a_negative_that_equals_the_context_counts():
+    params, batch = parameters(), rows()
+    sums = jax.jit(lambda p, b: skip_gram_sums(p, b, None, SETTINGS))(params, batch)
+    words = np.float64(params["embeddings"]["word_embeddings"]["embedding"])
+    contexts = np.float64(params["skip_gram_head"]["context_embeddings"]["embedding"])
+    negatives = np.asarray(draw_negatives(jnp.asarray(COUNTS), (len(TEXTS), 6), EVALUATION_SEED))
+    kept = np.asarray(keep_weights(jnp.asarray(COUNTS), 1e-2), np.float64)
+    loss = weight = positive = skipped = 0.0
+    for row, ids in enumerate(batch["sequence_ids"]):
+        tokens = batch["input_ids"][row]
+        for i in batch["masked_positions"][row][batch["masked_targets"][row] >= 0]:
+            for j in range(len(ids)):
+                distance = abs(i - j)
+                if ids[i] == ids[j] and 1 <= distance <= 3:
+                    share = (3 - distance + 1) / 3 * kept[tokens[i]] * kept[tokens[j]]
+                    noises = np.log1p(np.exp(contexts[negatives[row]] @ words[tokens[i]]))
+                    noise = noises.mean()
+                    skipped += share * 4 * (noises * (negatives[row] == tokens[j])).mean()
+                    score = contexts[tokens[j]] @ words[tokens[i]]
+                    loss += share * (np.log1p(np.exp(-score)) + 4 * noise)
+                    weight, positive = weight + share, positive + share * (score > 0)
+    np.testing.assert_allclose(sums["skip_gram_loss"], loss, rtol=1e-5)
+    assert skipped > 0.01 * loss  # word2vec.c leaves these out
+    np.testing.assert_allclose(sums["skip_gram_targets"], weight, rtol=1e-5)
+    np.testing.assert_allclose(sums["skip_gram_correct"], positive, rtol=1e-5)
+
+
+def test_a_word_is_no_context_of_itself():
+    batch = rows(((1, 1, 1),))
+    batch["masked_targets"][:] = 7
+    sums = jax.jit(lambda p, b: skip_gram_sums(p, b, None, SETTINGS))(parameters(), batch)
+    assert sums["skip_gram_targets"] == 0
+    assert sums["skip_gram_loss"] == 0
+
+
+def changed_one_by_one(length: int) -> dict[str, np.ndarray]:
+    """A text, and in the rows behind it the same text with another token at place 0, 1, ..."""
+    batch = {name: np.repeat(x, length + 1, axis=0) for name, x in rows(((length,),), length).items()}
+    for t in range(length):
+        batch["input_ids"][t + 1, t] = 5 + (batch["input_ids"][0, t] - 4) % 15
+    return batch
+
+
+def test_the_score_of_a_pair_depends_on_its_word_and_on_its_context_and_on_no_other_token():
+    """The predicted word is no input: another context leaves the scores of all other contexts as they are."""
+    params, length = parameters(), 9
+    found = jax.jit(pretraining_model(STATIC).apply)({"params": params}, changed_one_by_one(length))
+    scores = np.einsum("BMD,BLD->BML", found["last"], found["contexts"], dtype=np.float64)
+    changed = scores[1:] != scores[:1]  # [token that changed, word, context]
+    token, word, context = np.ogrid[:length, :length, :length]
+    assert (changed == ((token == word) | (token == context))).all()
+
+
+def test_the_loss_of_a_context_does_not_depend_on_the_other_contexts():
+    """Of the word at place 4, whose window of 2 reaches from place 2 to 6."""
+    params, length, settings = parameters(), 9, SkipGramConfig(window=2, negatives=4, shared_negatives=6, subsampling=0.0)
+    batch = changed_one_by_one(length)
+    batch["masked_targets"][:, np.arange(length - 1) != 4] = -1
+    both = {name: np.repeat(x[:1], 2, axis=0) for name, x in batch.items()}
+    both["input_ids"][1, [3, 5]] = batch["input_ids"][4, 3], batch["input_ids"][6, 5]
+    params = jax.tree.map(jnp.asarray, params)  # each row alone, so that all have the same negatives
+    row_by_row = jax.jit(jax.vmap(lambda b: skip_gram_sums(params, jax.tree.map(lambda x: x[None], b), None, settings)))
+    losses = np.asarray(row_by_row(batch)["skip_gram_loss"], np.float64)
+    moved = losses[1:] - losses[0]
+    assert (moved[[0, 1, 7, 8]] == 0).all()
+    assert (np.abs(moved[2:7]) > 1e-3).all()
+    of_both = np.asarray(row_by_row(both)["skip_gram_loss"], np.float64)
+    np.testing.assert_allclose(of_both[1] - of_both[0], moved[3] + moved[5], atol=1e-5)
+
+
+def test_negatives_follow_the_counts_to_the_power_of_three_quarters():
+    drawn = np.asarray(draw_negatives(jnp.asarray(COUNTS), (200, 500), np.uint32(1)))
+    wanted = COUNTS**0.75 / (COUNTS**0.75).sum()
+    found = np.bincount(drawn.ravel(), minlength=20) / drawn.size
+    assert np.abs(found - wanted).max() < 5 * np.sqrt(0.25 / drawn.size)
+    assert not np.array_equal(drawn, draw_negatives(jnp.asarray(COUNTS), (200, 500), np.uint32(2)))
+
+
+def test_frequent_words_are_left_out_at_the_rate_of_word2vec():
+    kept = np.asarray(keep_weights(jnp.asarray(COUNTS), 0.05))
+    frequency = COUNTS / COUNTS.sum()
+    assert (kept[:5] == 0).all()
+    assert (kept[8:] == 1).all()
+    assert kept[5] == pytest.approx(np.sqrt(0.05 / frequency[5]) + 0.05 / frequency[5], rel=1e-5)
+
+
+def test_no_optimizer_changes_the_counts():
+    params, batch = parameters(), rows()
+    objective = skip_gram_objective(STATIC, skip_gram=SETTINGS)
+
+    @jax.jit
+    def directions(params, batch):
+        counts = objective.counts(batch)
+        gradients = jax.grad(lambda p: objective.loss(objective.sums(p, batch, jnp.uint32(3)), counts))(params)
+        found = []
+        for name in NAMES:
+            optimizer = make_optimizer(OptimizerConfig(name=name), params)
+            found.append(optimizer.update(gradients, optimizer.init(params), params)[0])
+        return found
+
+    for direction in directions(params, batch):
+        assert not np.any(direction["skip_gram_head"].pop("counts"))
+        assert all(np.any(x) for x in jax.tree.leaves(direction))
+
+
+def test_the_negatives_of_a_seed_are_those_of_earlier_versions():
+    drawn = {seed: draw_negatives(jnp.asarray(COUNTS), (1, 12), np.uint32(seed))[0].tolist() for seed in (1, 2)}
+    assert drawn == {1: [5, 6, 7, 6, 18, 7, 10, 7, 6, 6, 12, 7], 2: [5, 5, 7, 7, 5, 6, 5, 5, 5, 6, 5, 5]}
+
+
+def test_a_corpus_of_one_word_has_it_at_the_frequency_1():
+    kept = np.asarray(keep_weights(jnp.asarray([0.0, 1.0]), 0.04))
+    np.testing.assert_allclose(kept, [0.0, 0.2 + 0.04], rtol=1e-6)
+    np.testing.assert_array_equal(keep_weights(jnp.asarray([0.0, 1.0, 7.0]), 0.0), [0.0, 1.0, 1.0])
+
+
+def test_the_loss_is_a_mean_over_the_weights_of_pairs_in_the_window_that_is_asked_for():
+    wide, narrow = (skip_gram_objective(STATIC, skip_gram=SkipGramConfig(window=window)) for window in (5, 1))
+    batch = rows()
+    counts = narrow.counts(batch)
+    assert float(counts["windows"]) == float(window_weights(batch, 1).sum()) < float(wide.counts(batch)["windows"])
+    assert "skip_gram_targets" not in counts  # which are among the sums
+    for windows, loss in ((1.0, 3.0), (4.0, 0.75)):
+        assert float(narrow.loss({"skip_gram_loss": np.float32(3)}, {"windows": np.float32(windows)})) == loss

@@ -1,0 +1,94 @@
+"""The parts of which the program of a pretraining run is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import pytest
+
+from bert_jax.configs.pretraining import EvaluationConfig, PhaseConfig, PretrainingExperiment
+from bert_jax.data.config import ExampleConfig
+from bert_jax.objectives.skip_gram import SkipGramConfig
+from bert_jax.pretraining import program as pretraining
+from bert_jax.pretraining.program import (
+    check_batch_sizes,
+    flops_left,
+    former_layout,
+    objective_of,
+    phase_row_flops,
+    pretraining_program,
+    state_maker,
+    update_rule,
+)
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training.spikes import SpikeConfig, new_watched_state
+from bert_jax.training.steps import new_state
+from tests.random_rows import TINY
+
+EXPERIMENT = PretrainingExperiment(
+    model=dataclasses.replace(TINY, num_layers=1, scan_unroll=1),
+    phases=(PhaseConfig(steps=10, length=16, batch_size=8, max_predictions=4), PhaseConfig(steps=5, length=32, batch_size=2)),
+)
+ALONE = dataclasses.replace(EXPERIMENT, examples=ExampleConfig(pairs="none"))
+
+
+def mesh_of(experiment: PretrainingExperiment, devices: int = 1) -> Any:
+    return make_mesh(experiment.mesh, jax.devices()[:devices])
+
+
+def test_the_work_that_is_left_is_that_of_the_rest_of_every_phase():
+    first, second = (phase_row_flops(EXPERIMENT, index) for index in (0, 1))
+    assert first != second
+    left = {0: (10, 5), 4: (6, 5), 10: (0, 5), 12: (0, 3), 15: (0, 0), 16: (0, 0)}
+    assert {step: flops_left(EXPERIMENT, step) for step in left} == {
+        step: a * 8 * first + b * 2 * second for step, (a, b) in left.items()
+    }
+
+
+def test_the_batches_of_all_phases_and_of_the_evaluation_have_to_divide_among_the_devices(monkeypatch):
+    asked: list[Any] = []
+    monkeypatch.setattr(pretraining, "check_batch_size", lambda *about: asked.append(about))
+    phases = (EXPERIMENT.phases[0], dataclasses.replace(EXPERIMENT.phases[1], accumulation=2))
+    check_batch_sizes(dataclasses.replace(EXPERIMENT, phases=phases, evaluation=EvaluationConfig(batch_size=24)), "mesh")  # type: ignore[arg-type]
+    assert asked == [
+        ("config.phases.0.batch_size", 8, 1, "mesh"),
+        ("config.phases.1.batch_size", 2, 2, "mesh"),
+        ("config.evaluation.batch_size", 24, 1, "mesh"),
+    ]
+
+
+@pytest.mark.parametrize("policy", ["none", "skip", "go_back"])
+def test_spikes_are_judged_and_counted_where_there_is_a_policy_for_them(policy):
+    experiment = dataclasses.replace(EXPERIMENT, spikes=SpikeConfig(policy=policy))
+    program = pretraining_program(experiment, mesh_of(experiment))
+    rule = update_rule(experiment, 0, program.optimizer, program.shardings, program.mesh)
+    assert state_maker(experiment) is (new_state if policy == "none" else new_watched_state)
+    assert (rule.judge is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
+    assert (rule.optimizer, rule.seed, rule.accumulation) == (program.optimizer, experiment.seed, 1)
+
+
+def test_the_settings_of_skip_gram_reach_its_objective_and_no_other(monkeypatch):
+    asked: dict[str, Any] = {}
+    for name in ("bert", "skip_gram"):
+        monkeypatch.setitem(
+            pretraining.PRETRAINING, name, lambda config, name=name, **settings: asked.setdefault(name, (config, settings))
+        )
+    static = dataclasses.replace(
+        ALONE, model=dataclasses.replace(TINY, encoder="static", num_layers=0), skip_gram=SkipGramConfig(window=3)
+    )
+    for experiment in (EXPERIMENT, static):
+        objective_of(experiment)
+    assert asked == {
+        "bert": (EXPERIMENT.model, {"next_sentence": True}),
+        "skip_gram": (static.model, {"next_sentence": False, "skip_gram": SkipGramConfig(window=3)}),
+    }
+
+
+def test_states_of_earlier_versions_without_pairs_had_a_pooler_and_a_next_sentence_head():
+    assert former_layout(EXPERIMENT, mesh_of(EXPERIMENT)) is None
+    former, now = former_layout(ALONE, mesh_of(ALONE)), pretraining_program(ALONE, mesh_of(ALONE)).state
+    assert former is not None
+    assert former.params.keys() - now.params.keys() == {"pooler", "nsp_head"}
+    assert former.opt_state[0].mu.keys() == former.params.keys()

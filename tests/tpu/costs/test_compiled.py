@@ -1,0 +1,192 @@
+"""Where the TPU compiler is installed: the whole way on small programs; compiled programs on disk and FLOPs need none."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.errors import UserError
+from bert_jax.tpu.lowered import pretraining_step
+from bert_jax.training.compilation import compiled
+from bert_jax.training.saved_programs import load_program, save_program
+from tests.end_to_end.runs import LAST_STEP, as_a_person, build_corpus, results, write_experiment
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+TINY = ["--config.model.num_layers=2", "--config.model.hidden_size=128", "--config.model.num_heads=2",
+        "--config.model.intermediate_size=512", "--config.model.scan_unroll=1", "--config.model.vocab_size=1024"]  # fmt: skip
+
+
+def flops_of(layers: int) -> tuple[float, float]:
+    """(ours, XLA's) of a step without dropout on one CPU device."""
+    shape = {"hidden_size": 256, "num_heads": 4, "intermediate_size": 1024, "vocab_size": 4096, "num_layers": layers}
+    model = shape | {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    phases = [{"steps": 1, "length": 128, "batch_size": 8, "max_predictions": 20}]
+    step = pretraining_step(PretrainingExperiment.from_dict({"model": model, "phases": phases}), 0, jax.devices()[:1])
+    return step.flops, step.lowered.cost_analysis()["flops"]
+
+
+def test_model_flops_of_a_layer_are_those_of_its_matrix_products_by_xlas_own_count():
+    (ours, theirs), (ours_of_more, theirs_of_more) = flops_of(3), flops_of(4)  # the last layer is not computed everywhere
+    layer = ours_of_more - ours
+    assert layer == 8 * 128 * (6 * (4 * 256**2 + 2 * 256 * 1024) + 12 * 128 * 256)
+    assert layer < theirs_of_more - theirs == pytest.approx(layer, rel=0.1)  # softmax, GELU and optimizer are in theirs too
+
+
+def test_a_saved_program_is_loaded_for_the_same_step_and_every_other_is_refused(tmp_path: pathlib.Path):
+    step = jax.jit(lambda state, x: (state + x["a"], {"y": x["a"]}))
+    other = jax.jit(lambda state, x: (state - x["a"], {"y": x["a"]}))
+    arguments = (jnp.ones(4), {"a": jnp.arange(4.0)})
+    lowered, one = step.lower(*arguments), jax.devices()[:1]
+    file = save_program(tmp_path, lowered, lowered.compile(), one)
+    program = load_program(tmp_path, step.lower(*arguments), one)
+    np.testing.assert_array_equal(program(*arguments)[0], [1, 2, 3, 4])
+    with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*, but of another step \(configuration or code differ\)"):
+        load_program(tmp_path, other.lower(*arguments), one)
+    with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*; this run needs its step for 8 x cpu, .*: make it with"):
+        load_program(tmp_path, lowered, jax.devices())
+    with pytest.raises(UserError, match="is no directory; make it with"):
+        load_program(tmp_path / "none", lowered, one)
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(UserError, match="cannot be loaded here"):
+        load_program(tmp_path, lowered, one)
+
+
+def test_a_run_under_way_compiles_what_was_not_saved_and_a_start_refuses(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    step, x, mesh = jax.jit(lambda x: x + 1), jnp.ones(4), Mesh(np.array(jax.devices()[:1]), ("data",))
+    tmp_path.joinpath("saved").mkdir()
+    with caplog.at_level(logging.INFO, "bert_jax"):
+        with pytest.raises(UserError, match="holds no programs"):
+            compiled(step, x, mesh=mesh, saved=tmp_path / "saved")
+        np.testing.assert_array_equal(compiled(step, x, mesh=mesh, saved=tmp_path / "saved", must_be_saved=False)(x), 2 * x)
+        assert "the training step is compiled again: --compiled=" in caplog.text
+        assert "compiled the training step in" in caplog.text
+        lowered = step.lower(x)
+        save_program(tmp_path / "saved", lowered, lowered.compile(), jax.devices()[:1])
+        np.testing.assert_array_equal(compiled(step, x, mesh=mesh, saved=tmp_path / "saved")(x), 2 * x)
+        assert "loaded the training step in" in caplog.text
+
+
+@pytest.mark.slow
+def test_pretrain_starts_with_a_saved_program_and_refuses_one_of_another_configuration(tmp_path: pathlib.Path):
+    """In processes of their own with one device: the first phase is saved; the second is not, and is compiled with a warning."""
+    file = write_experiment(tmp_path / "experiment.py", build_corpus(tmp_path / "corpus"))
+    experiment = PretrainingExperiment.from_dict(read_experiment(str(file), (), PretrainingExperiment))
+    devices = jax.devices()[:1]
+    step = pretraining_step(experiment, 0, devices)
+    save_program(tmp_path / "saved", step.lowered, step.lowered.compile(), devices)
+    flags = (f"--config={file}", f"--compiled={tmp_path / 'saved'}")
+    status, said = as_a_person("pretrain", *flags, f"--workdir={tmp_path / 'run'}")
+    assert status == 0, said
+    assert (said.count("loaded the training step"), said.count("compiled the training step")) == (1, 1)
+    assert said.count("the training step is compiled again: --compiled=") == 1
+    assert results(tmp_path / "run")["steps"] == LAST_STEP
+    status, said = as_a_person("pretrain", *flags, f"--workdir={tmp_path / 'other'}", "--config.phases.0.learning_rate=1e-2")
+    assert status == 2
+    assert "error: --compiled=" in said
+    assert "of another step (configuration or code differ)" in said
+    assert "Traceback" not in said
+
+
+def aot(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The verb on BERT-Base's pretraining, unless `arguments` name another experiment."""
+    command = [sys.executable, "-m", "bert_jax.aot", "--config=experiments/pretrain/bert_base.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_verb_reports_a_step_on_a_slice():
+    pytest.importorskip("libtpu")
+    done = aot("--topology=v5e:2x2", "--phase=0", "--json", "--config.phases.0.batch_size=32", *TINY)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr  # what it is doing, and nothing of the compiler's
+    (step,) = json.loads(done.stdout)["experiments"][0]["steps"]
+    assert step["fits"]
+    assert (step["chips"], step["mesh"]["data"], step["steps"]) == (4, 4, 900_000)
+    assert 0 < step["roofline_seconds"] < step["seconds"]
+    assert step["collectives"]["all-reduce"]["count"] > 0
+    assert sum(step["seconds_by_kind"].values()) == pytest.approx(step["seconds"], rel=0.02)
+    assert step["unread_loops"] == 0
+    memory = step["memory"]
+    assert memory["arguments"]["optimizer"] == 2 * memory["arguments"]["parameters"] + 4  # two moments, and a count
+    parts = sum(memory["arguments"].values()) + sum(memory["temporaries"].values()) + memory["code"]
+    assert parts == pytest.approx(memory["total"], rel=0.01)
+
+
+@pytest.mark.slow
+def test_the_verb_reports_the_step_of_a_task():
+    pytest.importorskip("libtpu")
+    flags = ("--config=experiments/finetune/squad.py:v1.1", "--model=tiny", "--config.model.scan_unroll=1")
+    done = aot("--topology=v5e:2x2", "--json", *flags)
+    assert done.returncode == 0, done.stderr
+    (step,) = json.loads(done.stdout)["experiments"][0]["steps"]
+    assert (step["step"], step["rows"], step["length"], step["fits"]) == ("finetune step", 12, 384, True)
+    assert (step["unread_loops"], step["unknown_kernels"]) == (0, 0)  # fused attention: in bfloat16, as on any TPU
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_does_not_fit_is_refused_with_the_largest_batch_that_does():
+    pytest.importorskip("libtpu")
+    flags = ("--topology=v5e:1x1", "--json", "--phase=0", "--step=eval", *TINY)
+    done = aot(*flags, "--config.evaluation.batch_size=262144")
+    assert done.returncode == 1, done.stderr
+    (step,) = json.loads(done.stdout)["experiments"][0]["steps"]
+    assert step["needs_bytes"] > step["has_bytes"] > 0
+    assert step["memory"]["arguments"]["parameters"] > 0
+    (remedy,) = step["remedies"]
+    largest, _, _ = remedy.partition(",")
+    assert largest.startswith("--config.evaluation.batch_size=")
+    assert aot(*flags, largest).returncode == 0
+
+
+def test_a_batch_that_does_not_divide_is_a_clear_error():
+    pytest.importorskip("libtpu")
+    done = aot("--topology=v5e:2x2", "--phase=0", "--config.phases.0.batch_size=250", *TINY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: config.phases.0.batch_size=250 does not divide over 4 devices along data x fsdp; nearest: 248 or 252\n"
+    )
+
+
+COMPARISON = """
+from bert_jax.tpu.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
+prepare_compiler()
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import SingleDeviceSharding
+from bert_jax.model import products
+from bert_jax.model.kernels import agreement
+
+chip, jit = SingleDeviceSharding(devices_of(parse_topology("v5e:2x2"))[0]), jax.jit
+products.platform, products.on_one_cpu = lambda: "tpu", lambda: False
+
+def compiled(function):
+    def call(*arrays):
+        shapes = [jax.ShapeDtypeStruct(np.shape(x), x.dtype, sharding=chip) for x in arrays]
+        with silence():
+            jit(function).lower(*shapes).compile()
+        return jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), jax.eval_shape(function, *arrays))
+    return call
+
+jax.jit, agreement.SEEDS = compiled, agreement.SEEDS[:1]
+for operation in ("attention", "residual_norm"):
+    found = agreement.compare(operation, "tpu")
+    print(operation, found.failure or "compiles", len({figure.case for figure in found.figures}))
+"""
+"""Compiles every program of the comparison for a chip that is not here, and takes ones for its results."""
+
+
+def test_the_comparison_of_each_kernel_with_the_plain_path_compiles_for_a_tpu():
+    pytest.importorskip("libtpu")
+    done = subprocess.run([sys.executable, "-c", COMPARISON], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "attention compiles 5\nresidual_norm compiles 3\n", done.stderr

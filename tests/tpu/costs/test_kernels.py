@@ -1,0 +1,179 @@
+"""Schedules of Pallas kernels: bundles times the trips of the loops around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from bert_jax.tpu.costs import kernels
+from bert_jax.tpu.costs.hlo import parse
+from bert_jax.tpu.costs.kernels import READER, Schedule, kernel_calls, read_schedule, schedules_of
+from bert_jax.tpu.costs.topologies import Topology, parse_topology
+
+# The shape of a real one: a loop over the grid with its pipeline's two extra trips, a loop inside, a branch with its delay slots.
+SCHEDULE = """= control target key start
+LB: loop body
+= control target key end
+
+     0   :  { %s1 = smov 0 }
+   0x1   :  { %s2 = smov 0 }
+   0x2 LB: > { %s3 = sadd.s32 4294967295, %s9 /* iteration index, stage = 1 */ }
+   0x3   : > { %s4 = sadd.s32 1, %s9  ;;  %p5 = scmp.ge.s32.totalorder %s9, 1 }
+   0x4   : > { %147 = sbr.rel (%p5) target = $region28 }
+   0x5   :  {}
+   0x6   :  {} /* End region 26 */
+   0x7 LB: >> { %s30_s6 = sadd.s32 1, %s27 }
+   0x8   : >> { %p55_p6 = scmp.ge.s32.totalorder %s30_s6, 5 }
+   0x9   : >> { %234 = sbr.rel (!%p55_p6) target = $region93 }
+   0xa PF: > { %p18_p2 = scmp.ge.s32.totalorder %s4, 66 /* loop exit test */ }
+   0xb   :  { %20 = sbr.rel (!%p18_p2) target = $region104 }
+   0xc   :  { %21 = vsyncpa [#allocation3], 1 }
+"""
+
+
+def test_cycles_are_bundles_times_trips_of_loops_in_loops():
+    found = read_schedule(SCHEDULE)
+    assert found.trips == (64, 5)  # the grid's exit test counts two more than it has steps
+    assert found.bundles == 13
+    assert found.cycles == 3 + 64 * (7 + 5 * 3)
+    assert found.unread_loops == 0
+
+
+def test_what_stands_in_the_delay_slots_of_the_branch_back_belongs_to_the_loop():
+    slots = "   0xc   : > { %s9 = smov %s4 }\n   0xd   :  { %21 = vsyncpa [#allocation3], 1 }"
+    found = read_schedule(SCHEDULE.replace("   0xc   :  { %21 = vsyncpa [#allocation3], 1 }", slots))
+    assert (found.trips, found.unread_loops) == ((64, 5), 0)
+    assert found.cycles == 3 + 64 * (8 + 5 * 3)
+
+
+def test_a_loop_without_a_constant_limit_counts_once_and_is_reported():
+    found = read_schedule(SCHEDULE.replace("%s30_s6, 5 }", "%s30_s6, %s31 }"))
+    assert (found.trips, found.unread_loops) == ((64, 1), 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "trips"),
+    [
+        (("%s4, 66 /*", "%s4, 3 /*"), (1, 5)),
+        (("%s4, 66 /*", "%s4, 2 /*"), (1, 5)),  # a grid without a step is run through once
+        (("%s30_s6 = sadd.s32 1, %s27", "%s30_s6 = sadd.s32 2, %s27"), (64, 3)),
+        (("%s30_s6 = sadd.s32 1, %s27", "%s30_s6 = sadd.s32 %s27, %s8"), (64, 5)),
+    ],
+)
+def test_a_loop_goes_on_until_its_counter_has_reached_the_limit(change: tuple[str, str], trips: tuple[int, ...]):
+    assert SCHEDULE.count(change[0]) == 1
+    found = read_schedule(SCHEDULE.replace(*change))
+    assert (found.trips, found.cycles) == (trips, 3 + trips[0] * (7 + trips[1] * 3))
+
+
+def test_a_loop_may_follow_a_loop_and_stand_in_one():
+    """After the inner loop of five trips one of seven, and in this one another of two trips of two bundles."""
+    begin, end = SCHEDULE.split("   0xa PF: > {")
+    after = """   0x7 LB: >> { %s31 = sadd.s32 1, %s28 }
+   0x8   : >> { %p56 = scmp.ge.s32.totalorder %s31, 7 }
+   0x8 LB: >>> { %s32 = sadd.s32 1, %s29 }
+   0x8   : >>> { %p57 = scmp.ge.s32.totalorder %s32, 2  ;;  %235 = sbr.rel (!%p57) target = $region95 }
+   0x9   : >> { %236 = sbr.rel (!%p56) target = $region94 }
+"""
+    found = read_schedule(f"{begin}{after}   0xa PF: > {{{end}")
+    assert (found.trips, found.unread_loops, found.bundles) == ((64, 5, 7, 2), 0, 18)
+    assert found.cycles == 3 + 64 * (7 + 5 * 3 + 7 * (3 + 2 * 2))
+
+
+def test_a_text_without_bundles_is_refused():
+    with pytest.raises(ValueError, match="no bundles"):
+        read_schedule("nothing\n")
+
+
+CALL = """HloModule m
+
+ENTRY %main (a: bf16[8,128]) -> f32[8,128] {
+  %a = bf16[8,128]{1,0:T(8,128)(2,1)} parameter(0)
+  %k.1 = f32[8,128]{1,0:T(8,128)} custom-call(%a), custom_call_target="tpu_custom_call", backend_config={"flag_configs":[],\
+"custom_call_config":{"body":"QUJD","needs_layout_passes":true,"allow_input_fusion":[],"serialization_format":"1"}}
+  ROOT %k.2 = f32[8,128]{1,0:T(8,128)} custom-call(%a), custom_call_target="tpu_custom_call", backend_config={"flag_configs":[],\
+"custom_call_config":{"body":"QUJD","needs_layout_passes":true,"allow_input_fusion":[],"serialization_format":"1"}}
+}
+"""
+
+
+OTHERS = CALL.replace("QUJD", "REVG", 1).replace(
+    "  ROOT",
+    '  %c = f32[8,128]{1,0:T(8,128)} custom-call(%a), custom_call_target="Sharding", backend_config={"body":"R0hJ"}\n  ROOT',
+)
+"""Two different kernels, and a call that is none."""
+
+
+def test_equal_kernels_are_compiled_once_with_their_own_configuration():
+    calls = kernel_calls(parse(CALL))
+    assert list(calls) == ["QUJD"]
+    assert calls["QUJD"]["results"] == [("f32", (8, 128))]
+    assert list(kernel_calls(parse(OTHERS))) == ["REVG", "QUJD"]
+    own = {"body": "QUJD", "needs_layout_passes": True, "serialization_format": 1}
+    assert json.loads(calls["QUJD"]["config"]) == {"custom_call_config": own}
+    assert calls["QUJD"]["operands"] == [("bf16", (8, 128))]
+
+
+def test_a_kernel_that_cannot_be_compiled_alone_is_missing_and_not_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    assert schedules_of(parse(OTHERS), parse_topology("v5e:4x4"), "1", tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cache", ["its own", "given"])
+def test_a_schedule_that_was_kept_is_not_compiled_again(cache: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    wanted, other = read_schedule(SCHEDULE), Schedule(1, 2, (3, 4), 5)
+    asked: list[Any] = []
+
+    def compiled(calls: list[Any], topology: Topology) -> list[Schedule]:
+        asked.append((len(calls), topology.name))
+        return [other, wanted]
+
+    monkeypatch.setattr(kernels, "_compile", compiled)
+    monkeypatch.setattr(kernels, "cache_directory", lambda: tmp_path / "a" / "b")
+    directory = None if cache == "its own" else tmp_path / "c" / "d"
+    for _ in range(2):
+        assert schedules_of(parse(OTHERS), parse_topology("v5e:4x4"), "1", directory) == {"REVG": other, "QUJD": wanted}
+    assert asked == [(2, "v5e:4x4")]
+    assert len(list((directory or tmp_path / "a" / "b" / "kernels").iterdir())) == 2
+    for name, version in (("v6e:2x2", "1"), ("v5e:4x4", "2")):
+        schedules_of(parse(OTHERS), parse_topology(name), version, directory)
+        assert asked[-1] == (2, name), "of another chip or compiler"
+    assert len(asked) == 3
+
+
+def test_every_kernel_has_an_answer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernels, "_compile", lambda calls, topology: [])
+    with pytest.raises(ValueError, match="shorter"):
+        schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "one"), [("v5e:4x4", "v5e:2x2"), ("v5p:4x4x4", "v5p:2x2x1")])
+def test_kernels_are_compiled_by_a_process_that_finds_this_package(
+    name: str, one: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    def run(command: list[str], *, input: str, env: dict[str, str], **more: Any) -> Any:
+        assert command[1:] == ["-m", "bert_jax.tpu.costs.kernel_compiler", one]
+        assert [call["operands"] for call in json.loads(input)] == [[["bf16", [8, 128]]]] * 2
+        assert (pathlib.Path(env["PYTHONPATH"].split(os.pathsep)[0]) / "bert_jax" / "costs").is_dir()
+        assert set(os.environ) <= set(env)
+        assert more == {"capture_output": True, "text": True, "check": False}
+        return types.SimpleNamespace(returncode=0, stdout="a word\n" + json.dumps([SCHEDULE, None]) + "\n")
+
+    monkeypatch.setattr(kernels.subprocess, "run", run)
+    assert schedules_of(parse(OTHERS), parse_topology(name), "1", tmp_path) == {"REVG": read_schedule(SCHEDULE)}
+
+
+def test_a_schedule_that_an_older_reader_kept_is_not_taken(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    old, new = Schedule(1, 1, (), 0), Schedule(1, 2, (), 0)
+    monkeypatch.setattr("bert_jax.tpu.costs.kernels._compile", lambda calls, topology: [old])
+    assert schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": old}
+    monkeypatch.setattr("bert_jax.tpu.costs.kernels.READER", READER + 1)
+    monkeypatch.setattr("bert_jax.tpu.costs.kernels._compile", lambda calls, topology: [new])
+    assert schedules_of(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": new}

@@ -1,0 +1,110 @@
+"""Every shipped experiment fits the hardware that its docstring names: its step is compiled for it, by the machinery of `aot`.
+
+A docstring says `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`; the miniatures have a table with a slice for each
+size.
+Layers are compiled in a loop (`scan_unroll=1`), which is several times faster and takes about the memory of the unrolled step.
+Fine-tuning is compiled with BERT-Base. All but the smallest are slow: `pytest -m slow tests/costs`, a minute or two each.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import pathlib
+import re
+
+import jax
+import pytest
+
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.sharding.mesh import mesh_shape
+from bert_jax.tpu.costs.compiling import Compiler
+from bert_jax.tpu.costs.memory import used_bytes
+from bert_jax.tpu.costs.topologies import parse_topology
+from bert_jax.tpu.lowered import finetuning_step, model_config_to_finetune, pretraining_step, with_overrides
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+FILES = sorted(file for kind in ("pretrain", "finetune") for file in (REPOSITORY / "experiments" / kind).glob("*.py"))
+NAMED = re.compile(r"^Hardware: ((?:\d+x)?v\d\w?:\d+(?:x\d+)+|\d+ CPU cores, \d+ GiB)\b", re.MULTILINE)
+OF_SIZE = re.compile(r"^ +(\S+) .* (v\d\w?:\d+(?:x\d+)+) ", re.MULTILINE)
+LAYERS_IN_A_LOOP = {"model.scan_unroll": 1}
+QUICK = {"quickstart.py", "bert_miniature.py:tiny"}
+
+
+def named(file: pathlib.Path) -> list[tuple[str, str]]:
+    """(experiment as --config takes it, its hardware) of a file: one, or one for each size of a table."""
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    path = file.relative_to(REPOSITORY).as_posix()
+    if found := NAMED.search(text):
+        argument = re.search(rf"--config={path}(:\S+)", text)
+        return [(path + (argument[1] if argument else ""), found[1])]
+    return [(f"{path}:{size}", hardware) for size, hardware in OF_SIZE.findall(text)]
+
+
+SHIPPED = [one for file in FILES for one in named(file)]
+ON_TPU = [(config, hardware) for config, hardware in SHIPPED if "CPU" not in hardware]
+ON_CPU = [(config, hardware) for config, hardware in SHIPPED if "CPU" in hardware]
+
+
+def load(config: str) -> PretrainingExperiment | FinetuningExperiment:
+    kind = FinetuningExperiment if "/finetune/" in config else PretrainingExperiment
+    values = read_experiment(config, [("init_from", "model")] if kind is FinetuningExperiment else [], kind)
+    return kind.from_dict(values)
+
+
+def marked(cases: list[tuple[str, str]]) -> list:
+    """A parameter for each phase of each experiment, slow ones marked."""
+    found = []
+    for config, hardware in cases:
+        experiment = load(config)
+        phases = range(len(experiment.phases)) if isinstance(experiment, PretrainingExperiment) else [0]
+        name = config.rpartition("/")[2]
+        marks = () if name in QUICK else (pytest.mark.slow,)
+        found += [pytest.param(config, hardware, phase, marks=marks, id=f"{name}-{phase}") for phase in phases]
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_every_experiment_names_its_hardware_in_words_that_can_be_checked(file: pathlib.Path):
+    assert named(file), f"{file.name}: no `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`"
+
+
+@pytest.mark.parametrize(("config", "hardware"), ON_TPU)
+def test_the_mesh_and_every_batch_divide_over_the_chips_that_are_named(config: str, hardware: str):
+    devices = parse_topology(hardware).devices
+    experiment = load(config)
+    data, fsdp, _ = mesh_shape(experiment.mesh, devices)
+    if isinstance(experiment, PretrainingExperiment):
+        assert [p.batch_size % (data * fsdp * p.accumulation) for p in experiment.phases] == [0] * len(experiment.phases)
+        assert experiment.evaluation.batch_size % (data * fsdp) == 0
+
+
+@functools.cache
+def compiler(hardware: str) -> Compiler:
+    return Compiler(parse_topology(hardware))
+
+
+@pytest.mark.parametrize(("config", "hardware", "phase"), marked(ON_TPU))
+def test_the_step_fits_the_chips_that_are_named(config: str, hardware: str, phase: int):
+    pytest.importorskip("libtpu")
+    experiment, target = load(config), compiler(hardware)
+    if isinstance(experiment, PretrainingExperiment):
+        step = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, target.devices)
+    else:
+        step = finetuning_step(with_overrides(experiment, LAYERS_IN_A_LOOP), model_config_to_finetune("base"), target.devices)
+    compiled = target.compile(step.lowered)  # raises DoesNotFit, with the figures
+    print(f"{config} {phase} {hardware}: {used_bytes(compiled.memory) / 2**30:.2f} GiB, compiled in {compiled.seconds:.0f} s")
+    assert used_bytes(compiled.memory) <= target.topology.device_memory
+
+
+@pytest.mark.parametrize(("config", "hardware", "phase"), marked(ON_CPU))
+def test_the_step_fits_the_memory_that_is_named(config: str, hardware: str, phase: int):
+    experiment = load(config)
+    assert isinstance(experiment, PretrainingExperiment)
+    program = pretraining_step(with_overrides(experiment, LAYERS_IN_A_LOOP), phase, jax.devices()[:1]).lowered.compile()
+    used = used_bytes(program.memory_analysis())
+    print(f"{config} {hardware}: {used / 2**30:.2f} GiB")
+    (gib,) = re.findall(r"(\d+) GiB", hardware)
+    assert 0 < used <= float(gib) * 2**30 / 2  # the rest is the program's own: Python, libraries, the corpus

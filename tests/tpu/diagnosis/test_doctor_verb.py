@@ -1,0 +1,193 @@
+"""The verb `doctor` from its flags to its exit status, with measurements, processes and checks that are given."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import pytest
+
+from bert_jax import doctor
+from bert_jax.errors import UserError
+from bert_jax.runtime.processes import Hosts
+from bert_jax.storage.objects import place
+from bert_jax.tpu.diagnosis.checks import Check
+
+BASE = "experiments/pretrain/bert_base.py"
+HOSTS = [Hosts("a:1", 2, index, ("process 0", "process 1"), "start all") for index in range(2)]
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the verb does, in order; it examines nothing."""
+    did: list[Any] = []
+    monkeypatch.setattr(doctor, "require_stdout", lambda remedy: did.append("stdout"))
+    monkeypatch.setattr(doctor, "quiet_libraries", lambda: did.append("quiet"))
+    monkeypatch.setattr(doctor, "enable_compilation_cache", lambda: did.append("cache"))
+    monkeypatch.setattr(doctor, "start_logging", lambda index: did.append(("log", index)))
+    monkeypatch.setattr(doctor.processes, "meet", lambda *given, timeout: did.append(("meet", *given, timeout)) or "connections")
+    monkeypatch.setattr(doctor.processes, "connect", lambda hosts, **times: did.append(("connect", hosts, times)))
+
+    @contextlib.contextmanager
+    def heartbeats(*given: Any, patience: float) -> Iterator[None]:
+        did.append(("heartbeats", *given, patience))
+        yield
+        did.append("the end")
+
+    monkeypatch.setattr(doctor, "Heartbeats", heartbeats)
+
+    def examine(flags: Any, overrides: Any, values: Any, workdir: Any) -> Any:
+        did.append(("examine", overrides, values.get("seed"), workdir))
+        return [Check("disk", "50 GiB", ("set it.",) if flags.chips else ())], [{"host": "a"}]
+
+    monkeypatch.setattr(doctor, "_examine", examine)
+    return did
+
+
+def run(monkeypatch: pytest.MonkeyPatch, hosts: Hosts | None, *flags: str) -> int:
+    monkeypatch.setattr(doctor.processes, "find_hosts", lambda *given: hosts if given == (None, None, None) else given)
+    monkeypatch.setattr(sys, "argv", ["doctor", *flags])
+    return doctor.main()
+
+
+def test_one_machine_examines_itself(
+    done: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+):
+    given = (f"--config={BASE}", "--config.seed=3", f"--workdir={tmp_path}", f"--json={tmp_path / 'figures.json'}")
+    assert run(monkeypatch, None, *given) == 0
+    assert done == ["stdout", "quiet", "cache", ("log", 0), ("examine", [("seed", "3")], 3, place(tmp_path))]
+    assert capsys.readouterr().out.endswith("all is well\n")
+    assert json.loads((tmp_path / "figures.json").read_text())["processes"] == [{"host": "a"}]
+    done.clear()
+    assert run(monkeypatch, None, "--chips=1") == 1
+    assert done[-1] == ("examine", [], None, None)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_processes_meet_and_the_first_one_reports(
+    index: int, done: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+):
+    hosts, figures = HOSTS[index], tmp_path / "figures.json"
+    flags = ("--start-timeout=77", f"--json={figures}", f"--config={BASE}", "--config.seed=3", "--chips=1")
+    assert run(monkeypatch, hosts, *flags) == 1
+    names = [one[0] if isinstance(one, tuple) else one for one in done]
+    assert names == ["stdout", "quiet", "cache", "log", "meet", "heartbeats", "connect", "examine", "the end"]
+    assert done[3] == ("log", index)
+    assert (done[4][1], done[4][2]["seed"], done[4][3]) == (hosts, 3, 77)
+    assert done[5] == ("heartbeats", index, hosts.names, "connections", 77)
+    assert done[6] == ("connect", hosts, {"timeout": 77, "patience": 77})
+    assert ("1 fault" in capsys.readouterr().out) is figures.exists() is (index == 0)
+
+
+def test_the_flags_of_processes_are_those_of_every_verb(monkeypatch: pytest.MonkeyPatch, done: list[Any]):
+    asked: list[Any] = []
+    monkeypatch.setattr(doctor.processes, "find_hosts", lambda *given: asked.append(given))
+    monkeypatch.setattr(sys, "argv", ["doctor", "--coordinator=a:1", "--processes=3", "--process=2"])
+    assert doctor.main() == 0
+    assert asked == [("a:1", 3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--config.seed=3"], r"--config\.seed sets a key of --config, which is not given; add --config=FILE"),
+        (["--json=gone/figures.json"], "--json=gone/figures.json: there is no directory /.*/gone; make it, or name another file"),
+        (["--chips=0"], "--chips=0 must be at least 1"),
+        (["--seed=3"], r"--config\.seed"),
+    ],
+)
+def test_a_wrong_flag_is_an_error_that_names_it(flags: list[str], says: str, done: list[Any], monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(UserError, match=says):
+        run(monkeypatch, None, *flags)
+
+
+def test_a_machine_without_devices_may_give_no_reason(monkeypatch: pytest.MonkeyPatch):
+    def none() -> int:
+        raise RuntimeError
+
+    monkeypatch.setattr(doctor.jax, "local_device_count", none)
+    (check,), records = doctor._examine(types.SimpleNamespace(), [], {}, None)  # type: ignore[arg-type]
+    assert (check.faults[0].partition(";")[0], records) == ("JAX finds no device ()", [])
+
+
+def test_everything_that_was_gathered_is_judged_and_then_the_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "gathered", lambda values: [values])
+    monkeypatch.setattr(doctor, "judge", lambda records, chips: [("judged", records, chips)])
+    monkeypatch.setattr(doctor, "_run_checks", lambda *given: [given])
+    flags: Any = types.SimpleNamespace(chips=7)
+    overrides, values, workdir = [("seed", "3")], {"seed": 3}, place("there")
+    checks, records = doctor._examine(flags, overrides, values, workdir)
+    assert records == [values]
+    assert checks == [("judged", [values], 7), (flags, overrides, values, workdir, [values])]
+
+
+@pytest.mark.parametrize(("platform", "count"), [("tpu", 1), ("tpu", 2), ("cpu", 2)])
+def test_kernels_are_compared_and_links_measured_before_all_read_their_clocks(
+    platform: str, count: int, monkeypatch: pytest.MonkeyPatch
+):
+    device = types.SimpleNamespace(platform=platform)
+    did: list[Any] = []
+    monkeypatch.setattr(doctor.machine, "record", lambda: {"host": "a"})
+    monkeypatch.setattr(doctor.machine, "clock", lambda: did.append("clock") or 5.0)
+    monkeypatch.setattr(doctor.jax, "local_devices", lambda: [device])
+    monkeypatch.setattr(doctor.jax, "devices", lambda: [device] * count)
+    monkeypatch.setattr(doctor.jax, "process_count", lambda: count)
+    monkeypatch.setattr(doctor, "verdicts", lambda devices, operations, anew: (len(devices), operations, anew))
+    monkeypatch.setattr(doctor, "compare_kernels_once", lambda model, gather: did.append(("compare", model, gather)))
+    monkeypatch.setattr(doctor.speed, "links", lambda devices: f"links of {len(devices)}")
+
+    def gather(own: dict[str, Any]) -> list[dict[str, Any]]:
+        did.append(own)
+        return [own]
+
+    monkeypatch.setattr(doctor, "gather_json", gather)
+    (found,) = doctor.gathered({"model": {"attention": "fused"}})
+    kernels = {} if platform == "cpu" else {"kernels": (1, ("attention", "residual_norm"), True)}
+    all_links = f"links of {count}" if count > 1 else None
+    assert found == {"host": "a", "links": "links of 1", "links_of_all": all_links, "clock": 5.0} | kernels
+    assert did == ([] if platform == "cpu" else [("compare", {"attention": "fused"}, gather)]) + [{}, "clock", found]
+
+
+@pytest.mark.parametrize(("backend", "together"), [("cpu", 3.0), ("tpu", 3.0 * 8)])
+def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
+    backend: str, together: float, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[Any] = []
+
+    def fit(config: str, overrides: Any, flops: float, workdir: Any, *, estimated: bool) -> list[str]:
+        asked.append((config, overrides, flops, workdir, estimated))
+        return ["fits"]
+
+    monkeypatch.setattr(doctor, "workdir_check", lambda workdir: f"workdir {workdir}")
+    monkeypatch.setattr(doctor, "corpus_check", lambda directory: f"corpus {directory}")
+    monkeypatch.setattr(doctor, "fit_checks", fit)
+    monkeypatch.setattr(doctor.jax, "default_backend", lambda: backend)
+
+    def checks(
+        config: str | None, values: dict[str, Any], workdir: Any, rates: tuple[float | None, ...], no_estimate: bool
+    ) -> Any:
+        flags: Any = types.SimpleNamespace(config=config, no_estimate=no_estimate)
+        records = [{"devices": [{"flops": rate} for rate in rates]}]
+        return doctor._run_checks(flags, [("seed", "3")], values, workdir, records)
+
+    assert checks(None, {}, None, (4.0,), False) == []
+    assert checks(None, {}, place("there"), (4.0,), False) == ["workdir there"]
+    corpus = {"corpus": {"directory": "words"}}
+    assert checks("a.py", corpus, place("there"), (4.0, None, 3.0), False) == ["workdir there", "corpus words", "fits"]
+    assert jax.device_count() == 8
+    assert asked == [("a.py", [("seed", "3")], together, place("there"), True)]
+    for values in ({}, {"corpus": None}, {"corpus": {}}, {"corpus": "words"}):
+        assert checks("a.py", values, None, (None,), True) == ["fits"]
+    assert asked[-1] == ("a.py", [("seed", "3")], together / 3, None, False)
+
+    def fails(*given: Any, **more: Any) -> None:
+        raise UserError("no such phase")
+
+    monkeypatch.setattr(doctor, "fit_checks", fails)
+    assert checks("a.py", corpus, None, (), True) == ["corpus words", Check("experiment", "a.py", ("no such phase",))]

@@ -1,0 +1,114 @@
+"""Rates from the time of a program: what is timed, how often it is repeated, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.tpu.diagnosis import speed
+
+
+class Pending:
+    """A result whose computation takes `seconds` of the clock once it is waited for."""
+
+    def __init__(self, clock: list[float], seconds: float):
+        self._clock, self._seconds = clock, seconds
+
+    def block_until_ready(self) -> Pending:
+        self._clock[0] += self._seconds
+        return self
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, start: float, each: float, times: int = 0) -> tuple[float, list[int]]:
+    """The seconds of a repetition that are found where a start takes `start` and a repetition `each`, and the repetitions."""
+    asked: list[int] = []
+    clock = [100.0]
+
+    def run(times: int) -> Any:
+        asked.append(times)
+        return Pending(clock, start + each * times)
+
+    monkeypatch.setattr(speed.time, "perf_counter", lambda: clock[0])
+    return speed._seconds(run, times) if times else speed._seconds(run), asked
+
+
+def test_a_program_is_repeated_for_long_enough_to_be_timed_or_as_often_as_was_asked(monkeypatch: pytest.MonkeyPatch):
+    seconds, asked = timed(monkeypatch, start=0.002, each=0.01)
+    assert seconds == pytest.approx(0.01), "the start does not count"
+    assert asked == [1, 1, 1, *[12] * 3]  # it compiles, is timed twice, and is repeated for 0.15 s
+    seconds, asked = timed(monkeypatch, start=0.002, each=0.01, times=4)
+    assert seconds == pytest.approx(0.042 / 4)
+    assert asked == [1, 1, 1, *[4] * 3]
+    assert timed(monkeypatch, start=0.002, each=0.01, times=5)[0] == pytest.approx(0.01)
+
+
+def test_a_slow_program_runs_twice_and_a_fast_one_a_thousand_times(monkeypatch: pytest.MonkeyPatch):
+    assert timed(monkeypatch, start=0.0, each=1.0) == (1.0, [1, 1, 1, 2, 2, 2])
+    assert timed(monkeypatch, start=0.0, each=1e-5) == (pytest.approx(1e-5, rel=1e-3), [1, 1, 1, 1000, 1000, 1000])
+    assert timed(monkeypatch, start=0.0, each=0.0) == (1e-9 / 999, [1, 1, 1, 1000, 1000, 1000])
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is timed: the program and its number of repetitions. A repetition takes half a second; arrays are small."""
+    seen: list[Any] = []
+
+    def seconds(run: Callable[[int], Any], times: int = 0) -> float:
+        seen[:] = [run, times]
+        return 0.5
+
+    monkeypatch.setattr(speed, "_seconds", seconds)
+    for name, value in {"CPU_SIDE": 16, "CPU_STREAMED": 32, "CPU_SENT": 64, "SIDE": 8, "STREAMED": 8, "SENT": 8}.items():
+        monkeypatch.setattr(speed, name, value)
+    return seen
+
+
+def test_the_product_of_a_random_matrix_keeps_the_size_of_its_elements(given: list[Any]):
+    device = jax.devices()[1]
+    assert speed.flops(device) == 2 * 16**3 / 0.5
+    run, times = given
+    assert times == 0
+    x = np.asarray(jax.random.normal(jax.random.key(0), (16, 16)))
+    product = x
+    for times in range(3):
+        assert run(times) == pytest.approx(product[0, 0], rel=1e-4)
+        product = product @ x / 4
+    assert run(0).devices() == {device}
+
+
+def test_an_addition_reads_two_arrays_and_writes_one(given: list[Any]):
+    device = jax.devices()[1]
+    assert speed.bandwidth(device) == 3 * 4 * 32 / 0.5
+    run, times = given
+    assert times == 0
+    assert [float(run(times)) for times in (0, 1, 3)] == [0, 1, 3]
+    assert run(0).devices() == {device}
+
+
+def test_a_sum_over_devices_sends_nearly_twice_what_each_has(given: list[Any], monkeypatch: pytest.MonkeyPatch):
+    loop, starts = jax.lax.fori_loop, []
+
+    def recorded(lower: int, *more: Any) -> Any:
+        starts.append(lower)
+        return loop(lower, *more)
+
+    monkeypatch.setattr(speed.jax.lax, "fori_loop", recorded)
+    devices = jax.devices()[:4]
+    assert speed.links(devices) == 4 * 64 * 2 * 3 / 4 / 0.5
+    run, times = given
+    assert times == 4, "as many in every process, since they wait for each other"
+    result = run(2)
+    assert (result.shape, float(result[0]), result.devices()) == ((1,), 1.0, {devices[0]})
+    assert starts == [0]
+    assert speed.links(devices[:1]) is None
+
+
+def test_what_is_measured_is_larger_than_caches_and_than_the_start_of_a_program():
+    assert [float(f"{2 * side**3:.2g}") for side in (speed.CPU_SIDE, speed.SIDE)] == [2.1e9, 1.1e12]  # operations
+    assert (speed.CPU_SIDE % 128, speed.SIDE % 128) == (0, 0), "rows fill the matrix units"
+    assert [4 * count / 2**20 for count in (speed.CPU_STREAMED, speed.STREAMED)] == [128, 512]  # MiB of an array
+    assert [4 * count / 2**20 for count in (speed.CPU_SENT, speed.SENT)] == [4, 64]

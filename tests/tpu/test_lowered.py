@@ -1,0 +1,251 @@
+"""Which step is compiled of a task's experiment; lowered for CPU devices, nothing is compiled."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+
+from bert_jax import aot
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.assemble import assemble_rows
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.labelled import RowShape
+from bert_jax.data.masking import masking_tables
+from bert_jax.data.plan import plan_epoch
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface_config import config_from_json
+from bert_jax.metrics.flops import task_row_flops
+from bert_jax.model.config import ModelConfig
+from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.pretraining.program import phase_row_flops
+from bert_jax.sharding.rules import BATCH
+from bert_jax.tasks.registry import head_class
+from bert_jax.tasks.task import TaskConfig
+from bert_jax.tpu import lowered
+from bert_jax.tpu.costs import cases
+from bert_jax.tpu.lowered import (
+    StepProgram,
+    batch_shapes,
+    costliest_run,
+    evaluation_step,
+    finetuning_step,
+    model_config_to_finetune,
+    pretraining_step,
+    with_overrides,
+)
+from tests.data.corpora import corpus_of
+
+SIZES = {"vocab_size": 64, "hidden_size": 32, "num_layers": 4, "num_heads": 2, "intermediate_size": 64, "max_position": 512}
+SMALL = ModelConfig(**SIZES)
+
+
+def step(config: str, *overrides: tuple[str, str], devices: int = 8) -> StepProgram:
+    """The step of a shipped experiment on the small model."""
+    given = [("init_from", "model"), ("model.scan_unroll", "1"), *overrides]
+    values = read_experiment(f"experiments/finetune/{config}", given, FinetuningExperiment)
+    return finetuning_step(FinetuningExperiment.from_dict(values), SMALL, jax.devices()[:devices])
+
+
+def shapes(program: StepProgram) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in program.batch.items()}
+
+
+def donated(program: StepProgram) -> list[bool]:
+    """Whether the memory of each argument is given back to the step, which is that of the old state alone."""
+    parts = [jax.tree.leaves(part, is_leaf=lambda x: hasattr(x, "donated")) for part in program.lowered.args_info[0]]
+    found = [{x.donated for x in part} for part in parts]
+    assert all(len(flags) == 1 for flags in found)
+    return [flags.pop() for flags in found]
+
+
+def test_the_operations_of_a_training_step_have_the_names_of_the_models_parts():
+    """By which a profile adds up their time."""
+    phase = {"steps": 1, "length": 16, "batch_size": 4, "max_predictions": 3}
+    model = SIZES | {"num_layers": 1, "scan_unroll": 1}
+    experiment = PretrainingExperiment.from_dict({"model": model, "phases": [phase]})
+    program = pretraining_step(experiment, 0, jax.devices()[:2])
+    assert donated(program) == [True, False]
+    text = program.lowered.as_text(debug_info=True)
+    names = {part for name in re.findall(r'loc\("([^"]*/[^"]*)"', text) for part in re.findall(r"\w+", name)}
+    parts = {"embeddings", "attention", "feed_forward", "pooler", "mlm_head", "nsp_head", "loss", "optimizer"}
+    assert parts - names == set()
+
+
+def test_of_a_sweep_the_run_with_most_rows_is_taken_on_the_devices_of_one_run(unlowered):
+    alone, pair = step("grid.py:glue/rte"), step("grid.py:glue/rte", ("sweep.devices_per_run", "2"))
+    assert (alone.mesh.size, alone.rows, pair.mesh.size, pair.rows) == (1, 32, 2, 32)
+    assert step("glue.py:mrpc").mesh.size == 8
+
+
+def test_the_costliest_run_of_a_sweep_has_most_rows_and_then_most_epochs():
+    sweep = {"batch_sizes": [16, 32], "epochs": [2, 4, 3]}
+    run = costliest_run(FinetuningExperiment.from_dict({"init_from": "model", "sweep": sweep}))
+    assert (run.training.batch_size, run.training.epochs) == (32, 4)
+
+
+def test_an_experiment_with_other_values_is_the_same_elsewhere_and_must_be_possible():
+    experiment = PretrainingExperiment.from_dict({"phases": [{"steps": 1}, {"steps": 2}]})
+    changed = with_overrides(experiment, {"phases.1.accumulation": 4, "mesh.fsdp": 2})
+    assert (changed.phases[1].accumulation, changed.mesh.fsdp) == (4, 2)
+    assert with_overrides(changed, {"phases.1.accumulation": 1, "mesh.fsdp": 1}) == experiment
+    with pytest.raises(UserError, match="does not divide into 3 microbatches"):
+        with_overrides(experiment, {"phases.0.accumulation": 3})
+
+
+def test_rows_hold_all_candidates_of_a_choice(unlowered):
+    program = step("swag.py:swag")
+    assert (program.rows, program.length) == (16, 512)
+    assert shapes(program)["cls_positions"] == (16, 8)
+    assert shapes(program)["labels"] == (16, 2)
+
+
+def test_the_batch_of_a_pupil_has_its_teachers_answers(unlowered):
+    program = step("distil.py:glue/mrpc")
+    assert shapes(program)["teacher_logits"] == (32, 2, 3)
+    assert shapes(program)["teacher_hidden_states"] == (32, 5, 128, 32)
+    assert "teacher_hidden_states" not in step("distil.py:glue/mrpc", ("distillation.hidden_weight", "0.0")).batch
+    assert "teacher_logits" not in step("glue.py:mrpc").batch
+
+
+def test_an_experiment_file_is_run_once(tmp_path: pathlib.Path):
+    file, runs = tmp_path / "experiment.py", tmp_path / "runs"
+    file.write_text(
+        "import pathlib\n\n\ndef get_config():\n"
+        f"    file = pathlib.Path({str(runs)!r})\n"
+        "    file.write_text('x' + (file.read_text() if file.exists() else ''))\n"
+        "    return {'task': {'name': 'glue/mrpc', 'length': 128}}\n"
+    )
+    options, overrides, _ = aot.parse_flags([f"--config={file}", "--topology=v5e:1x1", "--config.training.batch_size=7"])
+    (case,) = cases.cases(options.config, overrides, options)
+    experiment: Any = case.experiment
+    assert (case.kind, experiment.training.batch_size, runs.read_text()) == ("finetune", 7, "x")
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["squad.py:v1.1", "ner.py:conll2003", "gap.py", "ulmfit.py:glue/sst2", "ner_features.py", "distil.py:glue/mrpc"],
+)
+def test_the_step_of_every_kind_of_head_can_be_lowered(config: str):
+    program = step(config)
+    assert program.flops > 0
+    assert program.rows % 8 == 0
+    assert donated(program) == [True, False, False]
+
+
+def test_the_step_without_pairs_is_lowered_without_pooler_and_next_sentence_head(unlowered):
+    values = {"model": {**SIZES, "scan_unroll": 1}, "examples": {"pairs": "none"}, "phases": [{"steps": 1, "batch_size": 8}]}
+    experiment = PretrainingExperiment.from_dict(values)
+    for program in (pretraining_step(experiment, 0, jax.devices()), evaluation_step(experiment, 0, jax.devices())):
+        assert program.arguments()["parameters"].keys() == {"embeddings", "encoder", "mlm_head"}
+
+
+def test_the_step_of_an_unknown_task_is_an_error_that_names_the_nearest():
+    with pytest.raises(UserError, match=r"config\.task\.name='conll20003' is no task; did you mean 'conll2003'"):
+        step("ner.py:conll2003", ("task.name", "conll20003"))
+
+
+# ------------------------------------------------------------------------------------------- what is lowered, without lowering it
+
+
+@pytest.fixture
+def unlowered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The mesh and the arguments of every step that would have been lowered."""
+    asked: list[Any] = []
+    monkeypatch.setattr(lowered, "_lower", lambda mesh, step, *arguments: asked.append((mesh, arguments)))
+    return asked
+
+
+PHASES = [{"steps": 1, "batch_size": 16, "length": 64}, {"steps": 1, "batch_size": 24, "length": 32, "max_predictions": 7}]
+TEACHER = pathlib.Path(__file__).parents[1] / "golden" / "heads" / "pretraining"  # 20 wide
+PLAIN = {"model": {**SIZES, "scan_unroll": 1}, "phases": PHASES, "evaluation": {"batch_size": 40}}
+
+
+def test_the_shapes_of_a_batch_are_those_of_batches():
+    corpus, config = corpus_of([[9, 9]] * 20), ExampleConfig(length=48, max_predictions=11, packed_examples=3)
+    rows = assemble_rows(corpus, plan_epoch(corpus, config, seed=0, epoch=0), np.arange(5), masking_tables(corpus.vocabulary))
+    found = batch_shapes(5, 48, 11, 3)
+    assert {name: (x.shape, x.dtype) for name, x in found.items()} == {name: (x.shape, x.dtype) for name, x in rows.items()}
+
+
+def test_the_step_of_a_phase_has_its_rows_and_the_work_of_all_of_them(unlowered):
+    experiment, devices = PretrainingExperiment.from_dict(PLAIN), jax.devices()[:2]
+    program = pretraining_step(experiment, 1, devices)
+    ((mesh, (state, batch)),) = unlowered
+    assert (list(mesh.devices.flat), program.mesh, program.state, program.batch) == (devices, mesh, state, batch)
+    assert (program.rows, program.length, program.teacher) == (24, 32, None)
+    assert {name: x.shape for name, x in batch.items()} == {name: x.shape for name, x in batch_shapes(24, 32, 7, 1).items()}
+    assert {x.sharding for x in batch.values()} == {NamedSharding(mesh, BATCH)}
+    assert program.flops == 24 * phase_row_flops(experiment, 1)
+    assert program.arguments() == {"parameters": state.params, "optimizer": state.opt_state, "batch": batch}
+
+
+def test_an_evaluation_has_the_rows_of_its_own_and_a_third_of_the_work(unlowered):
+    experiment = PretrainingExperiment.from_dict(PLAIN)
+    program = evaluation_step(experiment, 1, jax.devices()[:8])
+    ((mesh, (params, batch)),) = unlowered
+    assert (program.mesh, program.state, program.batch, program.rows, program.length) == (mesh, params, batch, 40, 32)
+    assert {name: x.shape for name, x in batch.items()} == {name: x.shape for name, x in batch_shapes(40, 32, 7, 1).items()}
+    assert program.flops == 40 * phase_row_flops(experiment, 1) / 3
+    assert program.arguments() == {"parameters": params, "batch": batch}
+
+
+def test_a_described_teacher_is_an_argument_of_the_step_and_part_of_its_work(unlowered):
+    values = PLAIN | {"teacher": str(TEACHER), "distillation": {"hidden_weight": 0.5}}
+    program = pretraining_step(PretrainingExperiment.from_dict(values), 1, jax.devices()[:1])
+    ((_, (state, _, params)),) = unlowered
+    assert program.arguments().keys() == {"parameters", "optimizer", "batch", "teacher"}
+    assert program.arguments()["teacher"] == program.teacher == params
+    assert params.keys() == {"embeddings", "encoder", "mlm_head"}
+    config = config_from_json(json.loads((TEACHER / "config.json").read_text()), "")
+    assert state.params["distillation"]["kernel"].shape == (SIZES["hidden_size"], config.hidden_size)
+    taught = PretrainingExperiment.from_dict(values | {"distillation": {"hidden_weight": 0.5, "teacher_width": 20}})
+    assert program.flops == 24 * phase_row_flops(taught, 1, config) > 24 * phase_row_flops(taught, 1)
+
+
+@pytest.mark.parametrize(("make", "key"), [(pretraining_step, "phases.0"), (evaluation_step, "evaluation")])
+def test_rows_that_do_not_divide_among_the_devices_are_refused(make, key, unlowered):
+    phases = [{"steps": 1, "batch_size": 12, "length": 32}]
+    experiment = PretrainingExperiment.from_dict(PLAIN | {"phases": phases, "evaluation": {"batch_size": 36}})
+    with pytest.raises(UserError, match=rf"config\.{key}\.batch_size"):
+        make(experiment, 0, jax.devices())
+    assert unlowered == []
+
+
+@pytest.mark.parametrize(("batch", "accumulation", "rows"), [(32, 1, 32), (33, 1, 40), (7, 1, 8), (20, 4, 32)])
+def test_a_tasks_rows_are_enough_for_its_batch_and_divide_among_devices_and_microbatches(batch, accumulation, rows, unlowered):
+    flags = (("training.batch_size", f"{batch}"), ("training.accumulation", f"{accumulation}"))
+    program = step("glue.py:mrpc", *flags)
+    assert (program.rows, program.length, program.batch["labels"].shape[0]) == (rows, 128, rows)
+    head = head_class(TaskConfig(name="glue/mrpc")).typical()
+    assert program.flops == rows * task_row_flops(SMALL, head, RowShape(head.layout, 128, 2))
+
+
+def test_the_step_of_a_task_is_made_of_the_settings_of_its_costliest_run(unlowered, monkeypatch):
+    made: list[Any] = []
+    make = lowered.training_program
+    monkeypatch.setattr(lowered, "training_program", lambda settings, mesh: made.append(settings) or make(settings, mesh))
+    weights = (("distillation.temperature", "3"), ("distillation.hidden_weight", "0.25"), ("training.label_smoothing", "0.1"))
+    step("distil.py:glue/mrpc", *weights, ("training.epochs", "9"))
+    step("glue.py:mrpc", weights[2], ("training.gradual_unfreezing", "True"))
+    taught, alone = made
+    soft = FinetuningExperiment.from_dict({"init_from": "m"}).distillation.soft_weight
+    assert taught.loss == LabelLoss(label_smoothing=0.1, temperature=3.0, soft_weight=soft, hidden_weight=0.25)
+    assert alone.loss == LabelLoss(label_smoothing=0.1)
+    assert (taught.training.epochs, taught.unfreeze_every, alone.unfreeze_every) == (3, 0, 1)
+
+
+def test_the_model_to_fine_tune_is_one_of_a_published_size_or_that_of_a_directory(tmp_path: pathlib.Path):
+    assert (model_config_to_finetune("large").num_layers, model_config_to_finetune(str(TEACHER)).hidden_size) == (24, 20)
+    with pytest.raises(UserError, match=r"--model=.* holds no config\.json; give a Hugging Face directory, or a published size"):
+        model_config_to_finetune(str(tmp_path))
+    with pytest.raises(UserError, match=r"no published BERT is called 'larg'; did you mean 'large'"):
+        model_config_to_finetune("larg")
