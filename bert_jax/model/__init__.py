@@ -29,36 +29,25 @@ they are used.
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Mapping
-from typing import Any
 
-ENCODERS: Mapping[str, str] = {
-    "transformer": "encoder:Encoder",
-    "bilm": "bilm:BiLstm",
-    "static": "static:NoLayers",
+ENCODERS: Mapping[str, tuple[str, str]] = {
+    "transformer": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder:Encoder"),
+    "bilm": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.bilm:BiLstm"),
+    "static": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.static:NoLayers"),
 }
-"""`config.model.encoder` -> the layers, with the methods of `encoder.Encoder`; their attribute `embeddings` makes the input of the
-first layer from `Tokens`."""
+"""`config.model.encoder` -> the input of the first layer from `Tokens`, and the layers, with the methods of `encoder.Encoder`."""
 
 POSITIONS: Mapping[str, str] = {
-    "learned": "positions:Learned",
-    "sinusoidal": "positions:Sinusoidal",
-    "none": "positions:Absent",
+    "learned": "bert_jax.model.positions:Learned",
+    "sinusoidal": "bert_jax.model.positions:Sinusoidal",
+    "none": "bert_jax.model.positions:Absent",
 }
 """`config.model.positions` -> an object as `positions.py` describes it."""
 
-ACTIVATIONS: Mapping[str, str] = {"gelu": "layers:gelu", "gelu_tanh": "layers:gelu_tanh", "relu": "layers:relu"}
+ACTIVATIONS: Mapping[str, str] = {
+    "gelu": "bert_jax.model.layers:gelu",
+    "gelu_tanh": "bert_jax.model.layers:gelu_tanh",
+    "relu": "jax.nn:relu",
+}
 """`config.model.activation` -> a function of an array."""
-
-
-@functools.cache
-def _object(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-
-
-def load(table: Mapping[str, str], name: str, key: str) -> Any:
-    """The object that `name` stands for in one of the tables above."""
-    return _object(table[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -107,19 +108,21 @@ class SelfAttention(nn.Module):
         def project(name: str, x: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
             return Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
 
-        in_layer = acts_on(c, "queries_and_keys") or acts_on(c, "scores")
-        positions = make_positions(c, name="positions") if in_layer else None
+        positions: Any = None
+        if acts_on(c, "queries_and_keys") or acts_on(c, "scores"):
+            positions = make_positions(c, name="positions")
         settings = tokens.dropout(c.attention_dropout, dropout_seed)
-        cached = queried is not None and self.is_mutable_collection(CACHE)
+        cached = self.is_mutable_collection(CACHE)
         source = x if queried is None or cached else gather_positions(x, queried)
         query, key, value = (project(name, y) for name, y in (("query", source), ("key", x), ("value", x)))
         if acts_on(c, "queries_and_keys"):
-            query, key = positions.queries_and_keys(query, key, tokens.only(queried) if cached else tokens, layer)
+            seen = tokens.only(queried) if cached and queried is not None else tokens
+            query, key = positions.queries_and_keys(query, key, seen, layer)
         choice = choose_attention(c, x.shape[1], every_query=queried is None)
         if choice.platform:
-            wide = tuple(y.reshape(x.shape) for y in (query, key, value))
+            query, key, value = (y.reshape(x.shape) for y in (query, key, value))
             context = fused_attention(
-                wide, tokens.sequence_ids, num_heads=c.num_heads, dropout=settings, platform=choice.platform
+                (query, key, value), tokens.sequence_ids, num_heads=c.num_heads, dropout=settings, platform=choice.platform
             ).reshape(*x.shape[:2], *heads)
         else:
             query, key, value = (y.swapaxes(1, 2) for y in (query, key, value))

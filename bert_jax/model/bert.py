@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from bert_jax.errors import UserError
-from bert_jax.model import ENCODERS, load
+from bert_jax.interface.named import load_named
+from bert_jax.model import ENCODERS
 from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
@@ -30,8 +31,9 @@ class Bert(nn.Module):
 
     def setup(self) -> None:
         """Declares embeddings, encoder and pooler."""
-        encoder = load(ENCODERS, self.config.encoder, "config.model.encoder")
-        self.embeddings, self.encoder = encoder.embeddings(self.config), encoder(self.config)
+        kinds = dict(zip(("embeddings", "encoder"), ENCODERS[self.config.encoder], strict=True))
+        embeddings, encoder = (load_named(part, {part: kind}, "config.model.encoder") for part, kind in kinds.items())
+        self.embeddings, self.encoder = embeddings(self.config), encoder(self.config)
         self.pooler = Pooler(self.config)
 
     def encode(

@@ -9,16 +9,14 @@ from typing import Annotated
 from annotated_types import Interval
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.ranges import Dropout, Epsilon, OneOf, check_ranges
+from bert_jax.interface.ranges import Dropout, Epsilon, NamedIn, OneOf, check_ranges
 from bert_jax.interface.words import counted
+from bert_jax.model import ACTIVATIONS, ENCODERS, POSITIONS
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 DTYPES = ("float32", "bfloat16")
 REMATERIALISATIONS = ("none", "dots", "full")
 KERNELS = ("auto", "fused", "plain")
-ENCODERS = ("transformer", "bilm", "static")
 DIRECTIONS = ("both", "left_to_right")
-POSITIONS = ("learned", "sinusoidal", "none")
 
 MOST_WIDE = 2**16
 """The largest width: larger than any machine can hold, and small enough that sizes in bytes do not overflow 64 bits."""
@@ -45,10 +43,10 @@ class ModelConfig:
     type_vocab_size: Width = 2
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
-    activation: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
+    activation: Annotated[str, OneOf(tuple(ACTIVATIONS))] = "gelu"
     """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), or "relu"."""
     layer_norm_epsilon: Epsilon = 1e-12
-    encoder: Annotated[str, OneOf(ENCODERS)] = "transformer"
+    encoder: Annotated[str, OneOf(tuple(ENCODERS))] = "transformer"
     """"transformer": BERT. "bilm": the bidirectional LSTM language model of ELMo (`model/bilm.py`), whose directions have half of
     `hidden_size` each and cells of width `intermediate_size`; with direction=left_to_right one LSTM of `hidden_size`. "static": a
     vector for each token, whatever its context (`model/static.py`), with num_layers=0. The last two read neither positions nor
@@ -59,10 +57,10 @@ class ModelConfig:
     direction: Annotated[str, OneOf(DIRECTIONS)] = "both"
     """The tokens that a token sees: "both", those before and after it; "left_to_right", itself and those before it, as a decoder
     without cross-attention (transformers' BertLMHeadModel with is_decoder). Such a model predicts the next token."""
-    positions: Annotated[str, OneOf(POSITIONS)] = "learned"
-    """The position embeddings: "learned", a table of `max_position` rows; "sinusoidal", the fixed table of
-    `embeddings.sinusoids`, which has no parameters and any number of rows; "none", zeros, so that only a mask can tell the order
-    of tokens."""
+    positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
+    """The positions: "learned", a table of `max_position` rows; "sinusoidal", the fixed table of `positions.sinusoids`, which has
+    no parameters and any number of rows; "none", nothing, so that only a mask can tell the order of tokens; FILE.py:NAME, a class
+    of the user's (`model/positions.py`)."""
     tied_decoder: bool = True
     """True: the MLM head's decoder is the word-embedding table, as in the original; False: it has a table of its own."""
     initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02

@@ -19,7 +19,8 @@ import numpy as np
 from flax.errors import ScopeParamShapeError
 from jaxtyping import Array, Float, Int, Key, Num, Shaped, UInt32
 
-from bert_jax.model import ACTIVATIONS, load
+from bert_jax.interface.named import load_named
+from bert_jax.model import ACTIVATIONS
 from bert_jax.model.products import affine, platform
 
 Initializer = Callable[..., Num[Array, " ..."]]
@@ -178,7 +179,7 @@ def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array,
 
 def activation(name: str) -> Activation:
     """The activation function of the feed-forward layer with this name in `ModelConfig.activation`."""
-    function: Activation = load(ACTIVATIONS, name, "config.model.activation")
+    function: Activation = load_named(name, ACTIVATIONS, "config.model.activation")
     return function
 
 

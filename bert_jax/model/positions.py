@@ -22,7 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from bert_jax.model import POSITIONS, load
+from bert_jax.errors import UserError
+from bert_jax.interface.named import load_named
+from bert_jax.model import POSITIONS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import parameter, truncated_normal
 from bert_jax.model.tokens import Tokens
@@ -74,7 +76,18 @@ class Absent:
 
 def kind_of(config: ModelConfig) -> type[Any]:
     """The class of the positions `config.positions`. Raises UserError if a user's file does not have it."""
-    kind: type[Any] = load(POSITIONS, config.positions, "config.model.positions")
+    return _kind(config.positions)
+
+
+@functools.cache
+def _kind(positions: str) -> type[Any]:
+    """Loaded once, so that a file that is changed while a run trains does not change the run."""
+    kind: type[Any] = load_named(positions, POSITIONS, "config.model.positions")
+    if not isinstance(kind, type) or not any(hasattr(kind, place) for place in (*PLACES, "table")):
+        raise UserError(
+            f"config.model.positions={positions} is not a class with one of the methods {', '.join(PLACES)}; see "
+            "bert_jax/model/positions.py"
+        )
     return kind
 
 
@@ -92,11 +105,25 @@ def acts_on(config: ModelConfig, place: str) -> bool:
     return hasattr(kind_of(config), place)
 
 
+def has_parameters(config: ModelConfig) -> bool:
+    """Whether the positions are a Flax module, which may have parameters."""
+    return config.encoder == "transformer" and issubclass(kind_of(config), nn.Module)
+
+
+def is_own_transformer(config: ModelConfig) -> bool:
+    """Whether it is a Transformer that Hugging Face's BERT would compute differently: its positions are no table, learned or
+    fixed, that is added to the embeddings."""
+    if config.encoder != "transformer" or config.positions == "learned":
+        return False
+    return not hasattr(kind_of(config), "table") or acts_on(config, "queries_and_keys") or acts_on(config, "scores")
+
+
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
     """The table that the positions add to the embeddings, where it is not learned; None for learned positions, and for those that
     act in another way."""
-    kind = kind_of(config)
-    return np.asarray(make_positions(config).table(), np.float32) if hasattr(kind, "table") else None
+    if config.encoder != "transformer" or config.positions == "learned" or is_own_transformer(config):
+        return None
+    return np.asarray(make_positions(config).table(), np.float32)
 
 
 def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {width}"]:

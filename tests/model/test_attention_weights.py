@@ -12,6 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.names import params_from_tensors
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.tokens import Tokens
 from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
 
 WITHIN = 1e-6
@@ -31,7 +32,7 @@ def weights(golden):  # noqa: F811
     def compute(batch: dict[str, np.ndarray], **fields) -> np.ndarray:
         config = model_config(golden, **fields)
         params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
-        found = jax.jit(lambda params, batch: attention_weights(params, config, batch))(params, batch)
+        found = jax.jit(lambda params, batch: attention_weights(params, config, Tokens.of(batch)))(params, batch)
         assert all(layer.dtype == np.float32 for layer in found)
         return np.stack(found)
 
@@ -75,7 +76,7 @@ def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F8
         return sum(f"f32[{shape}] = div" in line for line in text.splitlines())
 
     def encode(params):
-        return Bert(config).apply({"params": params}, batch, method="encode")
+        return Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")
 
     assert quotients(encode) == 0
-    assert quotients(lambda params: attention_weights(params, config, batch)) == config.num_layers
+    assert quotients(lambda params: attention_weights(params, config, Tokens.of(batch))) == config.num_layers

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.model.embeddings import fixed_positions, sinusoids
+from bert_jax.model.positions import make_positions, sinusoids
 from bert_jax.model.pretraining import count_parameters
 from tests.random_rows import TINY, outputs_of, random_batch, random_parameters
 
@@ -28,7 +28,8 @@ def test_they_have_no_parameters_and_equal_a_learned_table_with_their_numbers(po
     config = dataclasses.replace(TINY, positions=positions)
     assert count_parameters(TINY).trained - count_parameters(config).trained == TINY.max_position * TINY.hidden_size
     batch, params = random_batch(), random_parameters(config)
-    learned = {**params, "embeddings": {**params["embeddings"], "position_embeddings": {"embedding": fixed_positions(config)}}}
+    table = {"embedding": make_positions(config).table()}
+    learned = {**params, "embeddings": {**params["embeddings"], "position_embeddings": table}}
     ours, theirs = (outputs_of(c, p, batch, None)["last"] for c, p in ((config, params), (TINY, learned)))
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 

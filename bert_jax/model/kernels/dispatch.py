@@ -25,6 +25,7 @@ from bert_jax.hardware import VMEM
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import attention_gpu, attention_plan, residual_norm_tpu
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
+from bert_jax.model.positions import acts_on
 
 LONGEST = 8_192
 """The longest rows for which the TPU kernels of attention were compiled, for v5e, v5p and v6e in bfloat16."""
@@ -71,8 +72,8 @@ def choose_attention(config: ModelConfig, length: int, *, every_query: bool = Tr
         return Choice(None, "since the kernels compute every query of a row")
 
     def reason(device: AbstractDevice) -> str | None:
-        if config.direction == "left_to_right":
-            return NO_LEFT_TO_RIGHT
+        if reason := _unsupported_function(config):
+            return reason
         return no_attention_kernel(device.platform, device.device_kind, length, config.head_width, config.dtype)
 
     return _choose("attention", config.attention, "fused attention", reason, untimed=("gpu",))
@@ -80,8 +81,17 @@ def choose_attention(config: ModelConfig, length: int, *, every_query: bool = Tr
 
 def require_possible(config: ModelConfig) -> None:
     """Raises UserError for a kernel that `config` asks for and that no device has; the device at hand is not asked."""
-    if config.attention == "fused" and config.direction == "left_to_right":
-        raise _refusal("attention", NO_LEFT_TO_RIGHT)
+    if config.attention == "fused" and (reason := _unsupported_function(config)):
+        raise _refusal("attention", reason)
+
+
+def _unsupported_function(config: ModelConfig) -> str | None:
+    """The reason why no kernel computes the attention of the model on any device, as a clause; None if one may."""
+    if config.direction == "left_to_right":
+        return NO_LEFT_TO_RIGHT
+    if acts_on(config, "scores"):
+        return f"model.positions={config.positions} changes the scores, which the kernels of fused attention keep on the chip"
+    return None
 
 
 def choose_residual_norm(config: ModelConfig) -> Choice:
