@@ -33,7 +33,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax.data.batches.prefetch import prefetch
+from bert_jax.data.prefetch import prefetch
 from bert_jax.metrics.ledger import Ledger
 from bert_jax.metrics.profile import Profile
 from bert_jax.model.config import ModelConfig, published
