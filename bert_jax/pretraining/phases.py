@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from bert_jax.configs.memory_advice import require_training_memory
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import BatchSource, process_shard, to_device
 from bert_jax.data.corpus.store import Corpus
@@ -15,7 +16,6 @@ from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.evaluation import HeldoutEvaluation
 from bert_jax.pretraining.program import PretrainingProgram
 from bert_jax.runtime.launch import Run
-from bert_jax.runtime.memory_advice import require_training_memory
 from bert_jax.sharding.rules import BATCH
 from bert_jax.training.compilation import compiled
 from bert_jax.training.steps import TrainState

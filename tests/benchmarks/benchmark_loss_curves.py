@@ -29,9 +29,9 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.pretraining.corpora import check_corpus
 from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
-from bert_jax.runtime.flags import parse_flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 

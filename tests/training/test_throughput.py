@@ -5,8 +5,8 @@ import math
 import pytest
 
 from bert_jax.hardware import peak_flops
-from bert_jax.metrics.ledger import Activity, Ledger
-from bert_jax.metrics.throughput import Throughput, training_line
+from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.training.throughput import Throughput, training_line
 
 
 class Clock:

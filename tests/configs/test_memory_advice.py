@@ -8,9 +8,9 @@ import jax
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.memory_advice import evaluation_demand, finetuning_demand, pretraining_demand, scoring_demand, state_demand
 from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.runtime.memory_advice import evaluation_demand, finetuning_demand, pretraining_demand, scoring_demand, state_demand
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import check_batch_size
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from bert_jax.hardware import peak_flops
 from bert_jax.interface.words import duration, prefixed
-from bert_jax.metrics.ledger import Activity, Ledger
-from bert_jax.metrics.scores import TOKENS, score_title
+from bert_jax.objectives.scores import TOKENS, score_title
+from bert_jax.runtime.goodput import Activity, Ledger
 
 
 class Throughput:

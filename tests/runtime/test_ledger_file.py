@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from bert_jax.metrics import ledger_file
-from bert_jax.metrics.ledger import Ledger
-from bert_jax.metrics.ledger_file import LEDGER, LedgerFile, read_ledger
+from bert_jax.runtime import goodput
+from bert_jax.runtime.goodput import LEDGER, Ledger, LedgerFile, read_ledger
 
 
 class Clock:
@@ -63,7 +62,7 @@ def test_a_line_that_a_kill_cut_short_costs_that_line_alone(tmp_path: pathlib.Pa
 
 
 def test_lines_come_by_themselves_while_nothing_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ledger_file, "EVERY", 0.01)
+    monkeypatch.setattr(goodput, "EVERY", 0.01)
     ledger = Ledger()
     file = LedgerFile(tmp_path, ledger)
     deadline = time.monotonic() + 20
@@ -74,7 +73,7 @@ def test_lines_come_by_themselves_while_nothing_is_said(tmp_path: pathlib.Path, 
 
 
 def test_at_most_half_a_minute_is_lost():
-    assert ledger_file.EVERY <= 30
+    assert goodput.EVERY <= 30
 
 
 def test_the_thread_of_a_ledger_keeps_no_process_alive_and_ends_with_it(tmp_path: pathlib.Path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bert_jax.errors import UserError
-from bert_jax.metrics.writer import MetricsWriter
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.storage.mirror import Mirror
 from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.steps import TrainState
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax.metrics import plots
-from bert_jax.metrics.plots import draw_curves, draw_sweep, draw_task_curves, merge_short_windows, series, smooth
+from bert_jax.training import curves as plots
+from bert_jax.training.curves import draw_curves, draw_sweep, draw_task_curves, merge_short_windows, series, smooth
 from tests.small_disk import files_of_at_most
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import steps_to_profile
-from bert_jax.metrics.ledger import Activity, Ledger
-from bert_jax.metrics.profile import Profile
+from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.profile import Profile
 from tests.profiles import host_events, profiled_steps
 
 STEP = jax.jit(lambda x: jnp.tanh(x @ x))

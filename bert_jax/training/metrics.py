@@ -1,4 +1,4 @@
-"""Writes the metrics of a run: `metrics.jsonl`, TensorBoard event files, `results.json`.
+"""Writes the metrics of a run: `metrics.jsonl` and TensorBoard event files.
 
 `metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. The event files are
 rewritten from it whenever a run starts, so the two agree after any kill.
@@ -18,16 +18,11 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from bert_jax.data.corpus.files import Json, JsonObject, parse_json, write_text
+from bert_jax.data.corpus.files import JsonObject, write_text
 from bert_jax.interface.words import counted
-from bert_jax.storage.objects import read_bytes
-from bert_jax.storage.paths import Place
+from bert_jax.runtime.workdir import EVENTS, METRICS, read_metrics
 
 log = logging.getLogger(__name__)
-
-METRICS = "metrics.jsonl"
-RESULTS = "results.json"
-EVENTS = "tensorboard"
 
 
 class MetricsWriter:
@@ -130,21 +125,6 @@ class MetricsWriter:
         self._events = None
 
 
-def read_metrics(path: Place) -> list[JsonObject]:
-    """The records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
-    try:
-        text = read_bytes(path).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return []
-    return [record for line in text.splitlines() if (record := _parse(line))]
-
-
-def write_json(path: Place, value: Json) -> None:
-    """Writes `value` as JSON atomically: a reader sees the complete old file or the complete new one."""
-    text = json.dumps(_finite(value), indent=2) + "\n"
-    write_text(path, text)
-
-
 def _event(record: JsonObject) -> Event:
     values = [
         Summary.Value(tag=name, simple_value=math.nan if value is None else value)
@@ -162,22 +142,3 @@ def _drop_later_lines(path: pathlib.Path, step: int) -> None:
     wanted = "".join(json.dumps(record) + "\n" for record in kept)
     if wanted != text:
         write_text(path, wanted)
-
-
-def _parse(line: str) -> JsonObject | None:
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
-
-
-def _finite(value: Json) -> Json:
-    """`value` with None for every float that JSON cannot represent (NaN, infinities)."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

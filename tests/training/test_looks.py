@@ -1,4 +1,4 @@
-"""The pictures of `metrics/plots.py` from made-up records: sizes, colours, lines, ticks and texts."""
+"""The pictures of `training/curves.py` from made-up records: sizes, colours, lines, ticks and texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.metrics import plots
+from bert_jax.training import curves as plots
 from tests.looked_at import assert_as_looked_at
 
 BASELINES = {"'O' for all": 0.25, "the most frequent": 0.5, "chance": 0.125}

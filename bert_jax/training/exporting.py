@@ -16,9 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import Unwritable
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.metrics.writer import RESULTS, write_json
-
-MODEL = "model"
+from bert_jax.runtime.workdir import MODEL, RESULTS, write_json
 
 
 def export_trained(

@@ -1,4 +1,4 @@
-"""The ledger of time of a run: the seconds of every activity over all of its starts, and the goodput.
+"""The ledger of time of a run: the seconds of every activity over all of its starts, kept in `ledger.jsonl`, and the goodput.
 
 Every second between the first start of a run and its end belongs to exactly one activity. The goodput is the fraction of
 `training`.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import itertools
+import json
+import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +18,15 @@ from typing import TypeVar
 
 import jax
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.corpus.files import JsonObject, parse_json
 from bert_jax.data.prefetch import prefetch
 from bert_jax.interface.words import counted, duration
 
 Made = TypeVar("Made")
 
+LEDGER = "ledger.jsonl"
+EVERY = 30.0
+"""Seconds between two lines of the file; the time after the last line of a killed start counts as time between starts."""
 POLL = 0.001
 """Seconds between two looks at the devices while no batch is ready."""
 
@@ -214,3 +219,61 @@ def goodput_line(totals: JsonObject) -> str:
     total = duration(sum(totals["seconds"].values()))
     line = f"goodput {100 * totals['goodput']:.1f} % of {total} in {counted(totals['starts'], 'start')}"
     return f"{line}: {', '.join(parts)}" if parts else line
+
+
+class LedgerFile:
+    """Appends lines of a `ledger` to `WORKDIR/ledger.jsonl`: at every call of `write`, every 30 seconds, and at the end.
+
+    A line holds the seconds of a start so far, so a later line replaces it, and a write that fails loses nothing for long.
+    """
+
+    def __init__(self, workdir: pathlib.Path, ledger: Ledger):
+        self._path, self._ledger = workdir / LEDGER, ledger
+        ledger.continue_after(read_ledger(self._path))
+        self._torn = True  # the last line may lack its end: another process was killed while it wrote it, or the disk was full
+        self._writing = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._write_regularly, name="ledger", daemon=True)
+        self._thread.start()
+
+    def write(self) -> None:
+        """Appends a line. Does nothing where the file cannot be written: the next line replaces this one."""
+        with self._writing:
+            line = json.dumps(self._ledger.record()).encode() + b"\n"
+            try:
+                with self._path.open("ab", buffering=0) as file:
+                    text = b"\n" + line if self._torn and file.tell() else line
+                    self._torn = True
+                    self._torn = file.write(text) < len(text)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        """Appends the last line."""
+        self._closed.set()
+        self._thread.join()
+        self.write()
+
+    def _write_regularly(self) -> None:
+        while not self._closed.wait(EVERY):
+            self.write()
+
+
+def read_ledger(path: pathlib.Path) -> list[JsonObject]:
+    """The records of a ledger's file in order, without lines that are empty or incomplete; none without a file."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    return [record for line in lines if (record := _parse(line))]
+
+
+def _parse(line: bytes) -> JsonObject | None:
+    try:
+        record = parse_json(line, strict=True)
+    except ValueError:
+        return None
+    match record:
+        case {"start": int(), "began": int() | float(), "step": int(), "seconds": {**seconds}}:
+            return record if all(isinstance(spent, int | float) for spent in seconds.values()) else None
+    return None

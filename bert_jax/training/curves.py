@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.data.corpus.files import JsonObject
-from bert_jax.metrics.figures import label, rendered
-from bert_jax.metrics.scores import TOKENS, score_title
-from bert_jax.metrics.writer import read_metrics
+from bert_jax.interface.figures import label, rendered
+from bert_jax.objectives.scores import TOKENS, score_title
+from bert_jax.runtime.workdir import read_metrics
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax.metrics.figures import FORMATS, LONGEST, label, plain, rendered
-from bert_jax.metrics.plots import draw_sweep, draw_task_curves
+from bert_jax.interface.figures import FORMATS, LONGEST, label, plain, rendered
+from bert_jax.training.curves import draw_sweep, draw_task_curves
 
 HOSTILE = [
     "$x^{$", "$5 and $10", r"a_b^c\frac{}", "{", r"\$", "%", "日本語", "😀", "אב", "a\0b\x01\x1b[31m", "\t", "\ud800", "\ufffe",
