@@ -31,10 +31,10 @@ from bert_jax.configs.files import with_defaults
 from bert_jax.configs.memory_advice import pretraining_demand, state_demand
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.data.batches.prefetch import prefetch
 from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.corpus.verification import Verification, verify
+from bert_jax.data.prefetch import prefetch
 from bert_jax.interface.words import counted
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, check_corpus, fingerprint

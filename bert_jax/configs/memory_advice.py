@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches.labelled import LabelledBatches
+from bert_jax.data.batches import LabelledBatches
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig

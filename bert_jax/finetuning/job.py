@@ -15,9 +15,8 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.memory_advice import finetuning_demand, least_bytes, scoring_demand
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches.device import process_rows, process_shard, to_device
-from bert_jax.data.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
+from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows, process_rows, process_shard, to_device
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
 from bert_jax.finetuning.program import Program, Teach, program_of

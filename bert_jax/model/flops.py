@@ -6,7 +6,7 @@ so a training step has three times the operations of a forward pass. Remateriali
 
 from __future__ import annotations
 
-from bert_jax.data.labelled import RowShape
+from bert_jax.data.rows import RowShape
 from bert_jax.model.characters import character_products
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.head import TaskHead

@@ -10,12 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int, PyTree
 
 from bert_jax.configs.memory_advice import evaluation_demand, least_bytes
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches.device import process_shard, to_device
-from bert_jax.data.batches.heldout import heldout_batches
-from bert_jax.data.batches.source import tables_of
+from bert_jax.data.batches import heldout_batches, process_shard, tables_of, to_device
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.plan import EpochPlan
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted

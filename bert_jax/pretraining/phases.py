@@ -8,10 +8,9 @@ import jax
 
 from bert_jax.configs.memory_advice import require_training_memory
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches.device import process_shard, to_device
-from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.batches import BatchSource, process_shard, to_device
 from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.rows import Batch
 from bert_jax.model.embeddings import check_ids
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.evaluation import HeldoutEvaluation

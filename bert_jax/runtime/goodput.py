@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import jax
 
-from bert_jax.data.batches.prefetch import prefetch
 from bert_jax.data.corpus.files import JsonObject, parse_json
+from bert_jax.data.prefetch import prefetch
 from bert_jax.interface.words import counted, duration
 
 Made = TypeVar("Made")

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.data.assemble import Batch
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums

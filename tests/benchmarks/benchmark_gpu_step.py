@@ -41,7 +41,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from bert_jax.data.batches.source import BatchSource, tables_of
+from bert_jax.data.batches import BatchSource, tables_of
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus, open_corpus
 from bert_jax.data.masking import MaskingTables
@@ -210,8 +210,8 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     import jax
 
     from bert_jax.configs.pretraining import PretrainingExperiment
-    from bert_jax.data.batches.device import to_device
-    from bert_jax.data.batches.prefetch import prefetch
+    from bert_jax.data.batches import to_device
+    from bert_jax.data.prefetch import prefetch
     from bert_jax.model.kernels.dispatch import in_words
     from bert_jax.model.pretraining import abstract_parameters
     from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout

@@ -33,7 +33,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from bert_jax.data.batches.prefetch import prefetch
+from bert_jax.data.prefetch import prefetch
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.runtime.goodput import Ledger

@@ -100,7 +100,7 @@ def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(
 
 def test_the_evaluation_of_a_task_is_told_apart_from_its_step(toys: pathlib.Path, tmp_path: pathlib.Path):
     once = "--config.training.epochs=1"
-    at = Shortage("bert_jax.data.batches.labelled:EvaluationBatches.logits")
+    at = Shortage("bert_jax.data.batches:EvaluationBatches.logits")
     (done,) = forked.run(toys, command(toys, tmp_path / "run", once), at=at)
     assert refused(done).startswith("the evaluation does not fit in memory: it asks for 4.44 GiB")
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.batches.labelled import LabelledBatches
-from bert_jax.data.labelled import row_shape
+from bert_jax.data.batches import LabelledBatches
+from bert_jax.data.rows import row_shape
 from bert_jax.finetuning import log as finetuning_log
 from bert_jax.finetuning.log import FinetuningLog, log_start, shown
 from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.labelled import row_shape
+from bert_jax.data.rows import row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import job as jobs
 from bert_jax.finetuning.job import Inputs, Job

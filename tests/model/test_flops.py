@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.labelled import RowShape, assemble_features
+from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.flops import forward_flops, model_row_flops, row_flops, task_row_flops
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters

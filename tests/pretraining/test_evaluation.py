@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches.heldout import heldout_batches
+from bert_jax.data.batches import heldout_batches
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
 from bert_jax.model.pretraining import initial_parameters

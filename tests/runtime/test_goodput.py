@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.data.batches.prefetch import prefetch
+from bert_jax.data.prefetch import prefetch
 from bert_jax.runtime.goodput import Activity, Ledger, combined, goodput_line, totals_of
 
 BEGAN = 1_000_000.0

@@ -16,11 +16,10 @@ from bert_jax import aot
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.assemble import assemble_rows
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.labelled import RowShape
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
+from bert_jax.data.rows import RowShape, assemble_rows
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.model.config import ModelConfig

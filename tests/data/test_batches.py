@@ -7,12 +7,12 @@ import threading
 import numpy as np
 import pytest
 
-from bert_jax.data.assemble import assemble_rows
-from bert_jax.data.batches import source as source_module
-from bert_jax.data.batches.source import BatchSource, tables_of
+from bert_jax.data import batches as source_module
+from bert_jax.data.batches import BatchSource, tables_of
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
+from bert_jax.data.rows import assemble_rows
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from tests.data.corpora import corpus_of, random_documents

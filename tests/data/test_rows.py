@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data import assemble
-from bert_jax.data.assemble import assemble_rows
+from bert_jax.data import rows as rows_module
 from bert_jax.data.config import MASKING, ExampleConfig
 from bert_jax.data.masking import MaskingTables
-from bert_jax.data.pairs import Pairs
-from bert_jax.data.plan import EpochPlan, plan_epoch
+from bert_jax.data.plan import EpochPlan, Pairs, plan_epoch
+from bert_jax.data.rows import assemble_rows
 from tests.data.corpora import FIRST, corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(3000, seed=5), shards=5)
@@ -265,14 +264,14 @@ def test_a_row_is_the_same_in_any_company(monkeypatch):
     rows = np.random.default_rng(0).permutation(plan.num_rows)[:50]
     together = assemble_rows(CORPUS, plan, rows, TABLES)
     at_once: list[int] = []
-    make = assemble._make_examples
+    make = rows_module._make_examples
 
     def made(corpus, plan, examples, tables):
         at_once.append(len(examples))
         return make(corpus, plan, examples, tables)
 
-    monkeypatch.setattr(assemble, "_BLOCK", 3 * 64)
-    monkeypatch.setattr(assemble, "_make_examples", made)
+    monkeypatch.setattr(rows_module, "_BLOCK", 3 * 64)
+    monkeypatch.setattr(rows_module, "_make_examples", made)
     in_threes = assemble_rows(CORPUS, plan, rows, TABLES)
     assert len(at_once) == -(-len(rows) // 3)
     assert sum(at_once) == np.count_nonzero(plan.rows[rows] >= 0)
@@ -295,7 +294,7 @@ def test_a_window_has_the_tokens_of_its_shard_around_its_start(shards):
     """Of shards that are shorter than a window too, in every column that lies inside the shard."""
     store = corpus_of([[9, 4], [6], [3, 2], [30], [1, 7], [5], [12]], shards).tokens
     starts, columns = (grid.ravel() for grid in np.meshgrid(np.arange(79), np.arange(12)))
-    found = assemble._windows(store, starts, columns, 12)
+    found = rows_module._windows(store, starts, columns, 12)
     shard = np.searchsorted(store.bounds, starts, side="right") - 1
     token = starts[:, np.newaxis] + np.arange(12) - columns[:, np.newaxis]
     inside = (token >= store.bounds[shard][:, np.newaxis]) & (token < store.bounds[shard + 1][:, np.newaxis])

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.data.labelled import (
+from bert_jax.data.rows import (
     Feature,
     LabelLayout,
     RowShape,

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches import labelled
-from bert_jax.data.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
-from bert_jax.data.labelled import Feature, LabelLayout, RowShape, pack_features, row_shape
+from bert_jax.data import batches as module
+from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows
+from bert_jax.data.rows import Batch, Feature, LabelLayout, RowShape, pack_features, row_shape
 from tests.random_features import KINDS, LAYOUTS, random_features
 
 FEATURES = random_features("sequence", 50, seed=1)
@@ -83,7 +82,7 @@ def test_the_shards_of_the_hosts_together_are_the_whole_batch(hosts):
 @pytest.mark.parametrize("worth", [1, 2**40])
 def test_the_batches_of_a_run_come_in_two_numbers_of_rows_at_most(row_multiple: int, worth: int, monkeypatch: pytest.MonkeyPatch):
     """Each costs a compilation: a second one only where it saves enough."""
-    monkeypatch.setattr(labelled, "WORTH_COMPILING", worth)
+    monkeypatch.setattr(module, "WORTH_COMPILING", worth)
     features = [*random_features("sequence", 400, seed=2), *random_features("sequence", 40, seed=3)]
     shape = row_shape(features, LAYOUTS["sequence"])
     for batch_size in (7, 64):
@@ -105,15 +104,15 @@ def test_the_batches_of_a_run_come_in_two_numbers_of_rows_at_most(row_multiple: 
     ],
 )
 def test_the_numbers_of_rows_are_the_two_with_the_least_padding_where_that_saves_a_tenth(needed, counts, monkeypatch):
-    monkeypatch.setattr(labelled, "WORTH_COMPILING", 1)
-    assert labelled.choose_row_counts(np.array(needed), 32) == counts
-    monkeypatch.setattr(labelled, "WORTH_COMPILING", 2**20)
-    assert labelled.choose_row_counts(np.array(needed), 32) == (max(needed),)
-    assert labelled.choose_row_counts(np.repeat(needed, 2**20), 32) == counts
+    monkeypatch.setattr(module, "WORTH_COMPILING", 1)
+    assert module.choose_row_counts(np.array(needed), 32) == counts
+    monkeypatch.setattr(module, "WORTH_COMPILING", 2**20)
+    assert module.choose_row_counts(np.array(needed), 32) == (max(needed),)
+    assert module.choose_row_counts(np.repeat(needed, 2**20), 32) == counts
 
 
 def test_a_batch_that_needs_more_rows_than_those_that_were_packed_before_the_run_has_them(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(labelled, "PACKED_AHEAD", 1)
+    monkeypatch.setattr(module, "PACKED_AHEAD", 1)
     short, long = (Feature(0, (np.zeros(size, np.int32),), (np.zeros(size, np.int32),)) for size in (1, 32))
     shape = RowShape(LAYOUTS["sequence"], 32, 4)
     features = [short, short, short, short, long, long]

@@ -3,11 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.data.assemble import assemble_rows
-from bert_jax.data.batches.heldout import heldout_batches
-from bert_jax.data.batches.source import tables_of
+from bert_jax.data.batches import heldout_batches, tables_of
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.plan import plan_epoch
+from bert_jax.data.rows import assemble_rows
 from bert_jax.errors import UserError
 from tests.data.corpora import corpus_of, random_documents
 

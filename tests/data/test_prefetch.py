@@ -8,7 +8,7 @@ import grain
 import numpy as np
 import pytest
 
-from bert_jax.data.batches.prefetch import prefetch
+from bert_jax.data.prefetch import prefetch
 from bert_jax.errors import UserError
 
 
@@ -101,7 +101,7 @@ def test_its_threads_end_with_it(way):
 
 
 def test_a_program_that_ends_in_the_middle_ends():
-    program = "from bert_jax.data.batches.prefetch import prefetch; it = prefetch(lambda step: step, 0, 10**6); print(next(it))"
+    program = "from bert_jax.data.prefetch import prefetch; it = prefetch(lambda step: step, 0, 10**6); print(next(it))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "0\n"
     assert done.stderr == ""

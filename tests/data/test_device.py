@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from bert_jax.data.batches import device
-from bert_jax.data.batches.device import _part_of, process_rows, process_shard, to_device
+from bert_jax.data import batches
+from bert_jax.data.batches import _part_of, process_rows, process_shard, to_device
 from bert_jax.errors import UserError
 
 BATCH = {"input_ids": np.arange(64, dtype=np.int32).reshape(16, 4), "nsp_labels": np.arange(16, dtype=np.int32).reshape(16, 1)}
@@ -33,7 +33,7 @@ def test_one_process_holds_the_whole_batch():
 
 def test_the_global_batch_has_the_rows_of_all_processes(monkeypatch):
     made = []
-    monkeypatch.setattr(device, "process_shard", lambda mesh, batch_axes: (1, 3))
+    monkeypatch.setattr(batches, "process_shard", lambda mesh, batch_axes: (1, 3))
     rows = jax.numpy.zeros((1, 1))
     monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda *arguments: made.append(arguments[2]) or rows)
     to_device(BATCH, mesh_of(data=8), PartitionSpec("data"))
