@@ -57,13 +57,13 @@ def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:
     return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(seed)))
 
 
-@functools.cache
 def tokens_of(sequence_ids: Any) -> Tokens:
     """Tokens that are 0 in all but their sequence ids [B, L]."""
     ids = jnp.asarray(sequence_ids, jnp.int32)
     return Tokens(*(jnp.zeros_like(ids) for _ in range(3)), ids)
 
 
+@functools.cache
 def shapes_of(config: ModelConfig) -> Any:
     """The shape and type of every parameter; to trace the model for them takes longer than to draw the parameters."""
     return nn.unbox(abstract_parameters(config))
