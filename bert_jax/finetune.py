@@ -43,6 +43,7 @@ from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.model.config import Execution
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.profile import Profile
@@ -70,10 +71,7 @@ MAY_CHANGE = (
     "task.own.test",
     "init_from",
     "distillation.teacher",
-    "model.rematerialisation",
-    "model.scan_unroll",
-    "model.attention",
-    "model.residual_norm",
+    *(f"model.{name}" for name in Execution.exact()),
     "sweep.devices_per_run",
 )
 """Keys that a continued run may change. None of them changes the result, apart from the random bits of dropout (of fused

@@ -36,6 +36,7 @@ from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.data.prefetch import prefetch
 from bert_jax.interface.words import counted
+from bert_jax.model.config import Execution
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, check_corpus, fingerprint
 from bert_jax.pretraining.inferred_settings import infer_settings
@@ -72,10 +73,7 @@ MAY_CHANGE = (
     "corpus.directory",
     "teacher",
     "mesh.*",
-    "model.rematerialisation",
-    "model.scan_unroll",
-    "model.attention",
-    "model.residual_norm",
+    *(f"model.{name}" for name in Execution.exact()),
     "phases.*.accumulation",
 )
 """Keys that a continued run may change. None of them changes the result, apart from the order and rounding of sums and, with

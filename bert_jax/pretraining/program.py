@@ -98,10 +98,11 @@ def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
 
 
 def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
-    """The teacher's `config` with the settings of its computation: those of the student, and `distillation.dtype`."""
-    student = experiment.model
-    computed = {name: getattr(student, name) for name in ("vocab_multiple", "attention", "residual_norm", "scan_unroll")}
-    return dataclasses.replace(config, dtype=experiment.distillation.dtype or student.dtype, **computed)
+    """The teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed again."""
+    student = dataclasses.replace(experiment.model, rematerialisation="none")
+    return dataclasses.replace(
+        student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
+    )
 
 
 def _teacher_shardings(teacher: Teacher, mesh: Mesh) -> PyTree[NamedSharding]:
