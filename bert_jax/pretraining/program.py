@@ -15,9 +15,9 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.objectives.distillation import Teacher, abstract_projection, distillation_objective, projection_parameters
+from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.objectives.objective import PRETRAINING, Batch, Objective, Params
 from bert_jax.sharding.rules import (
     BATCH,

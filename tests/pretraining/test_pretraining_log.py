@@ -14,8 +14,8 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.flops import model_row_flops
 from bert_jax.model.pretraining import ParameterCounts
+from bert_jax.objectives.flops import model_row_flops
 from bert_jax.pretraining import log as pretraining_log
 from bert_jax.pretraining.log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
