@@ -152,22 +152,7 @@ def state_layout(
     experiment: PretrainingExperiment, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> tuple[TrainState, TrainState]:
     """The abstract state, and the NamedSharding of each of its arrays on `mesh`; allocates no arrays."""
-    return _layout(experiment, trained_parameters(experiment), optimizer, mesh)
-
-
-def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> TrainState | None:
-    """The layout of states saved by earlier versions, in which runs without pairs had an untrained pooler and next-sentence head;
-    None for a run with pairs."""
-    if experiment.next_sentence:
-        return None
-    boxed = abstract_parameters(experiment.model)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(boxed))
-    return with_shardings(*_layout(experiment, boxed, optimizer, mesh))
-
-
-def _layout(
-    experiment: PretrainingExperiment, boxed: PyTree[nn.Partitioned], optimizer: optax.GradientTransformation, mesh: Mesh
-) -> tuple[TrainState, TrainState]:
+    boxed = trained_parameters(experiment)
     abstract = jax.eval_shape(functools.partial(state_maker(experiment), optimizer=optimizer), nn.unbox(boxed))
     params = parameter_shardings(boxed, mesh)
     if experiment.mesh.zero_sharding:

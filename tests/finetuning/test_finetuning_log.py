@@ -16,8 +16,8 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.batches import LabelledBatches
 from bert_jax.data.rows import row_shape
-from bert_jax.finetuning import log as finetuning_log
-from bert_jax.finetuning.log import FinetuningLog, log_start, shown
+from bert_jax.finetuning import finetuning_log
+from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start, shown
 from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.mesh import MeshConfig, make_mesh

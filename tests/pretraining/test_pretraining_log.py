@@ -16,8 +16,8 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import ParameterCounts
 from bert_jax.objectives.flops import model_row_flops
-from bert_jax.pretraining import log as pretraining_log
-from bert_jax.pretraining.log import PretrainingLog
+from bert_jax.pretraining import pretraining_log
+from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
 from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
 from bert_jax.runtime.workdir import METRICS, read_metrics

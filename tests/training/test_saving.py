@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.saving import Saver, due
+from bert_jax.training.loop import Saver, due
 
 
 class Steps:

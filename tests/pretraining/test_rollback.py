@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
 
 from bert_jax.errors import UserError
 from bert_jax.model.characters import symbols_of
 from bert_jax.pretraining import returns as module
-from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
 from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState
 from bert_jax.training.steps import TrainState
 from tests.data.corpora import corpus_of, random_documents
