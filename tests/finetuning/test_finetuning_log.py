@@ -163,7 +163,6 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     clock = Clock()
     said.throughput = Throughput(Ledger(clock), clock, unit="examples")
     clock.now += 2.0
-    said.training(1, {})  # no step since the last line
     said.training(
         2, window(examples=16, tokens=400, rows=8, loss=6, weight=4, correct=3, labels=12, steps=2, grad_norm=3, skipped=0)
     )
