@@ -1,6 +1,6 @@
 """The log of a run: a line and a record in `metrics.jsonl` for the steps since the last one, its time, its curves.
 
-`pretraining/log.py` and `finetuning/log.py` add what a run of theirs says at its start and of an evaluation.
+`PretrainingLog` and `FinetuningLog` add what a run of theirs says at its start and of an evaluation.
 """
 
 from __future__ import annotations
