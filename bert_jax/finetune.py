@@ -31,8 +31,8 @@ import numpy as np
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.batches.prefetch import prefetch
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.job import Inputs, Job

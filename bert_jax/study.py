@@ -22,10 +22,10 @@ import time
 import jax
 
 from bert_jax.configs.study import StudyExperiment
-from bert_jax.data.corpus.files import write_text
+from bert_jax.files import write_json, write_text
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
-from bert_jax.metrics.writer import METRICS, write_json
+from bert_jax.metrics.writer import METRICS
 from bert_jax.runtime.flags import Flags, parse_flags
 from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run, begin

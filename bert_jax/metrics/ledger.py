@@ -17,7 +17,7 @@ from typing import TypeVar
 import jax
 
 from bert_jax.data.batches.prefetch import prefetch
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted, duration
 
 Made = TypeVar("Made")

@@ -18,9 +18,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from bert_jax.data.corpus.files import Json, JsonObject, parse_json, write_text
+from bert_jax.files import JsonObject, json_lines, write_text
 from bert_jax.interface.words import counted
-from bert_jax.storage.objects import read_bytes
 from bert_jax.storage.paths import Place
 
 log = logging.getLogger(__name__)
@@ -133,16 +132,9 @@ class MetricsWriter:
 def read_metrics(path: Place) -> list[JsonObject]:
     """The records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
     try:
-        text = read_bytes(path).decode("utf-8", "replace")
+        return [record for record in json_lines(path) if isinstance(record.get("step"), int)]
     except FileNotFoundError:
         return []
-    return [record for line in text.splitlines() if (record := _parse(line))]
-
-
-def write_json(path: Place, value: Json) -> None:
-    """Writes `value` as JSON atomically: a reader sees the complete old file or the complete new one."""
-    text = json.dumps(_finite(value), indent=2) + "\n"
-    write_text(path, text)
 
 
 def _event(record: JsonObject) -> Event:
@@ -162,22 +154,3 @@ def _drop_later_lines(path: pathlib.Path, step: int) -> None:
     wanted = "".join(json.dumps(record) + "\n" for record in kept)
     if wanted != text:
         write_text(path, wanted)
-
-
-def _parse(line: str) -> JsonObject | None:
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
-
-
-def _finite(value: Json) -> Json:
-    """`value` with None for every float that JSON cannot represent (NaN, infinities)."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

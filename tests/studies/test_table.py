@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
-from bert_jax.metrics.writer import write_json
+from bert_jax.files import write_json
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.studies.parts import PRETRAINING, Part, Planned

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.metrics.throughput import utilisation
 from bert_jax.runtime.gathering import gather_json
