@@ -95,6 +95,7 @@ class PartialFile:
 
     def __init__(self, path: pathlib.Path):
         self._path, self._own = path, path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+        self._is_complete = False
         while True:
             try:
                 self.file: IO[bytes] = self._own.open("xb")
@@ -114,10 +115,12 @@ class PartialFile:
         self.file.flush()
         os.fsync(self.file.fileno())
         self._own.replace(self._path)
+        self._is_complete = True
 
     def close(self) -> None:
-        """Closes the file, and removes it if it was not completed, that is if its temporary name is still there."""
-        self._own.unlink(missing_ok=True)
+        """Closes the file, and removes it if it was not completed."""
+        if not self._is_complete:  # else the name may be another thread's by now
+            self._own.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.file.close()
 

@@ -1,23 +1,17 @@
-"""Files that are written whole or not at all, and JSON that anyone may have written: what is no JSON, or no object, is a
-sentence, wherever it is read."""
+"""Files that are written whole or not at all, JSON that anyone may have written, locks, and the removal of directories."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import errno
-import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 
-import numpy as np
 import pytest
 
-from bert_jax.data.corpus.arrays import ArrayWriter, disk_errors, write_array
-from bert_jax.data.corpus.store import open_corpus
-from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import (
     PARTIAL_SUFFIX,
@@ -32,12 +26,7 @@ from bert_jax.files import (
     write_json,
     write_text,
 )
-from bert_jax.interop.huggingface import read_model_config
-from bert_jax.interop.tensorflow import import_tf1
-from bert_jax.interop.weights import read_weights
-from bert_jax.runtime.workdir import stored_config
 from bert_jax.tasks.readers.own_rows import read_own_rows
-from bert_jax.tasks.readers.squad import read_squad
 
 NESTED = "[" * 100_000
 
@@ -48,29 +37,6 @@ def synchronised(tmp_path, monkeypatch) -> list[set[bytes]]:
     contents: list[set[bytes]] = []
     monkeypatch.setattr(os, "fsync", lambda _: contents.append({file.read_bytes() for file in tmp_path.iterdir()}))
     return contents
-
-
-def test_an_array_written_in_pieces_is_the_file_that_numpy_writes_and_is_synchronised_whole(tmp_path, synchronised):
-    with ArrayWriter(tmp_path / "a.npy", np.dtype(np.uint16)) as writer:
-        writer.append(np.arange(5))
-        writer.append(np.arange(5, 12))
-    assert writer.length == 12
-    assert writer._file.closed
-    write_array(tmp_path / "b.npy", np.arange(12), np.dtype(np.uint16))
-    expected = io.BytesIO()
-    np.save(expected, np.arange(12, dtype=np.uint16))
-    for name in ("a.npy", "b.npy"):
-        assert (tmp_path / name).read_bytes() == expected.getvalue()
-    assert synchronised == [{expected.getvalue()}] * 2
-
-
-def test_an_array_that_was_broken_off_is_closed_and_holds_nothing(tmp_path, synchronised):
-    writer = ArrayWriter(tmp_path / "a.npy", np.dtype(np.int64))
-    writer.append(np.arange(5))
-    writer.__exit__(ZeroDivisionError)
-    assert writer._file.closed
-    assert len(np.load(tmp_path / "a.npy")) == 0
-    assert synchronised == []
 
 
 def test_a_text_replaces_another_one_when_it_is_on_the_disk(tmp_path, synchronised, monkeypatch):
@@ -88,25 +54,6 @@ def test_a_text_replaces_another_one_when_it_is_on_the_disk(tmp_path, synchronis
     with pytest.raises(OSError, match="No space left"):
         write_text(path, "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.json", "gs://bucket/x")]
-
-
-ERRORS = {
-    "no space left for .*x; finished shards are intact: free space": ("ENOSPC", "EDQUOT"),
-    "cannot be written: .*; choose another --output": ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST", "EFBIG", "EIO"),
-}
-
-
-@pytest.mark.parametrize(("name", "says"), [(name, says) for says, names in ERRORS.items() for name in names])
-def test_an_error_of_a_disk_is_a_sentence_with_the_remedy(tmp_path, name, says):
-    number = getattr(errno, name)
-    with pytest.raises(UserError, match=says), disk_errors(tmp_path / "x"):
-        raise OSError(number, os.strerror(number))
-
-
-def test_other_errors_of_files_are_not_taken_for_those_of_a_disk(tmp_path):
-    with pytest.raises(OSError, match="Bad file descriptor") as raised, disk_errors(tmp_path):
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-    assert not isinstance(raised.value, UserError)
 
 
 def test_a_tree_that_is_not_there_is_removed_already(tmp_path):
@@ -218,34 +165,3 @@ def test_a_file_that_is_missing_damaged_or_no_object_is_named_with_the_remedy(tm
     assert read_json(path) == [1, 2]
     with pytest.raises(UserError, match=r"a\.json holds no JSON object, but \[1, 2\]; copy it again"):
         read_object(path, "copy it again")
-
-
-READERS = {
-    "manifest.json": open_corpus,
-    "tokenizer.json": load_tokenizer,
-    "tokenizer_config.json": load_tokenizer,
-    "config.json": read_model_config,
-    "bert_config.json": import_tf1,
-    "model.safetensors.index.json": lambda directory: read_weights(directory / "model.safetensors.index.json"),
-    "train.json": lambda directory: read_squad(directory / "train.json"),
-    "train.jsonl": lambda directory: list(read_own_rows(directory / "train.jsonl", None, quotes=None, columns=(), separator=" ")),
-}
-
-
-@pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("text", [NESTED, "[]"], ids=["nested", "list"])
-def test_every_reader_refuses_json_that_is_nested_without_end_and_a_list_for_an_object(tmp_path, tiny_vocabulary, name, text):
-    if name == "tokenizer_config.json":
-        (tmp_path / "vocab.txt").write_bytes(tiny_vocabulary.read_bytes())
-    (tmp_path / "bert_model.ckpt.index").touch()
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=name.replace(".", r"\.")):
-        READERS[name](tmp_path)
-
-
-def test_the_configuration_of_a_run_is_read_as_safely(tmp_path):
-    (tmp_path / "config.json").write_text(NESTED)
-    with pytest.raises(
-        UserError, match=r"config\.json cannot be read as JSON \(brackets are nested too deep\); name another --w"
-    ):
-        stored_config(tmp_path)

@@ -241,7 +241,7 @@ class Tokenizer:
         directory.mkdir(parents=True, exist_ok=True)
         specials = {role: self._model.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
         names = {f"{role}_token": piece for role, piece in specials.items()}
-        config: dict[str, object] = {"do_lower_case": self.vocabulary.lowercase, **names}
+        config: JsonObject = {"do_lower_case": self.vocabulary.lowercase, **names}
         rust = rust_tokenizer(self._model, specials, self.added)
         if isinstance(self._model, WordPiece):
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
