@@ -15,9 +15,8 @@ from typing import NoReturn
 
 from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
-from bert_jax.files import Json, JsonObject, read_json, remove_tree, write_json
-from bert_jax.metrics.ledger_file import LEDGER
-from bert_jax.metrics.writer import EVENTS, METRICS
+from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
+from bert_jax.runtime.goodput import LEDGER
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
 from bert_jax.storage.mirror import Mirror
@@ -25,6 +24,10 @@ from bert_jax.storage.paths import Place, is_remote
 
 CONFIG = "config.json"
 LOCK = ".lock"
+METRICS = "metrics.jsonl"
+RESULTS = "results.json"
+EVENTS = "tensorboard"
+MODEL = "model"
 WRITTEN_BY = "written_by"  # the key of config.json that distinguishes a workdir from a model directory
 STARTED_IN = "started_in"  # the key of config.json with the directory that relative paths of the configuration start from
 
@@ -134,6 +137,14 @@ def from_start(directory: Place, path: str) -> str:
         return path
     there = pathlib.Path(started_in) / path
     return str(there) if there.exists() else path
+
+
+def read_metrics(path: Place) -> list[JsonObject]:
+    """The records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
+    try:
+        return [record for record in json_lines(path) if isinstance(record.get("step"), int)]
+    except FileNotFoundError:
+        return []
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
