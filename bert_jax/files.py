@@ -95,25 +95,35 @@ class PartialFile:
 
     def __init__(self, path: pathlib.Path):
         self._path, self._own = path, path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
-        self._is_complete = False
+        self._is_complete = self._is_on_disk = False
         while True:
             try:
                 self.file: IO[bytes] = self._own.open("xb")
-            except FileExistsError:
-                if is_being_written(self._own):  # by another thread
-                    time.sleep(0.001)
-                else:  # left by a killed process that had the number of this one
+            except FileExistsError:  # of another thread, or left by a killed process that had the number of this one
+                try:
+                    with _leftover(self._own) as is_free:
+                        self._own.unlink() if is_free else time.sleep(0.001)
+                except FileNotFoundError:
+                    pass
+                except OSError:  # a link, or a file system without locks
                     self._own.unlink(missing_ok=True)
                 continue
-            try_lock(self.file.fileno())
+            while try_lock(self.file.fileno()) is False:  # another process sees whether it is a leftover
+                time.sleep(0.001)
             if os.fstat(self.file.fileno()).st_nlink:
                 break
             self.file.close()  # before it was locked, another process took it for a leftover and removed it
 
-    def complete(self) -> None:
-        """Renames the file to `path` after its content is on the disk."""
+    def flush_to_disk(self) -> None:
+        """Waits until the content, to which nothing is added any more, is on the disk."""
         self.file.flush()
         os.fsync(self.file.fileno())
+        self._is_on_disk = True
+
+    def complete(self) -> None:
+        """Renames the file to `path` after its content is on the disk."""
+        if not self._is_on_disk:
+            self.flush_to_disk()
         self._own.replace(self._path)
         self._is_complete = True
 

@@ -47,7 +47,7 @@ class _Pending:
     def complete(self) -> None:
         """Gives every file its name, once the content of all is on the disk."""
         for file in self.files.values():
-            os.fsync(file.file.fileno())
+            file.flush_to_disk()
         for file in self.files.values():
             file.complete()
 

@@ -197,7 +197,8 @@ def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarra
             entries[name.encode()] = _encode_entry(entry)
             new_data.file.write(content)
         new_index.file.write(encode_table(entries))
-        new_index.file.flush()
+        for file in (new_data, new_index):
+            file.flush_to_disk()
         index.unlink(missing_ok=True)  # so that the older index cannot be read with the new data
         new_data.complete()
         new_index.complete()

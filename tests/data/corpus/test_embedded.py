@@ -203,10 +203,11 @@ def test_it_is_made_in_a_directory_of_its_versions_by_one_process_at_a_time(monk
 
     class Builder:
         def __init__(self, data_dir, file_format):
+            self.directory = data_dir
             made.append((data_dir, file_format))
 
         def download_and_prepare(self):
-            assert files.is_locked(data_dir / ".lock")
+            assert files.is_locked(self.directory / ".lock")
             print("tfds says that it downloads")
             made.append("prepared")
 
