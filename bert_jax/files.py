@@ -162,6 +162,8 @@ def _leftover(part: pathlib.Path) -> Iterator[bool]:
             raise OSError(errno.EINVAL, "not a regular file")
         if (gained := try_lock(descriptor)) is None:
             raise OSError(errno.ENOLCK, "no locks on this file system")
+        if gained and not is_still(part, descriptor):
+            raise FileNotFoundError(errno.ENOENT, "it has got its name")
         yield gained
     finally:
         os.close(descriptor)
