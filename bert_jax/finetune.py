@@ -31,9 +31,9 @@ import numpy as np
 from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start

@@ -17,9 +17,9 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.files import Json, read_object
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.errors import UserError
+from bert_jax.files import Json, read_object
 from bert_jax.finetuning.program import ProgramSettings, shared, training_program
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import CONFIG, find_model_directory

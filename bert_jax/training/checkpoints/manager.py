@@ -20,10 +20,11 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
+from bert_jax.files import remove_tree
 from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import shortage_of
 from bert_jax.storage.checks import require_room
-from bert_jax.storage.objects import explained, listed, move_tree, remove_tree
+from bert_jax.storage.objects import explained, listed, move_tree
 from bert_jax.storage.paths import Place, is_remote
 from bert_jax.training.checkpoints.digests import differing, digests
 
