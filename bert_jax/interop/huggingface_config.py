@@ -6,8 +6,8 @@ import collections
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 
-from bert_jax.data.corpus.files import Json, JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import Json, JsonObject
 from bert_jax.interface.named import is_in_file, record_of, split_named
 from bert_jax.interop.directory import OURS
 from bert_jax.model import POSITIONS

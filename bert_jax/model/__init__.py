@@ -21,7 +21,6 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     crf.py             a conditional random field over the labels of words
     heads/             the pooler and the heads of pretraining and of tasks
     pretraining.py     BERT with the two pretraining heads
-    flops.py           the operations of a training step, counted by hand
     decoding.py        the next token of a left-to-right model, with a cache of keys and values: a token costs one row
 
 A new kind of encoder, positions, activation or norm is an object in one file and a line in its dict below. They are loaded when
