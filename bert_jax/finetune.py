@@ -17,6 +17,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     run_command("bert_jax.finetune", check="bert_jax.configs.command_line:check_flags")
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -205,7 +206,10 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
             )
         data = read_features(task, start)
         log_start(experiment, task, start.config, data.baselines)
+        experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
+        if teacher is not None:
+            teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         inputs = Inputs(data, start, teaching_on, teacher)
         predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # by the best run so far

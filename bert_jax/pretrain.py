@@ -19,6 +19,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 import bisect
 import contextlib
+import dataclasses
 import functools
 import logging
 import time
@@ -98,6 +99,9 @@ def pretrain(
     run.profile.require(last_step)
 
     # -------------------------------------------------- the first state: of a checkpoint, of `init_from`, or with random weights
+    experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
+    if teacher is not None:
+        teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Annotated
+from collections.abc import Collection
+from typing import Annotated, Self
 
 from annotated_types import Interval
 
@@ -152,6 +153,10 @@ class Execution:
         and, for fused attention, the random bits of its dropout."""
         return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get(CHANGES_NUMBERS))
 
+    def without_kernels(self, rejected: Collection[str]) -> Self:
+        """These settings without the `rejected` kernels ("attention", "residual_norm") where the choice is "auto"."""
+        return dataclasses.replace(self, **{name: "plain" for name in rejected if getattr(self, name) == "auto"})
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Execution, Architecture):
@@ -181,6 +186,10 @@ class ModelConfig(Execution, Architecture):
     def architecture(self) -> Architecture:
         """The function that it computes, without the rest."""
         return Architecture(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Architecture)})
+
+    def without_kernels(self, rejected: Collection[str]) -> Self:
+        """As for any `Execution`; a model that is no Transformer has no kernels."""
+        return super().without_kernels(rejected if self.has_attention else ())
 
     def with_architecture(self, other: Architecture) -> ModelConfig:
         """These settings of execution and training for another architecture."""

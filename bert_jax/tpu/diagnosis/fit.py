@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import jax
@@ -40,15 +40,23 @@ ESTIMATE_SECONDS = 900
 
 
 def fit_checks(
-    given: str, overrides: Sequence[tuple[str, str]], flops: float, workdir: Place | None, *, estimated: bool
+    given: str,
+    overrides: Sequence[tuple[str, str]],
+    flops: float,
+    workdir: Place | None,
+    *,
+    estimated: bool,
+    rejected: Collection[str] = (),
 ) -> list[Check]:
     """A check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
 
     `flops` is the measured rate of all devices together. With a `workdir`, its disk must have room for a checkpoint. With
-    `estimated`, on TPUs the first process also runs `aot` for this slice. Every process has to call this function.
+    `estimated`, on TPUs the first process also runs `aot` for this slice. Kernels that were `rejected` here are not chosen. Every
+    process has to call this function.
     """
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
-    return [_check(case, overrides, flops, workdir, estimated) for case in cases(given, overrides, options)]
+    found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
+    return [_check(case, overrides, flops, workdir, estimated) for case in found]
 
 
 def _check(case: Case, overrides: Sequence[tuple[str, str]], flops: float, workdir: Place | None, estimated: bool) -> Check:
