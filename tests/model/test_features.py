@@ -221,7 +221,7 @@ def test_a_new_mix_is_the_mean_of_its_layers(layers):
     fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.part]))(jax.random.key(0))
     states, batch = hidden_states(), layout()
     mixed = BertWithHead(CONFIG, head).apply(
-        {"params": {head.part: fresh}}, states[-1], states, batch["sequence_ids"], method="features"
+        {"params": {head.part: fresh}}, states[-1], states, Tokens.of(batch), method="features"
     )
     np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), rtol=0, atol=ROUNDING)
 
