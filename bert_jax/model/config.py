@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from annotated_types import Interval
 
@@ -155,7 +155,8 @@ class Execution:
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
         """These settings without the `rejected` kernels ("attention", "residual_norm") where the choice is "auto"."""
-        return dataclasses.replace(self, **{name: "plain" for name in rejected if getattr(self, name) == "auto"})
+        changes: dict[str, Any] = {name: "plain" for name in rejected if getattr(self, name) == "auto"}
+        return dataclasses.replace(self, **changes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
