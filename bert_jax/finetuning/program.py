@@ -98,7 +98,7 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     config, head, training = settings.model, settings.head, settings.training
     boxed = jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
     shapes = nn.unbox(boxed)
-    optimizer = make_optimizer(settings.optimizer, shapes)
+    optimizer = make_optimizer(settings.optimizer, boxed)
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
     factors = learning_rate_multipliers(
         shapes,
@@ -110,7 +110,7 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     objective = label_objective(config, head, settings.loss, frozen)
     begin = functools.partial(new_state, optimizer=optimizer)
     abstract = jax.eval_shape(begin, shapes)
-    shardings = state_shardings(abstract, parameter_shardings(boxed, mesh), mesh)
+    shardings = state_shardings(abstract, abstract.params, parameter_shardings(boxed, mesh), mesh)
 
     def train(state: TrainState, batch: dict[str, Array], scalars: Mapping[str, Array]) -> tuple[TrainState, Sums]:
         def learning_rate(step: Array) -> Array:

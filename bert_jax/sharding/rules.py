@@ -71,16 +71,25 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
     return jax.tree_util.tree_map_with_path(check, shapes, specs, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
 
-def state_shardings(state: AbstractArrays, params_shardings: Shardings, mesh: Mesh) -> Shardings:
-    """The shardings of an abstract `TrainState`: a subtree with the structure of the parameters is sharded like them, the rest is
-    replicated."""
-    structure: object = jax.tree.structure(params_shardings)
+def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Shardings, mesh: Mesh) -> Shardings:
+    """The shardings of an abstract state, such as that of a training run with any optimizer, whose parameters have the shapes
+    `params` and the `shardings`.
+
+    An array of the shape of a parameter is sharded like that parameter: like the one whose path its own path ends with, else like
+    the first of its shape. All other arrays are replicated.
+    """
+    by_path, by_shape = {}, {}
+    for (path, array), sharding in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True):
+        by_path[tuple(map(str, path)), array.shape] = sharding
+        by_shape.setdefault(array.shape, sharding)
     replicated = NamedSharding(mesh, PartitionSpec())
 
-    def is_params(tree: PyTree) -> bool:
-        return jax.tree.structure(tree) == structure
+    def place(path: tuple[jax.tree_util.DictKey, ...], array: jax.ShapeDtypeStruct) -> NamedSharding:
+        keys = tuple(map(str, path))
+        same = (by_path[keys[i:], array.shape] for i in range(len(keys)) if (keys[i:], array.shape) in by_path)
+        return next(same, by_shape.get(array.shape, replicated))
 
-    return jax.tree.map(lambda tree: params_shardings if is_params(tree) else replicated, state, is_leaf=is_params)
+    return jax.tree_util.tree_map_with_path(place, state)
 
 
 def supports_zero(mesh: Mesh) -> bool:

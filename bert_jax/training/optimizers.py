@@ -1,7 +1,12 @@
-"""The optimizers of the BERT papers, as optax transformations that return a *direction*; the step multiplies it by -rate.
+"""The optimizers, as optax transformations that return a *direction*; the step multiplies it by -rate.
 
-The parameters of all layers are stacked along a leading axis, so a quantity that a paper defines per layer is computed per slice
-of that axis.
+An optimizer is a function `name(config, parameters)` of an `OptimizerConfig` and a tree of `Parameter`, which returns an
+`optax.GradientTransformation` from gradients to directions. Sign, learning rate and the multipliers of layers are the step's;
+`make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` names those of the BERT papers; any other stands in
+the user's own file (`config.optimizer.name=FILE.py:NAME`, such as experiments/extensions/muon.py).
+
+The parameters of all layers are stacked along a leading axis, "layer", so a quantity that is defined per layer is computed per
+slice of that axis.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, TypeAlias
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -17,7 +23,7 @@ from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Epsilon, Fraction, LearningRate, OneOf, check_ranges
-from bert_jax.model.layers import VOCABULARY_ARRAYS
+from bert_jax.model.layers import VOCABULARY_ARRAYS, Matrix
 
 Params: TypeAlias = PyTree
 """A tree of parameters, or of their gradients, moments or shapes."""
@@ -60,6 +66,39 @@ class OptimizerConfig:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """The description of a parameter from which an optimizer decides how to treat it; a leaf of a tree."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    """A name for each dimension. "layer": the layers, stacked. In a kernel "in" are the dimensions that its product sums over and
+    "out" those of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out", "out"). Dimensions of other arrays
+    have the model's names ("vocab", "embed", "norm", ...), "" if it has none."""
+
+
+def described(boxed: Params) -> PyTree[Parameter]:
+    """The tree of `Parameter` for parameters that are boxed with their axis names, as the model's initialisers make them.
+
+    Raises UserError for a parameter without axis names.
+    """
+
+    def describe(path: tuple[Any, ...], box: Any) -> Parameter:
+        if not isinstance(box, nn.Partitioned):
+            name = "/".join(key.key for key in path)
+            raise UserError(
+                f"the parameter {name} has no axis names, by which it is sharded and optimized; make it with "
+                "bert_jax.model.layers.parameter, or give its initialiser to flax.linen.with_logical_partitioning"
+            )
+        axes = ["layer" if name == "layers" else name or "" for name in box.names]
+        if isinstance(box, Matrix):
+            inputs, outputs = box.product
+            axes[len(axes) - inputs - outputs :] = ["in"] * inputs + ["out"] * outputs
+        return Parameter(tuple(box.value.shape), tuple(axes))
+
+    return jax.tree_util.tree_map_with_path(describe, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+
+
 def decayed(params: Params) -> PyTree[bool]:
     """A mask for weight decay: True for every parameter but biases and those of LayerNorm, which google-research/bert
     `optimization.py` excludes by the names LayerNorm, layer_norm and bias, and the `VOCABULARY_ARRAYS`, which are not trained."""
@@ -93,37 +132,59 @@ def bert_adam_moments(b1: float, b2: float, epsilon: float) -> optax.GradientTra
     return optax.GradientTransformation(init, update)
 
 
-def layerwise_trust_ratio(params: Params) -> optax.GradientTransformation:
-    """Multiplies updates by LAMB's trust ratio |w| / |update|, one ratio per layer and array (1 if either norm is 0).
+def layerwise_trust_ratio(parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """Multiplies updates by LAMB's trust ratio |w| / |update|, one ratio per layer and array (1 if either norm is 0)."""
 
-    The paths of `params` (arrays or shapes) tell which arrays are stacked over layers.
-    """
-    stacked_tree = stacked(params)
-
-    def scale(update: Float[Array, "*shape"], weight: Float[Array, "*shape"], is_stacked: bool) -> Float[Array, "*shape"]:
-        axes = tuple(range(1 if is_stacked else 0, update.ndim))
+    def scale(update: Float[Array, "*shape"], weight: Float[Array, "*shape"], parameter: Parameter) -> Float[Array, "*shape"]:
+        axes = tuple(axis for axis, name in enumerate(parameter.axes) if name != "layer")
         weight_norm = jnp.sqrt(jnp.sum(jnp.square(weight), axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
         usable = (weight_norm > 0) & (update_norm > 0)
         return update * jnp.where(usable, weight_norm / jnp.where(usable, update_norm, 1.0), 1.0)
 
     def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, optax.EmptyState]:
-        return jax.tree.map(scale, updates, params, stacked_tree), state
+        return jax.tree.map(scale, updates, params, parameters), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def make_optimizer(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
-    """The transformation from gradients to a direction; of `params` (arrays or shapes) only the paths are used.
+class Decayed(optax.GradientTransformation):
+    """A transformation to directions that hold the weight decay already, so that `make_optimizer` adds none."""
+
+
+def bert_adam(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """The original's Adam, without bias correction."""
+    return bert_adam_moments(config.b1, config.b2, config.epsilon)
+
+
+def adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """Adam with bias correction."""
+    return optax.scale_by_adam(config.b1, config.b2, config.epsilon)
+
+
+def lamb(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """LAMB (arXiv:1904.00962): Adam and the weight decay, the sum of both scaled by the trust ratio of each layer."""
+    moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
+    return Decayed(*optax.chain(moments, weight_decay(config, parameters), layerwise_trust_ratio(parameters)))
+
+
+def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """Adds decoupled weight decay to a direction, for the parameters that are `decayed`."""
+    return optax.add_decayed_weights(config.weight_decay, mask=decayed(parameters))
+
+
+def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTransformation:
+    """The transformation from gradients to a direction, for parameters (arrays or shapes) boxed with their axis names.
 
     The order is that of the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
-    step clips the gradients, since it computes their norm for the log.
+    step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, and
+    where the optimizer of a user's file returns something else than an optax transformation.
     """
-    if config.name == "bert_adam":
-        moments = bert_adam_moments(config.b1, config.b2, config.epsilon)
-    else:
-        moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
-    parts = [moments, optax.add_decayed_weights(config.weight_decay, mask=decayed(params))]
-    if config.name == "lamb":
-        parts.append(layerwise_trust_ratio(params))
-    return optax.chain(*parts)
+    parameters = described(boxed)
+    direction = globals()[config.name](config, parameters)
+    if not isinstance(direction, optax.GradientTransformation):
+        raise UserError(
+            f"config.optimizer.name={config.name} returns {type(direction).__name__}; it must return an "
+            "optax.GradientTransformation from gradients to directions"
+        )
+    return direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import linen as nn
 from safetensors.numpy import load_file
 
 from bert_jax.configs.pretraining import PretrainingExperiment
@@ -74,7 +73,7 @@ def with_former_parts(workdir: pathlib.Path, step: int) -> None:
         {field.name: values[field.name] for field in dataclasses.fields(PretrainingExperiment)}
     )
     mesh = make_mesh(experiment.mesh, jax.devices()[:1])
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
+    optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     (workdir / "checkpoints" / str(LAST_STEP)).rename(workdir / "last")
     with Checkpoints(workdir / "checkpoints", keep=2) as saved:
         state = saved.restore_latest(with_shardings(*state_layout(experiment, optimizer, mesh)))

@@ -11,7 +11,6 @@ import json
 import pathlib
 from typing import Any
 
-import flax.linen as nn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
@@ -38,7 +37,7 @@ def partition_specs(layout: str) -> dict[str, list[Any]]:
     optimizer_name, sizes = LAYOUTS[layout]
     model = ModelConfig(**published("base"), vocab_multiple=128)
     experiment = PretrainingExperiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(model)))
+    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(model))
     mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     _, shardings = state_layout(experiment, optimizer, mesh)
     leaves, _ = jax.tree_util.tree_flatten_with_path(shardings)
