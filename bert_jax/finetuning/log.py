@@ -18,6 +18,7 @@ from bert_jax.interface.words import counted
 from bert_jax.metrics.ledger import Activity
 from bert_jax.metrics.ledger_file import LedgerFile
 from bert_jax.metrics.plots import draw_task_curves
+from bert_jax.metrics.sinks import load_sinks
 from bert_jax.metrics.throughput import Throughput, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.config import ModelConfig
@@ -41,7 +42,9 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         self._job, self._task, self._done = job, job.data.task, step
         self.throughput = Throughput(job.ledger, unit="examples")
         job.directory.mkdir(parents=True, exist_ok=True)
-        self.metrics = MetricsWriter(job.directory, resume_step=step) if job.run.is_first else None
+        load_sinks(job.experiment.log.sinks)  # in every process, which all refuse what is not there
+        of_run = job.experiment.log.sinks, job.experiment.to_dict()
+        self.metrics = MetricsWriter(job.directory, step, *of_run) if job.run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._ledger = LedgerFile(job.directory, job.ledger) if job.run.is_first else None
         self._drawn, self._is_drawn = time.monotonic(), True

@@ -14,6 +14,7 @@ from bert_jax.interface.words import counted
 from bert_jax.metrics.ledger_file import LedgerFile
 from bert_jax.metrics.plots import draw_curves
 from bert_jax.metrics.scores import score_title, summarise, token_measure
+from bert_jax.metrics.sinks import load_sinks
 from bert_jax.metrics.throughput import Throughput, training_line
 from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.kernels.dispatch import in_words
@@ -51,7 +52,9 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         )
         if note:
             log.info("%s", note)
-        self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None
+        load_sinks(self._experiment.log.sinks)  # in every process, which all refuse what is not there
+        of_run = self._experiment.log.sinks, self._experiment.to_dict()
+        self.metrics = MetricsWriter(run.workdir, step or -1, *of_run) if run.is_first else None
         """The writer of `metrics.jsonl`; None in processes that do not write files."""
         self._ledger = LedgerFile(run.workdir, run.ledger) if run.is_first else None
         self._is_drawn = True

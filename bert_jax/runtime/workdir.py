@@ -19,7 +19,8 @@ from bert_jax import __version__
 from bert_jax.data.corpus.files import Json, JsonObject, read_json
 from bert_jax.errors import UserError, missing_path
 from bert_jax.metrics.ledger_file import LEDGER
-from bert_jax.metrics.writer import EVENTS, METRICS, write_json
+from bert_jax.metrics.sinks import EVENTS
+from bert_jax.metrics.writer import METRICS, write_json
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
 from bert_jax.storage.mirror import Mirror

@@ -22,14 +22,14 @@ from annotated_types import Interval
 from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import Epsilon, Fraction, LearningRate, OneOf, check_ranges
+from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.ranges import Epsilon, Fraction, LearningRate, NamedIn, check_ranges
 from bert_jax.model.layers import VOCABULARY_ARRAYS, Matrix
+from bert_jax.training import OPTIMIZERS, SCHEDULES
 
 Params: TypeAlias = PyTree
 """A tree of parameters, or of their gradients, moments or shapes."""
-
-NAMES = ("bert_adam", "adamw", "lamb")
-SCHEDULES = ("original", "slanted_triangular")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,9 @@ class OptimizerConfig:
     """The settings of the optimizer. The defaults are the original's (google-research/bert `optimization.py`); the paper states
     only the betas and the weight decay."""
 
-    name: Annotated[str, OneOf(NAMES)] = "bert_adam"
+    name: Annotated[str, NamedIn(tuple(OPTIMIZERS))] = "bert_adam"
     """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
-    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962."""
+    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. Or FILE.py:NAME."""
     b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
     epsilon: Epsilon = 1e-6
@@ -50,16 +50,18 @@ class OptimizerConfig:
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
     end_learning_rate: LearningRate = 0.0
-    schedule: Annotated[str, OneOf(SCHEDULES)] = "original"
-    """The schedule of pretraining: "original" (warmup, then the polynomial decay), or "slanted_triangular" (ULMFiT,
-    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly."""
+    schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
+    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "linear" (transformers'),
+    "slanted_triangular" (ULMFiT, arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate
+    and falls back linearly, or "constant" after the warmup. Or FILE.py:NAME. A phase may name its own."""
     layer_decay: Fraction = 1.0
     """The learning rate of a layer of pretraining, as a fraction of that of the layer above: the discriminative rates of ULMFiT
     (1 / 2.6) for a model that continues on other text."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")
-        if self.schedule != "original" and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
+        others = [name for name in SCHEDULES if name != "original"]
+        if self.schedule in others and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
             raise UserError(
                 f"optimizer.schedule={self.schedule} has no decay_power and end_learning_rate; leave them out, or set "
                 "optimizer.schedule=original"
@@ -180,11 +182,23 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
     step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, and
     where the optimizer of a user's file returns something else than an optax transformation.
     """
-    parameters = described(boxed)
-    direction = globals()[config.name](config, parameters)
+    parameters, key = described(boxed), "config.optimizer.name"
+    optimizer = load_named(config.name, OPTIMIZERS, key)
+    with file_errors_explained(file_of(config.name), key):
+        direction = optimizer(config, parameters)
     if not isinstance(direction, optax.GradientTransformation):
         raise UserError(
-            f"config.optimizer.name={config.name} returns {type(direction).__name__}; it must return an "
+            f"{key}={config.name} returns {type(direction).__name__}; it must return an "
             "optax.GradientTransformation from gradients to directions"
         )
-    return direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
+    whole = direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
+
+    def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        with file_errors_explained(file_of(config.name), key):
+            return whole.update(grads, state, params)
+
+    def init(params: Params) -> Any:
+        with file_errors_explained(file_of(config.name), key):
+            return whole.init(params)
+
+    return optax.GradientTransformation(init, update)

@@ -120,8 +120,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/pretraining/log.py",
-        "self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None",
-        "self.metrics = MetricsWriter(run.workdir, resume_step=step or -2) if run.is_first else None",
+        "self.metrics = MetricsWriter(run.workdir, step or -1, *of_run) if run.is_first else None",
+        "self.metrics = MetricsWriter(run.workdir, step or -2, *of_run) if run.is_first else None",
         "no record has a step below 0",
     ),
     Equivalent(

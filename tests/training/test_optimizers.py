@@ -22,7 +22,8 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.layers import VOCABULARY_ARRAYS
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.training.optimizers import NAMES, OptimizerConfig, decayed, described, layerwise_trust_ratio, make_optimizer
+from bert_jax.training import OPTIMIZERS
+from bert_jax.training.optimizers import OptimizerConfig, decayed, described, layerwise_trust_ratio, make_optimizer
 from tests.random_features import HEADS, LABELS
 from tests.random_rows import TINY, boxed, largest_difference, random_parameters
 
@@ -161,7 +162,7 @@ def test_every_array_of_facts_about_the_vocabulary_is_in_the_walk_and_decays_now
     assert facts == [("embeddings/characters/symbols", False), ("skip_gram_head/counts", False)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_no_optimizer_changes_the_symbols_of_words(name):
     config = dataclasses.replace(TINY, encoder="bilm", tied_decoder=False, character_cnn=True)
     shapes = nn.unbox(abstract_parameters(config, next_sentence=False))["embeddings"]["characters"]
