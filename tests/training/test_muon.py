@@ -39,7 +39,7 @@ def test_an_optimizer_is_told_which_dimensions_of_a_kernel_are_inputs_and_output
     assert found[f"{layer}/attention/output/kernel"] == ("layer", "in", "in", "out")
     assert found[f"{layer}/feed_forward/intermediate/kernel"] == ("layer", "in", "out")
     assert found[f"{layer}/feed_forward/intermediate/bias"] == ("layer", "mlp")
-    assert found[f"{layer}/attention/layer_norm/scale"] == ("layer", "norm")
+    assert found[f"{layer}/attention_layer_norm/scale"] == ("layer", "norm")
     assert found["embeddings/word_embeddings/embedding"] == ("vocab", "embed")
     assert found["pooler/dense/kernel"] == ("in", "out")
 
