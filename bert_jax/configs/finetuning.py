@@ -13,7 +13,6 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, NamedIn, OneOf, PathText, Seed
-from bert_jax.metrics.sinks import LogConfig
 from bert_jax.model.config import (
     DTYPES,
     KERNELS,
@@ -26,6 +25,7 @@ from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.sinks import LogConfig
 
 SELECTIONS = ("best", "last")
 Epochs = Annotated[int, Interval(ge=1, le=10_000)]

@@ -31,7 +31,6 @@ from bert_jax.interface.ranges import (
     Seed,
 )
 from bert_jax.interface.words import counted
-from bert_jax.metrics.sinks import LogConfig
 from bert_jax.model.config import ModelConfig
 from bert_jax.objectives.distillation import PretrainingDistillation
 from bert_jax.objectives.objective import PRETRAINING
@@ -40,6 +39,7 @@ from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Span
+from bert_jax.training.sinks import LogConfig
 from bert_jax.training.spikes import SpikeConfig
 
 

@@ -1,6 +1,7 @@
-"""(state, batch) -> (state, sums): optimizers and steps as pure functions; compiled programs and checkpoints.
+"""(state, batch) -> (state, sums): optimizers and steps as pure functions; the state, log, checkpoints and export of a run.
 
-In: logits and targets, gradients, the state of a run. Out: sums that add over batches, and the next state.
+In: an objective, batches, the state of a run. Out: the next state; metrics.jsonl, TensorBoard and other log sinks, curves.png,
+log lines, checkpoints, results.json and model/.
 
     optimizers.py         AdamW, LAMB and the original's Adam; what an optimizer is told of each parameter; which ones decay
     schedules.py          the learning rate as a function of the step
@@ -11,6 +12,13 @@ In: logits and targets, gradients, the state of a run. Out: sums that add over b
     compilation.py        compiles a step or loads a saved one, and logs the time
     saved_programs.py     compiled steps on disk
     checkpoints/          saves and restores the training state; the only folder that imports Orbax
+    saving.py             saves checkpoints, and records failed saves in metrics.jsonl
+    step_sums.py          the sums of the steps since the last log line; ends a run that diverges
+    throughput.py         rows and tokens per second, model FLOPs utilisation; the log line of a step
+    metrics.py            metrics.jsonl
+    sinks.py              TensorBoard, Weights & Biases, MLflow: where the numbers of metrics.jsonl go too
+    curves.py             curves.png, drawn from metrics.jsonl
+    exporting.py          writes the trained model to the workdir, or to another disk where that one is full
 """
 
 OPTIMIZERS = {
@@ -28,3 +36,10 @@ SCHEDULES = {
 }
 """Name of a learning-rate schedule of pretraining (`config.optimizer.schedule`, `config.phases.N.schedule`) and fine-tuning
 (`config.training.schedule`) -> where its function is. To add a schedule, write its function and name it here."""
+
+SINKS = {
+    "tensorboard": "bert_jax.training.sinks:Tensorboard",
+    "wandb": "bert_jax.training.sinks:Wandb",
+    "mlflow": "bert_jax.training.sinks:Mlflow",
+}
+"""Name in `config.log.sinks` -> where its class is. To add a log sink, write its class and name it here."""

@@ -39,5 +39,5 @@ def size(parameter):
     """Returns the factor that gives an orthogonal matrix the root mean square of an update of Adam, 0.2."""
     if not {"in", "out"} <= set(parameter.axes):
         return optax.MaskedNode()
-    sides = [math.prod(n for n, axis in zip(parameter.shape, parameter.axes, strict=True) if axis == name) for name in ("in", "out")]
-    return 0.2 * max(sides) ** 0.5
+    named = list(zip(parameter.axes, parameter.shape, strict=True))
+    return 0.2 * max(math.prod(n for axis, n in named if axis == side) for side in ("in", "out")) ** 0.5
