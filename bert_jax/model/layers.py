@@ -122,8 +122,8 @@ class Dense(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, " ..."]) -> Float[Array, " ..."]:
         """`x` [..., *in_shape] times the kernel plus the bias, [..., *out_shape]."""
-        shape, product = (*self.in_shape, *self.out_shape), (len(self.in_shape), len(self.out_shape))
-        kernel = parameter(self, "kernel", truncated_normal(self.stddev), self.axes, shape, product)
+        shape, sides = (*self.in_shape, *self.out_shape), (len(self.in_shape), len(self.out_shape))
+        kernel = parameter(self, "kernel", truncated_normal(self.stddev), self.axes, shape, sides)
         bias = parameter(self, "bias", nn.initializers.zeros, self.axes[len(self.in_shape) :], self.out_shape)
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
         batch_shape = x.shape[: x.ndim - len(self.in_shape)]
