@@ -94,9 +94,9 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
 
 
 def supports_zero(mesh: Mesh) -> bool:
-    """Whether the state can be sharded over "data" (ZeRO): the step then runs in a `jax.shard_map` over "data". False if two other
-    axes split arrays, such as `fsdp` and `tensor`: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2), and the
-    state is sharded already."""
+    """Whether the state can be sharded over "data" (ZeRO): the step then runs in a `jax.shard_map` over "data". False if two of
+    the other axes split arrays, as `fsdp` and `tensor` may: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2),
+    and the state is sharded already."""
     return mesh.shape["data"] > 1 and sum(size > 1 for axis, size in mesh.shape.items() if axis != "data") <= 1
 
 
