@@ -73,7 +73,8 @@ def test_a_run_with_files_of_the_users_own_is_killed_and_continued_to_the_bit(
 
 def test_the_three_files_serve_fine_tuning_too(toys: pathlib.Path, flags: tuple[str, ...]):
     mine = {flag.partition("=")[0].removeprefix("--config."): flag.partition("=")[2] for flag in flags}
-    task = ("--config=experiments/finetune/own_text.py", f"--config.init_from={toys}/model", f"--config.task.data_dir={toys}")
+    data = tuple(f"--config.task.own.{split}={toys}/{split}.csv" for split in ("train", "dev"))
+    task = ("--config=experiments/finetune/own_text.py", f"--config.init_from={toys}/model", *data)
     own = (
         f"--config.optimizer.name={mine['optimizer.name']}",
         f"--config.training.schedule={mine['phases.0.schedule']}",
