@@ -13,7 +13,7 @@ import pathlib
 import time
 from collections.abc import Mapping, Sequence
 
-from bert_jax.data.corpus.files import JsonObject, write_text
+from bert_jax.files import JsonObject, write_text
 from bert_jax.interface.words import counted
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.training.sinks import LogConfig, Sinks, load_sinks

@@ -22,8 +22,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.named import load_named
 from bert_jax.interface.ranges import NamedIn, check_ranges
 from bert_jax.runtime.workdir import EVENTS
