@@ -101,8 +101,6 @@ def pretrain(
 
     # -------------------------------------------------- the first state: of a checkpoint, of `init_from`, or with random weights
     experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
-    if teacher is not None:
-        teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)

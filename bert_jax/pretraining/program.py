@@ -86,7 +86,9 @@ def pretraining_program(
     optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
     state = with_shardings(abstract, shardings)
-    return PretrainingProgram(experiment, mesh, optimizer, state, shardings, _on_mesh(teacher, mesh) if teacher else None)
+    if teacher is not None:
+        teacher = _on_mesh(dataclasses.replace(teacher, config=taught_config(teacher.config, experiment)), mesh)
+    return PretrainingProgram(experiment, mesh, optimizer, state, shardings, teacher)
 
 
 def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
