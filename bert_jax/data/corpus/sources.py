@@ -27,7 +27,8 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from bert_jax.data.corpus import files, tables, tfds_text
+from bert_jax import files
+from bert_jax.data.corpus import tables, tfds_text
 from bert_jax.data.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import file_of, is_in_file, load_named, split_named
