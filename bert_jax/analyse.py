@@ -27,16 +27,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from bert_jax.analysis.attention.verb import ATTENTION
+from bert_jax.analysis.compare.verb import COMPARE
+from bert_jax.analysis.coreference.verb import COREFERENCE
+from bert_jax.analysis.dependencies.verb import DEPENDENCIES
 from bert_jax.analysis.folder import appearing_together
-from bert_jax.analysis.verbs.attention import ATTENTION
-from bert_jax.analysis.verbs.compare import COMPARE
-from bert_jax.analysis.verbs.coreference import COREFERENCE
-from bert_jax.analysis.verbs.dependencies import DEPENDENCIES
-from bert_jax.analysis.verbs.heads import HEADS
-from bert_jax.analysis.verbs.neighbours import NEIGHBOURS
-from bert_jax.analysis.verbs.probe import PROBE
-from bert_jax.analysis.verbs.verb import Verb
-from bert_jax.analysis.verbs.vocabulary import VOCABULARY
+from bert_jax.analysis.heads.verb import HEADS
+from bert_jax.analysis.neighbours.verb import NEIGHBOURS
+from bert_jax.analysis.probe.verb import PROBE
+from bert_jax.analysis.verb import Verb
+from bert_jax.analysis.vocabulary.verb import VOCABULARY
 from bert_jax.interface.command import choose_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.runtime.compilation_cache import enable_compilation_cache

@@ -13,8 +13,14 @@ import numpy as np
 import pytest
 
 from bert_jax import analyse
+from bert_jax.analysis import verb
+from bert_jax.analysis.attention import verb as attention
+from bert_jax.analysis.compare import verb as compare
+from bert_jax.analysis.coreference import verb as coreference
+from bert_jax.analysis.dependencies import verb as dependencies
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs import attention, compare, coreference, dependencies, heads, probe, verb
+from bert_jax.analysis.heads import verb as heads
+from bert_jax.analysis.probe import verb as probe
 from bert_jax.errors import UserError
 from bert_jax.prediction.streams import Field, read_records
 from tests.analysis import made_up

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Num
 
 from bert_jax.analysis.bootstrap import interval, poisson_weights
-from bert_jax.analysis.coreference.antecedents import Antecedents, Coreference, measure_antecedents
+from bert_jax.analysis.coreference.measure import Antecedents, Coreference, measure_antecedents
 from bert_jax.analysis.coreference.mentions import TextFile
 from bert_jax.analysis.progress import Show, in_silence
 from bert_jax.errors import UserError

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bert_jax.analysis.coreference.mentions import Question, Text
-from bert_jax.analysis.words import Window, word_windows
+from bert_jax.analysis.windows import Window, word_windows
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 

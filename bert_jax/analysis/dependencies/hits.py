@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int64
 
 from bert_jax.analysis.maps import Batch, Params, layer_maps, word_slots
-from bert_jax.analysis.words import word_windows
+from bert_jax.analysis.windows import word_windows
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine, compiled

@@ -8,7 +8,7 @@ from bert_jax.analysis.coreference.documents import Document
 from bert_jax.analysis.coreference.mentions import Mention, Question
 from bert_jax.analysis.coreference.pronouns import GapFile, PronounText, pronoun_text
 from bert_jax.analysis.coreference.sections import Section, sections, spans
-from bert_jax.analysis.words import Kind, Window, Word
+from bert_jax.analysis.windows import Kind, Window, Word
 from bert_jax.tasks.examples import PronounExample
 from tests.analysis.coreference.written import write
 

@@ -12,12 +12,12 @@ from annotated_types import Interval
 from jaxtyping import Float64
 
 from bert_jax.analysis.named import Label, NamedArray
-from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile, spread
-from bert_jax.analysis.probing.control import NONE, Labels, control_task, majority_accuracy, numbered
-from bert_jax.analysis.probing.features import Features, Say, Scale, read_features, scale_of, silent
-from bert_jax.analysis.probing.linear import Probe, linear_accuracy, mix_shares, train_linear
-from bert_jax.analysis.probing.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
-from bert_jax.analysis.probing.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
+from bert_jax.analysis.probe.annotated import Annotated, AnnotatedFile, spread
+from bert_jax.analysis.probe.control import NONE, Labels, control_task, majority_accuracy, numbered
+from bert_jax.analysis.probe.features import Features, Say, Scale, read_features, scale_of, silent
+from bert_jax.analysis.probe.linear import Probe, linear_accuracy, mix_shares, train_linear
+from bert_jax.analysis.probe.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
+from bert_jax.analysis.probe.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import OneOf, Seed, check_ranges
 from bert_jax.interface.words import counted

@@ -16,14 +16,14 @@ import scipy.optimize
 from annotated_types import Interval
 from jaxtyping import Float32, Float64
 
-from bert_jax.analysis.comparison.aligned import Other, WindowPair, aligned_slots, other_batch, own_batch
-from bert_jax.analysis.comparison.cka import alignments, cross_sums, own_sums
-from bert_jax.analysis.comparison.masked import MaskedWords, Predictions
+from bert_jax.analysis.compare.aligned import Other, WindowPair, aligned_slots, other_batch, own_batch
+from bert_jax.analysis.compare.cka import alignments, cross_sums, own_sums
+from bert_jax.analysis.compare.masked import MaskedWords, Predictions
 from bert_jax.analysis.divergence import cross_entropies, crosswise, entropies, sampled_sources
-from bert_jax.analysis.heads.statistics import WINDOWS, head_names
+from bert_jax.analysis.heads.measure import WINDOWS, head_names
 from bert_jax.analysis.maps import Batch, Params, layer_maps, word_vectors
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.words import grouped
+from bert_jax.analysis.windows import grouped
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted

@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 
-from bert_jax.analysis.heads.statistics import head_names
+from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.maps import first_row
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.words import Kind, Window
+from bert_jax.analysis.windows import Kind, Window
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import cut

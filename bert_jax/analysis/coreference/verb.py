@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from bert_jax.analysis.coreference.antecedents import CONTROLS, REPLICATES, TOKENS, Coreference
 from bert_jax.analysis.coreference.choice import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.figures import FILES, of_group, write_coreference
 from bert_jax.analysis.coreference.files import open_texts
+from bert_jax.analysis.coreference.measure import CONTROLS, REPLICATES, TOKENS, Coreference
 from bert_jax.analysis.coreference.mentions import TextFile
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import progress_of
-from bert_jax.analysis.verbs.verb import Verb, check_choose, check_files, dress, format_flag, load, print_written
+from bert_jax.analysis.verb import Verb, check_choose, check_files, dress, format_flag, load, print_written
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import SEED, InRange
 from bert_jax.interface.words import counted

@@ -7,9 +7,9 @@ import argparse
 from annotated_types import Interval
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs.verb import Verb, dress, format_flag, load, print_written
+from bert_jax.analysis.verb import Verb, dress, format_flag, load, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
-from bert_jax.analysis.vocabulary.tour import groups
+from bert_jax.analysis.vocabulary.measure import groups
 from bert_jax.data.corpus.staging import staged
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Float16, Float32, Int64
 
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
-from bert_jax.analysis.probing.annotated import Annotated
-from bert_jax.analysis.words import Kind, Window, word_windows
+from bert_jax.analysis.probe.annotated import Annotated
+from bert_jax.analysis.windows import Kind, Window, word_windows
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig

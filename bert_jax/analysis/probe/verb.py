@@ -9,11 +9,11 @@ from annotated_types import Interval
 
 from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.probing.annotated import AnnotatedFile
-from bert_jax.analysis.probing.figures import FILES, over_seeds, selectivity, write_probes
-from bert_jax.analysis.probing.measurement import EPOCHS, PROBES, RANK, SEEDS, WORDS, Probes, Probing, measure_probes
+from bert_jax.analysis.probe.annotated import AnnotatedFile
+from bert_jax.analysis.probe.figures import FILES, over_seeds, selectivity, write_probes
+from bert_jax.analysis.probe.measure import EPOCHS, PROBES, RANK, SEEDS, WORDS, Probes, Probing, measure_probes
 from bert_jax.analysis.progress import progress_of_stage
-from bert_jax.analysis.verbs.verb import Verb, check_files, dress, format_flag, load, print_written
+from bert_jax.analysis.verb import Verb, check_files, dress, format_flag, load, print_written
 from bert_jax.errors import nearest
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import SEED, InRange

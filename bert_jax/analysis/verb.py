@@ -12,7 +12,7 @@ from typing import TypeVar
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import DELAY
-from bert_jax.analysis.words import Window, read_windows
+from bert_jax.analysis.windows import Window, read_windows
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.progress import Progress

@@ -17,8 +17,8 @@ import optax
 import scipy.optimize
 from jaxtyping import Array, Float, Float16, Float32, Float64, Int, PyTree
 
-from bert_jax.analysis.probing.control import NONE, Labels
-from bert_jax.analysis.probing.features import Say, Scale, in_batches, scale_of, silent
+from bert_jax.analysis.probe.control import NONE, Labels
+from bert_jax.analysis.probe.features import Say, Scale, in_batches, scale_of, silent
 from bert_jax.model.features import LayerMix
 
 BATCH = 256

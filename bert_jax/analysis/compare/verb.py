@@ -8,12 +8,12 @@ import numpy as np
 from annotated_types import Interval
 
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.comparison.aligned import paired_windows
-from bert_jax.analysis.comparison.figures import FILES, distances, prediction_rows, write_comparison
-from bert_jax.analysis.comparison.models import SHARE, Comparing, Comparison, compare_models, matched
+from bert_jax.analysis.compare.aligned import paired_windows
+from bert_jax.analysis.compare.figures import FILES, distances, prediction_rows, write_comparison
+from bert_jax.analysis.compare.measure import SHARE, Comparing, Comparison, compare_models, matched
 from bert_jax.analysis.controls import CONTROLS, random_weights
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs.verb import Reading, Verb, dress, format_flag, load, print_written, text_flags
+from bert_jax.analysis.verb import Reading, Verb, dress, format_flag, load, print_written, text_flags
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted

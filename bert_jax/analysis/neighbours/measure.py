@@ -16,12 +16,12 @@ import numpy as np
 from annotated_types import Interval
 from jaxtyping import Array, Float, Float32, Float64, Int
 
-from bert_jax.analysis.heads.statistics import WINDOWS
+from bert_jax.analysis.heads.measure import WINDOWS
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.neighbours.pieces import one_word
 from bert_jax.analysis.neighbours.senses import unit
-from bert_jax.analysis.words import Window, grouped, marked_window
+from bert_jax.analysis.windows import Window, grouped, marked_window
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import check_ranges
 from bert_jax.interface.words import counted

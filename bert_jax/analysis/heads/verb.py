@@ -8,8 +8,8 @@ from annotated_types import Interval
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
-from bert_jax.analysis.heads.statistics import REACH, Heads, HeadStatistics, measure_heads
-from bert_jax.analysis.verbs.verb import Reading, Verb, dress, format_flag, load, print_written, text_flags
+from bert_jax.analysis.heads.measure import REACH, Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.verb import Reading, Verb, dress, format_flag, load, print_written, text_flags
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Field, read_texts

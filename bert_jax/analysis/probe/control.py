@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int32
 
-from bert_jax.analysis.probing.annotated import NO_LABEL, Annotated
+from bert_jax.analysis.probe.annotated import NO_LABEL, Annotated
 
 NONE = -1
 """The number of no label: the word counts neither in training nor in the score."""

@@ -9,8 +9,8 @@ from jaxtyping import Float64
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.comparison.masked import Predictions
-from bert_jax.analysis.comparison.models import Comparison, matched
+from bert_jax.analysis.compare.masked import Predictions
+from bert_jax.analysis.compare.measure import Comparison, matched
 from bert_jax.analysis.folder import Folder, new_figure
 from bert_jax.interface.words import counted
 

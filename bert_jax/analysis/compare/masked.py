@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32
 
-from bert_jax.analysis.comparison.aligned import Other, WindowPair, other_batch, own_batch, with_column
+from bert_jax.analysis.compare.aligned import Other, WindowPair, other_batch, own_batch, with_column
 from bert_jax.analysis.maps import Batch, Params
-from bert_jax.analysis.vocabulary.tour import read_piece
-from bert_jax.analysis.words import Kind
+from bert_jax.analysis.vocabulary.measure import read_piece
+from bert_jax.analysis.windows import Kind
 from bert_jax.data.counter_rng import bernoulli, key_of, random_bits
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError

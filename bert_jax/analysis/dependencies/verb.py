@@ -8,7 +8,7 @@ from annotated_types import Interval
 
 from bert_jax.analysis.controls import CONTROLS
 from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, write_dependencies
-from bert_jax.analysis.dependencies.scores import (
+from bert_jax.analysis.dependencies.measure import (
     OFFSETS,
     REPLICATES,
     Best,
@@ -19,7 +19,7 @@ from bert_jax.analysis.dependencies.scores import (
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import progress_of
 from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.verbs.verb import Verb, check_choose, check_files, dress, format_flag, load, print_written
+from bert_jax.analysis.verb import Verb, check_choose, check_files, dress, format_flag, load, print_written
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted

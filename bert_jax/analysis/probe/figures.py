@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder, new_figure
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.probing.measurement import MIX, LabelProbes, ParserProbes, Probes, StructureProbes
+from bert_jax.analysis.probe.measure import MIX, LabelProbes, ParserProbes, Probes, StructureProbes
 from bert_jax.interface.words import counted
 
 FILES = ("labels.tsv", "labels.png", "mix.tsv", "structure.tsv", "structure.png", "parsers.tsv", "parsers.png")

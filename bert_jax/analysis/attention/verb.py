@@ -6,10 +6,10 @@ import argparse
 import itertools
 
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
+from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.attention.page import attention_page
-from bert_jax.analysis.attention.weights import arrays_of, read_head
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs.verb import Verb, dress, formats, load, print_written, text_flags
+from bert_jax.analysis.verb import Verb, dress, formats, load, print_written, text_flags
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.words import counted

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from bert_jax.analysis.maps import Slots
-from bert_jax.analysis.words import Kind, Window, Word, as_window, text_words
+from bert_jax.analysis.windows import Kind, Window, Word, as_window, text_words
 from bert_jax.errors import UserError
 from bert_jax.model.bert import Batch
 from bert_jax.model.config import ModelConfig

@@ -26,10 +26,10 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from bert_jax.analysis.maps import Batch, Params, layer_maps, word_slots
-from bert_jax.analysis.probing.annotated import Annotated
-from bert_jax.analysis.probing.features import Say, silent
-from bert_jax.analysis.probing.linear import State
-from bert_jax.analysis.words import word_windows
+from bert_jax.analysis.probe.annotated import Annotated
+from bert_jax.analysis.probe.features import Say, silent
+from bert_jax.analysis.probe.linear import State
+from bert_jax.analysis.windows import word_windows
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.packing import Item

@@ -8,11 +8,11 @@ import sys
 from annotated_types import Interval
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.neighbours.contexts import COUNT, OCCURRENCES, Neighbouring, Neighbours, checked_layers, find_neighbours
 from bert_jax.analysis.neighbours.figures import FILES, PIECES, summary, write_neighbours, write_pieces
+from bert_jax.analysis.neighbours.measure import COUNT, OCCURRENCES, Neighbouring, Neighbours, checked_layers, find_neighbours
 from bert_jax.analysis.neighbours.pieces import WordPieces, nearest_pieces
-from bert_jax.analysis.verbs.verb import Reading, Verb, dress, format_flag, load, print_written
-from bert_jax.analysis.words import marked_window
+from bert_jax.analysis.verb import Reading, Verb, dress, format_flag, load, print_written
+from bert_jax.analysis.windows import marked_window
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32
 
-from bert_jax.analysis.probing.features import Features, Say, Scale, silent
-from bert_jax.analysis.probing.linear import Probe, initial_mix, probe_step, standardised, with_mix
-from bert_jax.analysis.probing.trees import TreeScores, chain, tree_distances
+from bert_jax.analysis.probe.features import Features, Say, Scale, silent
+from bert_jax.analysis.probe.linear import Probe, initial_mix, probe_step, standardised, with_mix
+from bert_jax.analysis.probe.trees import TreeScores, chain, tree_distances
 from bert_jax.prediction.packing import power_of_two
 
 WORDS = 512

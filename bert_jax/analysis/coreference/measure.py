@@ -16,10 +16,10 @@ from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.coreference.documents import Document
 from bert_jax.analysis.coreference.mentions import Text, TextFile
 from bert_jax.analysis.coreference.sections import Section, sections
-from bert_jax.analysis.heads.statistics import head_names
+from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.maps import Batch, Params, from_chosen_words, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
-from bert_jax.analysis.words import grouped
+from bert_jax.analysis.windows import grouped
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.ranges import Seed, check_ranges
 from bert_jax.interface.words import counted
