@@ -15,12 +15,11 @@ from bert_jax.analysis.attention.measure import Attention
 from bert_jax.analysis.compare.figures import write_comparison
 from bert_jax.analysis.compare.masked import Difference, Predictions
 from bert_jax.analysis.compare.measure import Comparison
-from bert_jax.analysis.coreference.choice import Best, CoreferenceScores, Rate
 from bert_jax.analysis.coreference.figures import write_coreference
-from bert_jax.analysis.coreference.measure import Antecedents
+from bert_jax.analysis.coreference.measure import Antecedents, Best, CoreferenceScores, Rate
 from bert_jax.analysis.dependencies import scores
 from bert_jax.analysis.dependencies.figures import write_dependencies
-from bert_jax.analysis.dependencies.hits import DIRECTIONS
+from bert_jax.analysis.dependencies.measure import DIRECTIONS
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import tree_figure, write_heads
 from bert_jax.analysis.heads.measure import STATISTICS, HeadStatistics, head_names

@@ -16,7 +16,7 @@ from bert_jax.analysis.dependencies.measure import Dependencies
 from bert_jax.analysis.heads.measure import Heads
 from bert_jax.analysis.neighbours.measure import Neighbouring
 from bert_jax.analysis.probe.measure import Probing
-from bert_jax.analysis.progress import in_silence, progress_of, progress_of_stage
+from bert_jax.analysis.reading import in_silence, progress_of, progress_of_stage
 
 
 @pytest.fixture

@@ -10,11 +10,18 @@ import pytest
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import permuted_heads, random_weights, shuffled_words
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
-from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
-from bert_jax.analysis.dependencies.measure import Dependencies, controlled_engine
+from bert_jax.analysis.dependencies.measure import (
+    DIRECTIONS,
+    MOST_RELATIONS,
+    Dependencies,
+    Dependents,
+    Relations,
+    controlled_engine,
+    count_hits,
+)
 from bert_jax.analysis.dependencies.published import IN_UNIVERSAL_DEPENDENCIES, counterpart, published
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.treebank import Treebank
+from bert_jax.analysis.reading import Treebank
 from bert_jax.analysis.windows import word_windows
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model

@@ -21,8 +21,7 @@ from bert_jax.analysis.neighbours.figures import (
     write_neighbours,
     write_pieces,
 )
-from bert_jax.analysis.neighbours.measure import Neighbours, Occurrences
-from bert_jax.analysis.neighbours.pieces import NearPiece, WordPieces
+from bert_jax.analysis.neighbours.measure import NearPiece, Neighbours, Occurrences, WordPieces
 from bert_jax.analysis.neighbours.verb import print_missing, print_nearest, print_pieces
 from tests.looked_at import assert_as_looked_at
 

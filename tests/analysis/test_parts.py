@@ -25,9 +25,9 @@ from bert_jax.analysis.bootstrap import CONFIDENCE
 from bert_jax.analysis.compare import measure as comparison
 from bert_jax.analysis.compare.measure import Comparing
 from bert_jax.analysis.controls import permuted_heads, shuffled_words
-from bert_jax.analysis.coreference import antecedents
+from bert_jax.analysis.coreference import measure as antecedents
 from bert_jax.analysis.coreference.measure import Coreference
-from bert_jax.analysis.dependencies import hits
+from bert_jax.analysis.dependencies import measure as hits
 from bert_jax.analysis.dependencies.measure import Dependencies
 from bert_jax.analysis.divergence import mixture_entropies, plane, sampled_sources
 from bert_jax.analysis.folder import Folder, appearing_together

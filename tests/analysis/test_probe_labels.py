@@ -9,8 +9,7 @@ import pytest
 import scipy.optimize
 
 from bert_jax.analysis.probe import features, linear
-from bert_jax.analysis.probe.annotated import Annotated, spread
-from bert_jax.analysis.probe.control import NONE, Labels, control_task, majority_accuracy, numbered
+from bert_jax.analysis.probe.annotated import NONE, Annotated, Labels, control_task, majority_accuracy, numbered, spread
 from bert_jax.analysis.probe.features import scale_of
 from bert_jax.analysis.probe.linear import linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.measure import label_kinds

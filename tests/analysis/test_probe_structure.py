@@ -19,9 +19,9 @@ from bert_jax.analysis.probe.structural import (
     structural_loss,
     structural_scores,
     train_structural,
+    tree_distances,
     tree_sentences,
 )
-from bert_jax.analysis.probe.trees import tree_distances
 from tests.analysis.test_probe_trees import random_heads
 
 LENGTH, WIDTH = 7, 8

@@ -67,7 +67,7 @@ SEEN = [
     Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
     Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
     Mistake("bert_jax/pretraining/log.py", 1, "self._ledger.close()", "pass"),
-    Mistake("bert_jax/analysis/coreference/choice.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
+    Mistake("bert_jax/analysis/coreference/measure.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
     Mistake(
         "bert_jax/tpu/costs/report.py",
         1,

@@ -8,34 +8,30 @@ import itertools
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
 from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.attention.page import attention_page
-from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verb import Verb, dress, formats, load, print_written, text_flags
+from bert_jax.analysis.verb import load, open_folder, print_written, text_flags
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import nonempty
+from bert_jax.interface.flags import names_with_commas, nonempty
 from bert_jax.interface.words import counted
-from bert_jax.metrics.figures import FORMATS as PICTURES
+from bert_jax.metrics.figures import FORMATS
 from bert_jax.prediction.streams import Field, Record, Records, read_texts
 
-FORMATS = ("html", *PICTURES)
 
-
-def attention_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of `attention`."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the verb."""
     text_flags(parser)
-    help_of_format = "html: a page; png, pdf, svg: pictures (html)"
-    parser.add_argument("--format", type=formats(FORMATS), default=("html",), metavar="F,F", help=help_of_format)
+    form, help_of_format = names_with_commas(("html", *FORMATS)), "html: a page; png, pdf, svg: pictures (html)"
+    parser.add_argument("--format", type=form, default=("html",), metavar="F,F", help=help_of_format)
     head_help = "a picture of it, where the page opens; may be repeated"
     parser.add_argument("--head", type=nonempty, action="append", default=[], metavar="LAYER-HEAD", help=head_help)
     parser.add_argument("--pieces", action="store_true", help="pictures of pieces instead of words")
 
 
-def attention(flags: argparse.Namespace) -> int:
-    """The attention of every layer and head for one text or pair, as a page or as pictures."""
+def run(flags: argparse.Namespace) -> int:
+    """Writes the attention of every layer and head as a page or as figures. Returns the exit status."""
     texts = ["\t".join(flags.texts)] if len(flags.texts) == 2 else flags.texts
     records = read_texts(texts, flags.input, (Field("text"), Field("text_b", optional=True)), jsonl=flags.jsonl)
     names = ["attention.npz", "attention.html", "overview.png", *(f"head_{name}.png" for name in flags.head)]
-    folder = Folder(flags.output, names, records.file, flags.format)
-    dress(folder, flags)
+    folder = open_folder(flags, names, [records.file])
     record = the_only(records)
     analyser = load(flags)
     config = analyser.engine.config
@@ -63,6 +59,3 @@ def the_only(records: Records) -> Record:
     if found[0].problem:
         raise UserError(f"{found[0].place}{found[0].problem}")
     return found[0]
-
-
-ATTENTION = Verb("the attention of every head for a text or a pair, as a page or pictures", attention_flags, attention)

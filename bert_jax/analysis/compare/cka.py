@@ -54,9 +54,7 @@ def biased_hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray,
     return float(((sums["products"] - np.outer(x, y) / n) ** 2).sum()) / (n - 1) ** 2
 
 
-def alignments(
-    own: Sums, other: Sums, cross: Sums, n: float
-) -> tuple[Float64[np.ndarray, "S _"], Float64[np.ndarray, "S _"]]:
+def alignments(own: Sums, other: Sums, cross: Sums, n: float) -> tuple[Float64[np.ndarray, "S _"], Float64[np.ndarray, "S _"]]:
     """(unbiased CKA, CKA as in the paper) of every layer of one model and every layer of another; NaN for fewer than four words,
     and where a layer is the same for all words."""
     models = (own, other)

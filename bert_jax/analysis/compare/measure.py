@@ -25,6 +25,7 @@ from bert_jax.analysis.maps import Batch, Params, layer_maps, word_vectors
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.windows import grouped
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import flag
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
@@ -32,7 +33,6 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import NOT_FINITE
 
-SHARE = Interval(gt=0.0, le=1.0)
 MOST_PRODUCTS = 512 << 20
 """Bytes of the products of two models' layers that leave the devices with each batch; of larger models evenly spaced layers are
 compared."""
@@ -42,14 +42,14 @@ compared."""
 class Comparing:
     """The options of the verb `compare`."""
 
-    divergence_words: CountOrZero = 10_000
+    masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "of words to be masked (0.15)", "SHARE")
+    """The share of the words that are masked, of those of one piece in both models."""
+    seed: CountOrZero = flag(0, "of masks and of random weights (0)", "N")
+    """Of the choice of masked words."""
+    divergence_words: CountOrZero = flag(10_000, "words that heads are compared on (10000)", "N")
     """Words that the divergences between heads are averaged over; their cost grows with the product of the numbers of heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
     """Words of each row, evenly spaced, that the divergences are averaged over."""
-    masked: Annotated[float, SHARE] = 0.15
-    """The share of the words that are masked, of those of one piece in both models."""
-    seed: CountOrZero = 0
-    """Of the choice of masked words."""
     differences: CountOrZero = 20
     """The masked words that are kept, of those that the models predict most differently."""
 

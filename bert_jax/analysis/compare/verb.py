@@ -5,52 +5,40 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from annotated_types import Interval
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.compare.aligned import paired_windows
 from bert_jax.analysis.compare.figures import FILES, distances, prediction_rows, write_comparison
-from bert_jax.analysis.compare.measure import SHARE, Comparing, Comparison, compare_models, matched
+from bert_jax.analysis.compare.measure import Comparing, Comparison, compare_models, matched
 from bert_jax.analysis.controls import CONTROLS, random_weights
-from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verb import Reading, Verb, dress, format_flag, load, print_written, text_flags
-from bert_jax.interface.flags import nonempty
-from bert_jax.interface.ranges import MAX_COUNT, InRange
-from bert_jax.interface.words import counted
+from bert_jax.analysis.reading import Reading
+from bert_jax.analysis.verb import format_flag, load, open_folder, print_written, text_flags
+from bert_jax.interface.flags import add_option_flags, nonempty, read_options
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.streams import Field, read_texts
 
 
-def compare_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of `compare`."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the verb."""
     format_flag(parser)
-    count = InRange(int, Interval(ge=0, le=MAX_COUNT))
     text_flags(parser)
     other = parser.add_mutually_exclusive_group(required=True)
     other.add_argument("--with", dest="other", type=nonempty, metavar="MODEL", help="the second model")
     other.add_argument("--control", choices=("random-weights",), help=f"instead of a second model {CONTROLS['random-weights']}")
-    share = InRange(float, SHARE)
-    parser.add_argument("--masked", type=share, default=Comparing.masked, metavar="SHARE", help="of words to be masked (0.15)")
-    parser.add_argument("--seed", type=count, default=Comparing.seed, metavar="N", help="of masks and of random weights (0)")
-    words = "words that heads are compared on (10000)"
-    parser.add_argument("--divergence-words", type=count, default=Comparing.divergence_words, metavar="N", help=words)
+    add_option_flags(parser, Comparing)
 
 
-def compare(flags: argparse.Namespace) -> int:
+def run(flags: argparse.Namespace) -> int:
     """Writes where the heads, layers and predictions of two models differ. Returns the exit status."""
     records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
-    folder = Folder(flags.output, FILES, records.file, flags.format)
-    dress(folder, flags, flags.other or "random weights")
-    options = Comparing(masked=flags.masked, seed=flags.seed, divergence_words=flags.divergence_words)
-    analyser = load(flags)
-    engine = analyser.engine
-    control = Engine(random_weights(engine.model, flags.seed)) if flags.control else None
-    other = control or Analyser.load(flags.other).engine
-    reading = Reading(analyser, records)
+    folder = open_folder(flags, FILES, [records.file], flags.other or "random weights")
+    options = read_options(Comparing, flags)
+    engine = load(flags).engine
+    other = Engine(random_weights(engine.model, flags.seed)) if flags.control else Analyser.load(flags.other).engine
+    reading = Reading(engine, records)
     pairs = reading.each(lambda text: paired_windows(engine, other, text))
     found = compare_models(engine, other, pairs, options, reading.show)
-    reading.close()
-    print(f"{counted(reading.texts, 'text')}, {counted(found.words, 'word')}" + reading.cut(found.windows))
+    print(reading.summary(found.words, found.windows))
     write_comparison(folder, found)
     print_comparison(found)
     print_written(folder)
@@ -78,6 +66,3 @@ def print_comparison(found: Comparison) -> None:
             print(f"{name}: {value:.3f} (n = {n:,})")
     else:
         print(f"predictions are left out: {found.missing}")
-
-
-COMPARE = Verb("where two models differ: heads, layers, and predictions of masked words", compare_flags, compare)

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.coreference.choice import NEITHER, Best, CoreferenceScores, Rate
-from bert_jax.analysis.coreference.measure import Antecedents
+from bert_jax.analysis.coreference.measure import NEITHER, Antecedents, Best, CoreferenceScores, Rate
 from bert_jax.analysis.folder import Folder, new_figure
 from bert_jax.interface.words import counted
 

@@ -1,4 +1,7 @@
-"""The candidate that every head attends to most, and how often it is an antecedent (arXiv:1906.04341, section 4.3)."""
+"""The antecedents that every head finds: the candidate that it attends to most (arXiv:1906.04341, section 4.3).
+
+The best head of some documents is measured on others, with bootstrap intervals, beside rules.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,19 @@ from typing import Annotated
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jaxtyping import Array, Float, Float32, Int, Int32
+from jaxtyping import Array, Float, Float32, Float64, Int, Int32, Num
 
+from bert_jax.analysis.bootstrap import Replicates, interval, poisson_weights
 from bert_jax.analysis.controls import CONTROLS as OF_WORDS
 from bert_jax.analysis.controls import engine_with_random_weights
-from bert_jax.analysis.coreference.documents import Document
-from bert_jax.analysis.coreference.mentions import Text, TextFile
-from bert_jax.analysis.coreference.sections import Section, sections
+from bert_jax.analysis.coreference.documents import Document, Section, Text, TextFile, sections
 from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.maps import Batch, Params, from_chosen_words, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
+from bert_jax.analysis.reading import Show, in_silence
 from bert_jax.analysis.windows import grouped
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.flags import flag
 from bert_jax.interface.ranges import Seed, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model.bert import attention_weights
@@ -33,8 +37,6 @@ CONTROLS = {
     "shuffled-words": "the words of each window in a random order, which the model reads; candidates and answers stay",
 }
 """Control -> its description."""
-TOKENS = Interval(ge=8, le=2**20)
-REPLICATES = Interval(ge=100, le=100_000)
 SECTIONS = 64
 """Windows per device that are measured together."""
 
@@ -43,15 +45,15 @@ SECTIONS = 64
 class Coreference:
     """The options of the verb `coreference`."""
 
-    tokens: Annotated[int, TOKENS] = 2**20
+    tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(2**20, "read together (the position table)", "TOKENS", "--window")
     """Most tokens of a window; the position table is the limit."""
-    singletons: bool = True
+    singletons: bool = flag(True, "candidates are of entities mentioned twice or more, as in CoNLL-2012", name="--coreferent")
     """Whether mentions of entities that are mentioned once are candidates; CoNLL-2012 does not annotate them."""
     control: str = ""
     """One of CONTROLS; none if it is empty."""
-    replicates: Annotated[int, REPLICATES] = 1000
+    replicates: Replicates = flag(1000, "of the bootstrap (1000)", "N")
     """Replicates of the bootstrap over documents."""
-    seed: Seed = 0
+    seed: Seed = flag(0, "of both (0)", "N")
     """Of the bootstrap and of the control."""
 
     def __post_init__(self) -> None:
@@ -98,90 +100,58 @@ def measure_antecedents(
     """
     if options.control == "random-weights":
         engine = engine_with_random_weights(engine, options.seed)
-    counts = _Counts(head_names(engine.config.num_layers, engine.config.num_heads), file)
+    heads = tuple(head_names(engine.config.num_layers, engine.config.num_heads))
+    names: list[str] = []
+    right: list[Int32[np.ndarray, "groups _"]] = []
+    asked: list[Int32[np.ndarray, " groups"]] = []
+    outside: list[Int32[np.ndarray, " groups"]] = []
+    attention: list[Float32[np.ndarray, " heads"]] = []
+
+    def places(groups: Sequence[str]) -> list[int]:
+        return [file.groups.index(group) for group in groups]
+
+    def read() -> Iterator[tuple[int, Section]]:
+        """(number of the document, section) of all texts; counts the mentions whose antecedents are outside."""
+        for document, text in enumerate(file):
+            names.append(text.name)
+            right.append(np.zeros((len(file.groups), len(heads) + len(file.rules)), np.int32))
+            asked.append(np.zeros(len(file.groups), np.int32))
+            outside.append(np.zeros(len(file.groups), np.int32))
+            attention.append(np.zeros(len(heads), np.float32))
+            for section in sections(engine, text if options.singletons else coreferent(text), options.tokens):
+                for groups in section.outside:
+                    outside[document][places(groups)] += 1
+                yield document, section
+
     rng = np.random.default_rng(options.seed)
-    of_pairs = engine.config.has_segments
     windows = 0
-    for group in grouped(_read(engine, file, counts, options), SECTIONS * engine.mesh.size):
+    for group in grouped(read(), SECTIONS * engine.mesh.size):
         windows += len(group)
         group = [(document, section) for document, section in group if section.questions]
         orders = (section.shuffled(rng) if options.control == "shuffled-words" else None for _, section in group)
-        items = [section.item(of_pairs, order) for (_, section), order in zip(group, orders, strict=False)]
-        for (document, section), (ranks, attention) in zip(group, engine.run(favourites, items, "position"), strict=True):
-            if not np.isfinite(attention).all():
+        items = [section.item(engine.config.has_segments, order) for (_, section), order in zip(group, orders, strict=False)]
+        for (document, section), (ranks, weights) in zip(group, engine.run(favourites, items, "position"), strict=True):
+            if not np.isfinite(weights).all():
                 raise UserError(f"{engine.name} gives {NOT_FINITE}")
-            counts.add(document, section, ranks, attention)
-        say(counted(int(sum(n[0] for n in counts.asked)), "mention"))
-    if not any(n.any() for n in counts.asked):
+            for question, chosen, own in zip(section.questions, ranks, weights, strict=True):
+                answers = [*(chosen.ravel() + section.first - 1), *question.guesses]
+                asked[document][places(question.groups)] += 1
+                right[document][places(question.groups)] += np.isin(answers, [*question.right])
+                attention[document] = own.ravel()
+        say(counted(int(sum(n[0] for n in asked)), "mention"))
+    if not any(n.any() for n in asked):
         raise UserError(
             f"{file.path} holds no mention with an antecedent; give CoNLL-U with Entity= in MISC, CoNLL-2012 or GAP with labels"
         )
-    return counts.result(windows)
-
-
-class _Counts:
-    """The sums of `Antecedents`, document by document."""
-
-    def __init__(self, heads: Sequence[str], file: TextFile):
-        self._heads, self._file = tuple(heads), file
-        self.names: list[str] = []
-        self.right: list[Int32[np.ndarray, "groups _"]] = []
-        self.asked: list[Int32[np.ndarray, " groups"]] = []
-        self.outside: list[Int32[np.ndarray, " groups"]] = []
-        self.attention: list[Float32[np.ndarray, " heads"]] = []
-
-    def begin(self, name: str) -> int:
-        """Begins a document. Returns its number."""
-        groups = len(self._file.groups)
-        self.names.append(name)
-        self.right.append(np.zeros((groups, len(self._heads) + len(self._file.rules)), np.int32))
-        self.asked.append(np.zeros(groups, np.int32))
-        self.outside.append(np.zeros(groups, np.int32))
-        if self._file.asks_once:
-            self.attention.append(np.zeros(len(self._heads), np.float32))
-        return len(self.names) - 1
-
-    def skip(self, document: int, section: Section) -> None:
-        """Counts the mentions of a section whose antecedents are outside."""
-        for groups in section.outside:
-            self.outside[document][self._places(groups)] += 1
-
-    def add(
-        self, document: int, section: Section, ranks: Int32[np.ndarray, "X N H"], attention: Float32[np.ndarray, "X N H"]
-    ) -> None:
-        """Counts the answers of all heads, and those of the rules."""
-        for question, chosen, weights in zip(section.questions, ranks, attention, strict=True):
-            places = self._places(question.groups)
-            answers = [*(chosen.ravel() + section.first - 1), *question.guesses]
-            self.asked[document][places] += 1
-            self.right[document][places] += np.isin(answers, [*question.right])
-            if self._file.asks_once:
-                self.attention[document] = weights.ravel()
-
-    def result(self, windows: int) -> Antecedents:
-        """The counts as arrays."""
-        documents = {"document": self.names}
-        by_group: Axes = {**documents, "group": self._file.groups}
-        return Antecedents(
-            right=NamedArray(np.stack(self.right), {**by_group, "chooser": (*self._heads, *self._file.rules)}),
-            n=NamedArray(np.stack(self.asked), by_group),
-            outside=NamedArray(np.stack(self.outside), by_group),
-            attention=NamedArray(np.stack(self.attention), {**documents, "head": self._heads}) if self.attention else None,
-            heads=len(self._heads),
-            windows=windows,
-        )
-
-    def _places(self, groups: Sequence[str]) -> list[int]:
-        return [self._file.groups.index(group) for group in groups]
-
-
-def _read(engine: Engine, file: TextFile, counts: _Counts, options: Coreference) -> Iterator[tuple[int, Section]]:
-    """(number of the document, section) of all texts."""
-    for text in file:
-        document = counts.begin(text.name)
-        for section in sections(engine, text if options.singletons else coreferent(text), options.tokens):
-            counts.skip(document, section)
-            yield document, section
+    by_group: Axes = {"document": names, "group": file.groups}
+    return Antecedents(
+        right=NamedArray(np.stack(right), {**by_group, "chooser": (*heads, *file.rules)}),
+        n=NamedArray(np.stack(asked), by_group),
+        outside=NamedArray(np.stack(outside), by_group),
+        attention=NamedArray(np.stack(attention), {"document": names, "head": heads}) if file.asks_once else None,
+        heads=len(heads),
+        windows=windows,
+    )
 
 
 def coreferent(text: Text) -> Text:
@@ -210,3 +180,166 @@ def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[In
         chosen.append(jnp.take_along_axis(ranks, attention.argmax(-1), axis=1))
         weights.append(attention.max(-1))
     return jnp.stack(chosen, axis=1), jnp.stack(weights, axis=1)
+
+
+NEITHER = "neither"
+THREE_WAY = "A, B or neither"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """The accuracy of one chooser, with the ends of the 95 % interval from a bootstrap over documents."""
+
+    chooser: str
+    """A head, LAYER-HEAD, or a rule."""
+    accuracy: float
+    low: float
+    high: float
+    gain: float
+    """The accuracy of the chosen head less this one, in the same documents."""
+    gain_low: float
+    gain_high: float
+    on_choice: float
+    """The accuracy in the documents that the head was chosen on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The chosen head of a group of mentions, and the rules."""
+
+    group: str
+    head: Rate
+    rules: tuple[Rate, ...]
+    n: int
+    """The number of mentions that the rates are of."""
+    documents: int
+    """The number of documents that hold them."""
+    n_choice: int
+    outside: int
+    """Mentions that are left out, since their antecedents are in none of the windows that hold them."""
+    threshold: float = np.nan
+    """Of the attention to a name below which the answer is neither of the two; chosen too. NaN in other groups."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CoreferenceScores:
+    """The antecedents that heads and rules find."""
+
+    best: tuple[Best, ...]
+    """By group of mentions; for GAP also with neither name as an answer (THREE_WAY)."""
+    choice: Antecedents
+    """Of the documents that heads are chosen on."""
+    reported: Antecedents
+    """Of the documents that rates are reported for."""
+
+
+def score_coreference(
+    engine: Engine,
+    file: TextFile,
+    choosing: TextFile | None,
+    options: Coreference,
+    progress: Show = in_silence,
+) -> CoreferenceScores:
+    """The heads that find antecedents in the documents of a file, chosen on those of `choosing`; None: on every other document of
+    the file, from the first on. `progress` gives for each file a function that shows a note.
+
+    Raises UserError for a model without attention, where a part has no mention with an antecedent, and for two files of different
+    formats.
+    """
+    engine.require_attention("that could find antecedents")
+    if choosing is not None and choosing.groups != file.groups:
+        raise UserError(f"{choosing.path} and {file.path} are of different formats; choose heads on texts of the same kind")
+    with progress(file) as say:
+        reported = measure_antecedents(engine, file, options, say)
+    if choosing is None:
+        choice, reported = halves(reported)
+    else:
+        with progress(choosing) as say:
+            choice = measure_antecedents(engine, choosing, options, say)
+    return CoreferenceScores(tuple(best_heads(choice, reported, options)), choice, reported)
+
+
+def halves(found: Antecedents) -> tuple[Antecedents, Antecedents]:
+    """Every other document, from the first on, to choose heads on; and the documents between them. Raises UserError for one."""
+    count = len(found.n["document"])
+    if count < 2:
+        raise UserError("there is one document, and heads are chosen on some and measured on others; give several, or --choose")
+    return found.part(range(0, count, 2)), found.part(range(1, count, 2))
+
+
+def best_heads(choice: Antecedents, reported: Antecedents, options: Coreference) -> list[Best]:
+    """For each group of mentions that both parts hold: the head that is best in `choice` (of equal ones the first), and its
+    accuracy in `reported`."""
+    units = range(len(reported.n["document"]))
+    weights = poisson_weights(options.seed, units, options.replicates).astype(np.float64)
+    found = []
+    for g, group in enumerate(reported.n["group"]):
+        if group != NEITHER and choice.n.values[:, g].any() and reported.n.values[:, g].any():
+            own, other = (part.right.values[:, g].astype(np.float64) for part in (reported, choice))
+            n, m = reported.n.values[:, g], choice.n.values[:, g]
+            chosen = int(other[:, : choice.heads].sum(0).argmax())
+            columns = [chosen, *range(reported.heads, own.shape[1])]
+            rates = _rates([str(reported.right["chooser"][i]) for i in columns], own[:, columns], n, weights)
+            at_choice = other[:, columns].sum(0) / m.sum()
+            rates = [dataclasses.replace(rate, on_choice=float(at)) for rate, at in zip(rates, at_choice, strict=True)]
+            outside = int(reported.outside.values[:, g].sum())
+            found.append(Best(str(group), rates[0], tuple(rates[1:]), int(n.sum()), int((n > 0).sum()), int(m.sum()), outside))
+    if choice.attention is not None and reported.attention is not None:
+        found.append(_three_way(choice, reported, weights))
+    if not found:
+        raise UserError("no group of mentions has antecedents in both parts of the documents; give more documents")
+    return found
+
+
+def _rates(
+    names: Sequence[str],
+    right: Float64[np.ndarray, "units chosen"],
+    n: Num[np.ndarray, " units"],
+    weights: Float64[np.ndarray, "units replicates"],
+) -> list[Rate]:
+    """The rate of each column of `right`; the gain is that of the first column."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        drawn = (right.T @ weights) / (n @ weights)
+    rates = right.sum(0) / n.sum()
+    low, high = interval(drawn)
+    gain_low, gain_high = interval(drawn[:1] - drawn)
+    columns = np.stack([rates, low, high, rates[0] - rates, gain_low, gain_high, np.full(len(names), np.nan)])
+    return [Rate(name, *map(float, column)) for name, column in zip(names, columns.T, strict=True)]
+
+
+def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
+    """Texts with one question, neither name being an answer too: the answer is neither where the attention to the chosen name
+    is below a threshold. Head and threshold are those with most right answers in `choice`."""
+    asked = _asked(reported)
+    choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
+    assert choice.attention is not None
+    assert reported.attention is not None
+    answers, attention = _names_right(choice), choice.attention.values
+    neither = choice.n.values[:, list(choice.n["group"]).index(NEITHER)] > 0
+    order = attention.argsort(0)
+    # at threshold k the k examples with the least attention are said to be neither
+    gained = np.where(neither[order], 1, 0) - np.take_along_axis(answers, order, 0)
+    right = answers.sum(0) + np.concatenate([np.zeros((1, gained.shape[1])), gained.cumsum(0)])
+    k, head = (int(i) for i in np.unravel_index(right.argmax(), right.shape))
+    levels = np.sort(attention[:, head])
+    threshold = float(np.append(levels, np.nextafter(levels[-1], np.inf))[k])
+    own_neither = reported.n.values[:, list(reported.n["group"]).index(NEITHER)] > 0
+    said = reported.attention.values[:, head] < threshold
+    found = np.where(said, own_neither, _names_right(reported)[:, head])
+    rules = reported.right.values[:, 0, reported.heads :]
+    names = [str(name) for name in reported.right["chooser"]]
+    n = np.ones(len(found))
+    rates = _rates([names[head], *names[reported.heads :]], np.column_stack([found, rules]).astype(np.float64), n, weights)
+    at = [right[k, head], *choice.right.values[:, 0, choice.heads :].sum(0)]
+    rates = [dataclasses.replace(rate, on_choice=float(x) / len(order)) for rate, x in zip(rates, at, strict=True)]
+    return Best(THREE_WAY, rates[0], tuple(rates[1:]), len(found), len(found), len(order), 0, threshold)
+
+
+def _asked(found: Antecedents) -> list[int]:
+    """The numbers of the texts whose question was asked."""
+    return [int(i) for i in np.flatnonzero(found.n.values.any(1))]
+
+
+def _names_right(found: Antecedents) -> Num[np.ndarray, "units heads"]:
+    """int [document, head]: 1 where the chosen name is the antecedent."""
+    return found.right.values[:, 0, : found.heads]

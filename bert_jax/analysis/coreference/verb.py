@@ -3,54 +3,44 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
-from bert_jax.analysis.coreference.choice import CoreferenceScores, score_coreference
+from bert_jax.analysis.coreference.documents import TextFile
 from bert_jax.analysis.coreference.figures import FILES, of_group, write_coreference
-from bert_jax.analysis.coreference.files import open_texts
-from bert_jax.analysis.coreference.measure import CONTROLS, REPLICATES, TOKENS, Coreference
-from bert_jax.analysis.coreference.mentions import TextFile
-from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.progress import progress_of
-from bert_jax.analysis.verb import Verb, check_choose, check_files, dress, format_flag, load, print_written
-from bert_jax.interface.flags import nonempty
-from bert_jax.interface.ranges import SEED, InRange
+from bert_jax.analysis.coreference.measure import CONTROLS, Coreference, CoreferenceScores, score_coreference
+from bert_jax.analysis.coreference.readers import open_texts
+from bert_jax.analysis.reading import progress_of
+from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load, open_folder, print_written
+from bert_jax.interface.flags import add_option_flags, nonempty, read_options
 from bert_jax.interface.words import counted
 
 
-def coreference_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of `coreference`."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the verb."""
     format_flag(parser)
     formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
     parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
     choose_help = "a file to choose heads on (every other document of --input, from the first on)"
     parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
-    control_help = "measure a control as well; may be repeated. " + "; ".join(
-        f"{name}: {what}" for name, what in CONTROLS.items()
-    )
+    described = "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
+    control_help = f"measure a control as well; may be repeated. {described}"
     parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
-    parser.add_argument("--window", type=InRange(int, TOKENS), metavar="TOKENS", help="read together (the position table)")
-    parser.add_argument(
-        "--coreferent", action="store_true", help="candidates are of entities mentioned twice or more, as in CoNLL-2012"
-    )
-    defaults, replicates = Coreference(), InRange(int, REPLICATES)
-    parser.add_argument("--replicates", type=replicates, default=defaults.replicates, metavar="N", help="of the bootstrap (1000)")
-    parser.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="of both (0)")
+    add_option_flags(parser, Coreference)
 
 
-def coreference(flags: argparse.Namespace) -> int:
+def run(flags: argparse.Namespace) -> int:
     """Writes how often every head finds an antecedent, beside rules. Returns the exit status."""
-    check_files(flags, ("input", "choose"))
+    check_annotated(flags, "input", "choose")
     file = open_texts(flags.input)
     choosing = open_texts(flags.choose) if flags.choose else None
     check_choose(flags, "documents")
-    folder = Folder(flags.output, FILES, file.file, flags.format)
-    dress(folder, flags)
+    folder = open_folder(flags, FILES, [file.file])
+    options = read_options(Coreference, flags)
     engine = load(flags).engine
-    scores: dict[str, CoreferenceScores] = {}
-    for control in dict.fromkeys(("", *flags.control)):
-        tokens = flags.window or Coreference.tokens
-        options = Coreference(tokens, not flags.coreferent, control, flags.replicates, flags.seed)
-        scores[control] = score_coreference(engine, file, choosing, options, progress_of)
+    scores = {
+        control: score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), progress_of)
+        for control in dict.fromkeys(("", *flags.control))
+    }
     found = scores.pop("")
     write_coreference(folder, found, scores)
     print_scores(found, scores)
@@ -90,6 +80,3 @@ def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
     if neither:
         lines.append(f"{counted(neither, 'pronoun')} of neither name: counted only where neither is an answer")
     return [*lines, *file.notes]
-
-
-COREFERENCE = Verb("the head that finds the antecedents of pronouns, names and nouns", coreference_flags, coreference)

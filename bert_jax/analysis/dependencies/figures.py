@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.bootstrap import interval
-from bert_jax.analysis.dependencies.hits import DIRECTIONS
-from bert_jax.analysis.dependencies.measure import Best, DependencyScores
+from bert_jax.analysis.dependencies.measure import DIRECTIONS, Best, DependencyScores
 from bert_jax.analysis.dependencies.published import beside_published
 from bert_jax.analysis.folder import Folder, new_figure
 from bert_jax.analysis.heads.measure import head_names

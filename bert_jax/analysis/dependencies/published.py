@@ -11,8 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator
 
-from bert_jax.analysis.dependencies.hits import DIRECTIONS
-from bert_jax.analysis.dependencies.measure import WHOLE, Best, DependencyScores
+from bert_jax.analysis.dependencies.measure import DIRECTIONS, WHOLE, Best, DependencyScores
 
 TABLE = """
 all 0 34.7 26.7 +1 7-6 >

@@ -3,63 +3,54 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 from annotated_types import Interval
 
 from bert_jax.analysis.controls import CONTROLS
 from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, write_dependencies
 from bert_jax.analysis.dependencies.measure import (
-    OFFSETS,
-    REPLICATES,
     Best,
     Dependencies,
     DependencyScores,
     score_dependencies,
 )
-from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.progress import progress_of
-from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.verb import Verb, check_choose, check_files, dress, format_flag, load, print_written
-from bert_jax.interface.flags import nonempty
+from bert_jax.analysis.reading import Treebank, progress_of
+from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load, open_folder, print_written
+from bert_jax.interface.flags import add_option_flags, nonempty, read_options
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 
 
-def dependencies_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of `dependencies`."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the verb."""
     format_flag(parser)
     parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
     choose_help = "a treebank to choose heads and offsets on (every other sentence of --input, from the first on)"
     parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
     control_help = "measure a control too; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
     parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
-    counts, defaults = Interval(ge=0, le=MAX_COUNT), Dependencies()
-    parser.add_argument("--reach", type=InRange(int, OFFSETS), default=defaults.reach, metavar="WORDS", help="of offsets (10)")
+    add_option_flags(parser, Dependencies, "reach")
     least_help = "dependents that a relation needs to be printed and drawn (100)"
-    parser.add_argument("--least", type=InRange(int, counts), default=100, metavar="N", help=least_help)
-    replicates = InRange(int, REPLICATES)
-    parser.add_argument("--replicates", type=replicates, default=defaults.replicates, metavar="N", help="of the bootstrap (1000)")
-    parser.add_argument("--seed", type=InRange(int, counts), default=0, metavar="N", help="of bootstrap and controls (0)")
+    least = InRange(int, Interval(ge=0, le=MAX_COUNT))
+    parser.add_argument("--least", type=least, default=100, metavar="N", help=least_help)
+    add_option_flags(parser, Dependencies, "replicates", "seed")
 
 
-def dependencies(flags: argparse.Namespace) -> int:
+def run(flags: argparse.Namespace) -> int:
     """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
-    check_files(flags, ("input", "choose"))
+    check_annotated(flags, "input", "choose")
     treebank = Treebank(flags.input, needs_heads=True)
     choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else None
     check_choose(flags, "sentences")
-    folder = Folder(flags.output, FILES, treebank.file, flags.format)
-    dress(folder, flags)
-    analyser = load(flags)
-    found, controls = None, {}
-    for control in dict.fromkeys(("", *flags.control)):
-        options = Dependencies(flags.reach, flags.replicates, control, flags.seed)
-        scores = score_dependencies(analyser.engine, treebank, choosing, options, progress_of)
-        if found is None:
-            found = scores
-        else:
-            controls[control] = scores
-    assert found is not None
+    folder = open_folder(flags, FILES, [treebank.file])
+    options = read_options(Dependencies, flags)
+    engine = load(flags).engine
+    controls = {
+        control: score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), progress_of)
+        for control in dict.fromkeys(("", *flags.control))
+    }
+    found = controls.pop("")
     write_dependencies(folder, found, controls, flags.least)
     print_scores(found, controls, flags.least)
     if found.across:
@@ -91,6 +82,3 @@ def print_scores(found: DependencyScores, controls: dict[str, DependencyScores],
 def _beaten(found: DependencyScores, control: DependencyScores, best: Best) -> str:
     low, high = (100 * end for end in beaten(found, control, best.relation))
     return f"beaten by {low:.1f} to {high:.1f}" if low > 0 else f"not beaten: {low:.1f} to {high:.1f}"
-
-
-DEPENDENCIES = Verb("the head that finds each dependency relation of a treebank", dependencies_flags, dependencies)

@@ -17,6 +17,7 @@ from bert_jax.analysis.maps import Batch, Params, Slots, layer_maps, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
 from bert_jax.analysis.windows import Kind, Window, grouped
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import flag
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
@@ -26,8 +27,6 @@ from bert_jax.prediction.questions import NOT_FINITE
 STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next")
 """Entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the one before and the one after."""
 _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
-REACH = Interval(ge=1, le=128)
-"""Twice as many numbers are held for each pair of words of a batch: 540 MB at most on a CPU, for rows of 512 tokens."""
 WINDOWS = 128
 """Windows per device that are measured together; after each group, the words of the divergences are counted."""
 
@@ -36,11 +35,12 @@ WINDOWS = 128
 class Heads:
     """The options of the verb `heads`."""
 
-    reach: Annotated[int, REACH] = 16
-    """The farthest distance of the distance profile, in words."""
-    in_words: bool = True
+    in_words: bool = flag(True, "measure between pieces instead of words", name="--pieces")
     """Whether attention is measured between words; else between pieces."""
-    divergence_words: CountOrZero = 10_000
+    reach: Annotated[int, Interval(ge=1, le=128)] = flag(16, "of the distance profile (16)", "WORDS")
+    """The farthest distance of the distance profile, in words. Twice as many numbers are held for each pair of words of a batch:
+    540 MB at most on a CPU, for rows of 512 tokens."""
+    divergence_words: CountOrZero = flag(10_000, "words read for them (10000)", "N")
     """Words that the divergences between heads are averaged over; their cost grows with the square of the number of heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
     """Words of each row, evenly spaced, that the divergences are averaged over."""

@@ -13,9 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder, new_figure
-from bert_jax.analysis.neighbours.measure import Neighbours, Occurrences
-from bert_jax.analysis.neighbours.pieces import WordPieces
-from bert_jax.analysis.neighbours.senses import clusters, cohesion, middles, principal_plane, unit
+from bert_jax.analysis.neighbours.measure import (
+    Neighbours,
+    Occurrences,
+    WordPieces,
+    clusters,
+    cohesion,
+    middles,
+    principal_plane,
+    unit,
+)
 from bert_jax.interface.words import counted
 from bert_jax.metrics.figures import label
 

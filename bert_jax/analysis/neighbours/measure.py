@@ -13,38 +13,162 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.cluster.hierarchy
 from annotated_types import Interval
 from jaxtyping import Array, Float, Float32, Float64, Int
 
 from bert_jax.analysis.heads.measure import WINDOWS
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.neighbours.pieces import one_word
-from bert_jax.analysis.neighbours.senses import unit
-from bert_jax.analysis.windows import Window, grouped, marked_window
+from bert_jax.analysis.windows import Window, Word, grouped, marked_window, text_words
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import check_ranges
+from bert_jax.interface.flags import flag
+from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.packing import Item
-from bert_jax.prediction.questions import NOT_FINITE
+from bert_jax.prediction.questions import NOT_FINITE, shortened
+
+Vectors = Float[np.ndarray, "words D"]
+
+
+def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape D"]:
+    """The vectors at length 1; 0 stays 0."""
+    exact = np.asarray(vectors, np.float64)
+    return np.asarray(exact / np.maximum(np.linalg.norm(exact, axis=-1, keepdims=True), 1e-12))
+
+
+def principal_plane(
+    vectors: Vectors, marked: Float[np.ndarray, "_ D"]
+) -> tuple[Float64[np.ndarray, "words 2"], Float64[np.ndarray, "_ 2"], float]:
+    """(the first two principal components of the vectors at length 1, the points of `marked` in the same plane, the share of the
+    variance that the plane holds, NaN without a variance).
+
+    Distances between vectors of length 1 are sqrt(2 - 2 cosine).
+    """
+    points = unit(vectors)
+    middle = points.mean(0, keepdims=True)
+    _, sizes, axes = np.linalg.svd(points - middle, full_matrices=False)
+    axes = axes[:2]
+    largest = axes[np.arange(len(axes)), np.abs(axes).argmax(1)]
+    axes = np.pad(axes * np.sign(largest)[:, None], ((0, 2 - len(axes)), (0, 0)))  # an axis has no direction of its own
+    total = float((sizes**2).sum())
+    share = float((sizes[:2] ** 2).sum()) / total if total > 1e-12 else float("nan")
+    return (points - middle) @ axes.T, (unit(marked) - middle) @ axes.T, share
+
+
+def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
+    """The number of each vector's cluster, from 1 for the largest: `count` clusters at most of Ward's method on the vectors at
+    length 1 (Ward 1963, as scipy's `linkage`)."""
+    if len(vectors) < 2:
+        return np.ones(len(vectors), np.int64)
+    joined = scipy.cluster.hierarchy.linkage(unit(vectors), "ward")
+    labels = scipy.cluster.hierarchy.fcluster(joined, count, "maxclust")
+    names, sizes = np.unique(labels, return_counts=True)
+    order = {int(name): place for place, name in enumerate(names[np.argsort(-sizes, kind="stable")], 1)}
+    return np.array([order[int(label)] for label in labels], np.int64)
+
+
+def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, tuple[float, int]]:
+    """The mean cosine of two different vectors and the number of pairs, of "any" cluster, of the "same", of "other" ones; the
+    mean of no pair is NaN."""
+    points = unit(vectors)
+    upper = np.triu_indices(len(points), 1)
+    cosines, same = (points @ points.T)[upper], labels[upper[0]] == labels[upper[1]]
+    chosen = {"any": np.ones_like(same), "same": same, "other": ~same}
+    return {name: (float(cosines[some].mean()) if some.any() else float("nan"), int(some.sum())) for name, some in chosen.items()}
+
+
+def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
+    """The number of the vector with the largest cosine to the mean of its cluster, for each cluster."""
+    points = unit(vectors)
+    found = {}
+    for label in np.unique(labels).tolist():
+        own = np.flatnonzero(labels == label)
+        found[label] = int(own[np.argmax(points[own] @ points[own].mean(0))])
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class NearPiece:
+    """A piece beside a word."""
+
+    piece: str
+    cosine: float
+    """Between its input embedding and the word's."""
+    norm: float
+    """The length of its input embedding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPieces:
+    """A word with its nearest pieces, the nearest first."""
+
+    word: str
+    pieces: tuple[str, ...]
+    """Its own pieces; the word's embedding is the mean of theirs."""
+    norm: float
+    """The length of that mean."""
+    nearest: tuple[NearPiece, ...]
+    n: int
+    """The number of pieces that were compared: all but its own."""
+
+
+def one_word(tokenizer: Tokenizer, text: str) -> Word:
+    """The one word that `text` is. Raises UserError where it is none, or several."""
+    words = text_words(tokenizer, text)
+    if len(words) != 1:
+        raise UserError(
+            f"{shortened(text)} is {counted(len(words), 'word')}; give one word, or a sentence with one word in brackets: "
+            "'the [bank] of the river'"
+        )
+    return words[0]
+
+
+def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[WordPieces]:
+    """The `count` pieces nearest to each word by the cosine of their input embeddings, before position and LayerNorm.
+
+    A word of several pieces has the mean of their embeddings; its own pieces are left out. Raises UserError for what is not one
+    word.
+    """
+    tokenizer = model.tokenizer
+    if model.config.character_cnn:
+        raise UserError(
+            f"{model.source} computes word vectors from characters, so it has no table of them; name another model, or a text "
+            "with --input=FILE, in which words are compared"
+        )
+    table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: tokenizer.size]
+    norms = np.linalg.norm(table, axis=1)
+    found = []
+    for text in words:
+        ids = list(one_word(tokenizer, text).ids)
+        own = sorted(set(ids))
+        vector = table[ids].mean(0)
+        norm = float(np.linalg.norm(vector))
+        cosines = (table @ vector) / np.maximum(norms * np.float32(norm), np.float32(1e-12))
+        cosines[own] = -np.inf
+        best = np.argsort(-cosines, kind="stable")[: min(count, tokenizer.size - len(own))]
+        nearest = tuple(NearPiece(tokenizer.pieces[i], float(cosines[i]), float(norms[i])) for i in best.tolist())
+        found.append(WordPieces(text, tuple(tokenizer.tokens(ids)), norm, nearest, tokenizer.size - len(own)))
+    return found
+
 
 Key = tuple[int, int]
 """A word of the text: the number of its window, and its number there."""
-COUNT = Interval(ge=1, le=1_000)
-OCCURRENCES = Interval(ge=2, le=5_000)
 
 
 @dataclasses.dataclass(frozen=True)
 class Neighbouring:
     """The options of the verb `neighbours` for words in context."""
 
-    layers: tuple[int, ...] = ()
+    layers: tuple[CountOrZero, ...] = flag((), "0: embeddings; repeatable (all)", "N", "--layer")
     """0 is the embeddings, N the last layer; all of them where none is named."""
-    count: Annotated[int, COUNT] = 10
+    count: Annotated[int, Interval(ge=1, le=1_000)] = flag(10, "nearest ones that are kept (10)", "N")
     """The nearest words that are kept for each word in context and layer."""
-    occurrences: Annotated[int, OCCURRENCES] = 200
+    occurrences: Annotated[int, Interval(ge=2, le=5_000)] = flag(200, "most occurrences of a word that are drawn (200)", "N")
     """The occurrences of each word that are kept: of more, a random sample."""
 
     def __post_init__(self) -> None:

@@ -7,44 +7,44 @@ import sys
 
 from annotated_types import Interval
 
-from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.neighbours.figures import FILES, PIECES, summary, write_neighbours, write_pieces
-from bert_jax.analysis.neighbours.measure import COUNT, OCCURRENCES, Neighbouring, Neighbours, checked_layers, find_neighbours
-from bert_jax.analysis.neighbours.pieces import WordPieces, nearest_pieces
-from bert_jax.analysis.verb import Reading, Verb, dress, format_flag, load, print_written
+from bert_jax.analysis.neighbours.measure import (
+    Neighbouring,
+    Neighbours,
+    WordPieces,
+    checked_layers,
+    find_neighbours,
+    nearest_pieces,
+)
+from bert_jax.analysis.reading import Reading
+from bert_jax.analysis.verb import format_flag, load, open_folder, print_written
 from bert_jax.analysis.windows import marked_window
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import nonempty
-from bert_jax.interface.ranges import MAX_COUNT, InRange
-from bert_jax.interface.words import counted
+from bert_jax.interface.flags import add_option_flags, nonempty, read_options
+from bert_jax.interface.ranges import InRange
 from bert_jax.prediction.streams import Field, check_not_files, read_texts
 
 SENSES = Interval(ge=1, le=10)
 
 
-def neighbours_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of `neighbours`."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the verb."""
     format_flag(parser)
-    whole, counts = InRange(int, Interval(ge=0, le=MAX_COUNT)), InRange(int, COUNT)
     parser.add_argument("words", nargs="+", metavar="WORD", help="a word, or a sentence with one in brackets: 'a [bank] of sand'")
     parser.add_argument("--input", type=nonempty, metavar="FILE", help="the text to look in: a line each, or .jsonl (.gz, .zst)")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
-    parser.add_argument("--layer", type=whole, action="append", default=[], metavar="N", help="0: embeddings; repeatable (all)")
-    parser.add_argument("--count", type=counts, default=Neighbouring.count, metavar="N", help="nearest ones that are kept (10)")
+    add_option_flags(parser, Neighbouring, "layers", "count")
     parser.add_argument("--senses", type=InRange(int, SENSES), default=2, metavar="N", help="clusters of occurrences (2)")
-    limit, text = InRange(int, OCCURRENCES), "most occurrences of a word that are drawn (200)"
-    parser.add_argument("--occurrences", type=limit, default=Neighbouring.occurrences, metavar="N", help=text)
+    add_option_flags(parser, Neighbouring, "occurrences")
 
 
-def neighbours(flags: argparse.Namespace) -> int:
+def run(flags: argparse.Namespace) -> int:
     """Writes the nearest pieces of words and, in a text, what is near to words in context. Returns the exit status."""
     check_not_files(flags.words)
     records = read_texts((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
-    folder = Folder(flags.output, FILES if records else (PIECES,), records.file if records else None, flags.format)
-    dress(folder, flags)
-    options = Neighbouring(tuple(flags.layer), flags.count, flags.occurrences)
-    analyser = load(flags)
-    engine = analyser.engine
+    folder = open_folder(flags, FILES if records else (PIECES,), [records.file] if records else ())
+    options = read_options(Neighbouring, flags)
+    engine = load(flags).engine
     checked_layers(options.layers, engine.config.num_layers)
     plain = [word for word in flags.words if marked_window(engine, word) is None]
     if records is None and len(plain) < len(flags.words):
@@ -57,10 +57,9 @@ def neighbours(flags: argparse.Namespace) -> int:
         print_pieces(pieces)
     failed = 0
     if records:
-        reading = Reading(analyser, records)
+        reading = Reading(engine, records)
         found = find_neighbours(engine, flags.words, reading.windows(), options, reading.show)
-        reading.close()
-        print(f"{counted(reading.texts, 'text')}, {counted(found.words, 'word')}" + reading.cut(found.windows))
+        print(reading.summary(found.words, found.windows))
         drawn = write_neighbours(folder, found, flags.senses)
         print_nearest(found)
         for own in drawn:
@@ -96,6 +95,3 @@ def print_missing(found: Neighbours, source: str) -> int:
     for word in missing:
         print(f"error: {word!r} is not in {source}, so it has no senses; give another text or word", file=sys.stderr)
     return len(missing)
-
-
-NEIGHBOURS = Verb("the pieces nearest to a word; in a text, the words nearest to it and its senses", neighbours_flags, neighbours)

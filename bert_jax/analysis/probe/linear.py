@@ -17,7 +17,7 @@ import optax
 import scipy.optimize
 from jaxtyping import Array, Float, Float16, Float32, Float64, Int, PyTree
 
-from bert_jax.analysis.probe.control import NONE, Labels
+from bert_jax.analysis.probe.annotated import NONE, Labels
 from bert_jax.analysis.probe.features import Say, Scale, in_batches, scale_of, silent
 from bert_jax.model.features import LayerMix
 
@@ -202,9 +202,7 @@ def train_mixes(
 
 
 @functools.lru_cache(maxsize=4)
-def probe_step(
-    loss: Callable[..., Array], steps: int, rate: float
-) -> tuple[Callable[..., State], optax.GradientTransformation]:
+def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Callable[..., State], optax.GradientTransformation]:
     """(the compiled step of training, (state, vectors, targets, scale) -> state; its optimizer: Adam with a cosine decay to 0 in
     `steps`). `loss` is a function of the probes, the standardised vectors and the targets."""
     optimizer = optax.adam(optax.cosine_decay_schedule(rate, steps))

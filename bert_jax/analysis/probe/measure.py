@@ -12,13 +12,22 @@ from annotated_types import Interval
 from jaxtyping import Float64
 
 from bert_jax.analysis.named import Label, NamedArray
-from bert_jax.analysis.probe.annotated import Annotated, AnnotatedFile, spread
-from bert_jax.analysis.probe.control import NONE, Labels, control_task, majority_accuracy, numbered
+from bert_jax.analysis.probe.annotated import (
+    NONE,
+    Annotated,
+    AnnotatedFile,
+    Labels,
+    control_task,
+    majority_accuracy,
+    numbered,
+    spread,
+)
 from bert_jax.analysis.probe.features import Features, Say, Scale, read_features, scale_of, silent
 from bert_jax.analysis.probe.linear import Probe, linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
 from bert_jax.analysis.probe.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import flag
 from bert_jax.interface.ranges import OneOf, Seed, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
@@ -29,7 +38,6 @@ MIX = "mix"
 TASKS = ("label", "control")
 SCORES = ("uuas", "distance correlation", "root accuracy", "depth correlation")
 RIGHT_BRANCHING, FIXED = "right-branching", "best fixed distance"
-WORDS, RANK, EPOCHS, SEEDS = (Interval(ge=1, le=most) for most in (10_000_000, 4096, 10_000, 100))
 Progress = Callable[[str, str], Say]
 """Returns what shows the progress of a stage, given its name and the unit of its counts, such as "words"."""
 
@@ -43,19 +51,19 @@ def silent_stage(stage: str, unit: str) -> Say:
 class Probing:
     """The options of the verb `probe`."""
 
-    probes: tuple[Ranged[str, OneOf(PROBES)], ...] = ()
+    probes: tuple[Ranged[str, OneOf(PROBES)], ...] = flag((), "labels, structure, parsers (all that the files have)", "P,P")
     """The probes to train; all that the files have annotation for if empty."""
-    words: Ranged[int, WORDS] = 50_000
+    words: Ranged[int, Interval(ge=1, le=10_000_000)] = flag(50_000, "of each file at most (50000)", "N")
     """Words of each of the two files at most: whole sentences, evenly spread. Their vectors are held in float16."""
-    rank: Ranged[int, RANK] = 64
+    rank: Ranged[int, Interval(ge=1, le=4_096)] = flag(64, "of structural probes (64)")
     """The rank of structural probes."""
-    epochs: Ranged[int, EPOCHS] = 10
+    epochs: Ranged[int, Interval(ge=1, le=10_000)] = flag(10, "of structural probes and of mixes (10)")
     """Of structural probes and of the mixes of linear ones, which themselves are trained to convergence."""
-    passes: Ranged[int, EPOCHS] = 2
+    passes: Ranged[int, Interval(ge=1, le=10_000)] = flag(2, "of parsers (2)")
     """Of parsers over the training sentences, which the model reads anew in each."""
-    seeds: Ranged[int, SEEDS] = 3
+    seeds: Ranged[int, Interval(ge=1, le=100)] = flag(3, "probes are trained N times (3)", "N")
     """The number of times that linear and structural probes are trained, each with another seed."""
-    seed: Seed = 0
+    seed: Seed = flag(0, "the first seed, and that of the control (0)")
     """The first seed."""
 
     def __post_init__(self) -> None:
@@ -145,8 +153,7 @@ def measure_probes(
     if "labels" in chosen or "structure" in chosen:
         stages = ("reading the training words", "reading the evaluation words")
         features = [
-            read_features(engine, part, n, progress(stage, "words"))
-            for part, n, stage in zip(parts, words, stages, strict=True)
+            read_features(engine, part, n, progress(stage, "words")) for part, n, stage in zip(parts, words, stages, strict=True)
         ]
         size, cut = sum(own.size for own in features), sum(sum(own.cut) for own in features)
         data = _Data(features[0], features[1], scale_of(features[0].vectors), options, progress)
@@ -259,9 +266,7 @@ def _structure_probes(data: _Data) -> StructureProbes:
     )
 
 
-def _parser_probes(
-    engine: Engine, parts: Sequence[Sequence[Annotated]], options: Probing, progress: Progress
-) -> ParserProbes:
+def _parser_probes(engine: Engine, parts: Sequence[Sequence[Annotated]], options: Probing, progress: Progress) -> ParserProbes:
     trained, scored = (offset_counts(engine, part) for part in parts)
     weights = train_parsers(engine, parts[0], options.passes, options.seed, progress("training parsers", "words"))
     accuracy, n = parser_accuracy(engine, weights, parts[1], progress("scoring parsers", "words"))

@@ -97,9 +97,7 @@ def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
     return weights
 
 
-def scores(
-    weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]
-) -> Float[Array, "B Z Z"]:
+def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
     """The sum above of each word i [.., i, ..] as the head of each word j [.., j]."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
@@ -179,9 +177,7 @@ def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Ar
         weights, moments = state
         gradients = jax.grad(parser_loss)(weights, part)
         updates, moments = _optimizer().update(gradients, moments)
-        changed = {
-            name: {part: own[part] - rates[part] * updates[name][part] for part in own} for name, own in weights.items()
-        }
+        changed = {name: {part: own[part] - rates[part] * updates[name][part] for part in own} for name, own in weights.items()}
         return (changed, moments), None
 
     return jax.lax.scan(step, state, parts)[0]

@@ -11,8 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder, new_figure
-from bert_jax.analysis.vocabulary.measure import Piece, Vocabulary, groups
-from bert_jax.analysis.vocabulary.splits import Splits
+from bert_jax.analysis.vocabulary.measure import Piece, Splits, Vocabulary, groups
 from bert_jax.interface.words import counted
 
 FILES = (

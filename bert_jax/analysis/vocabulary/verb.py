@@ -6,8 +6,7 @@ import argparse
 
 from annotated_types import Interval
 
-from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verb import Verb, dress, format_flag, load, print_written
+from bert_jax.analysis.verb import format_flag, load, open_folder, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.measure import groups
 from bert_jax.data.corpus.staging import staged
@@ -18,8 +17,8 @@ from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Field, read_records
 
 
-def vocabulary_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of `vocabulary`."""
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the verb."""
     format_flag(parser)
     parser.add_argument("--corpus", type=nonempty, metavar="DIR", help="a corpus of the verb `corpus`, to count pieces in")
     many = InRange(int, Interval(ge=1, le=100_000))
@@ -27,10 +26,9 @@ def vocabulary_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--names", type=nonempty, metavar="FILE", help="names, one a line, to look for among the pieces")
 
 
-def vocabulary(flags: argparse.Namespace) -> int:
-    """The pieces of the vocabulary by kind, script and length, and the parameters of the model by part."""
-    folder = Folder(flags.output, FILES, formats=flags.format)
-    dress(folder, flags)
+def run(flags: argparse.Namespace) -> int:
+    """Writes the pieces of the vocabulary by kind, script and length, and the parameters by part. Returns the exit status."""
+    folder = open_folder(flags, FILES)
     if flags.new_words and not flags.corpus:
         raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; name one by --corpus=DIR")
     names = read_names(flags.names) if flags.names else None
@@ -59,6 +57,3 @@ def read_names(path: str) -> list[str]:
             raise UserError(f"{record.place}{record.problem}")
         names.append(record.values["text"].strip())
     return names
-
-
-VOCABULARY = Verb("the pieces by kind, script and length; the parameters by part", vocabulary_flags, vocabulary)
