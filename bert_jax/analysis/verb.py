@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
+from bert_jax.interface.figures import FORMATS
 from bert_jax.interface.flags import names_with_commas, nonempty
-from bert_jax.metrics.figures import FORMATS
 from bert_jax.prediction.streams import check_whole_file
 from bert_jax.storage.fetching import local_place
 

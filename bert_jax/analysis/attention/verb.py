@@ -10,9 +10,9 @@ from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.attention.page import attention_page
 from bert_jax.analysis.verb import load, open_folder, print_written, text_flags
 from bert_jax.errors import UserError
+from bert_jax.interface.figures import FORMATS
 from bert_jax.interface.flags import names_with_commas, nonempty
 from bert_jax.interface.words import counted
-from bert_jax.metrics.figures import FORMATS
 from bert_jax.prediction.streams import Field, Record, Records, read_texts
 
 

@@ -23,8 +23,8 @@ from bert_jax.analysis.neighbours.measure import (
     principal_plane,
     unit,
 )
+from bert_jax.interface.figures import label
 from bert_jax.interface.words import counted
-from bert_jax.metrics.figures import label
 
 PIECES = "pieces.tsv"
 FILES = (PIECES, "neighbours.tsv", "layers.tsv", "layers.png", "senses.tsv", "senses.png")
