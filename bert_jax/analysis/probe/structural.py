@@ -172,7 +172,7 @@ def structural_initial(layers: int, width: int, rank: int, seed: int) -> Probe:
 
 
 def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measured:
-    """ "distance" [A, B, Z, Z] and "depth" [A, B, Z] between and of the R words of B = `rows` sentences of Z words each, by the
+    """The "distance" [A, B, Z, Z] and "depth" [A, B, Z] of the R words of B = `rows` sentences of Z words each, by the
     probes of all hidden states and the mix."""
     exact = jax.lax.Precision.HIGHEST
     mapped = {
