@@ -60,7 +60,7 @@ def open_folder(
     return folder
 
 
-def load(flags: argparse.Namespace) -> Analyser:
+def load_analyser(flags: argparse.Namespace) -> Analyser:
     """The model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
     analyser = Analyser.load(flags.model)
     if local_place(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():

@@ -8,7 +8,7 @@ import itertools
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
 from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.attention.page import attention_page
-from bert_jax.analysis.verb import load, open_folder, print_written, text_flags
+from bert_jax.analysis.verb import load_analyser, open_folder, print_written, text_flags
 from bert_jax.errors import UserError
 from bert_jax.interface.figures import FORMATS
 from bert_jax.interface.flags import names_with_commas, nonempty
@@ -33,7 +33,7 @@ def run(flags: argparse.Namespace) -> int:
     names = ["attention.npz", "attention.html", "overview.png", *(f"head_{name}.png" for name in flags.head)]
     folder = open_folder(flags, names, [records.file])
     record = the_only(records)
-    analyser = load(flags)
+    analyser = load_analyser(flags)
     config = analyser.engine.config
     chosen = [read_head(name, config.num_layers, config.num_heads) for name in flags.head]
     found = analyser.attention(record.values["text"], record.values["text_b"])

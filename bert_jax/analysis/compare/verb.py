@@ -12,7 +12,7 @@ from bert_jax.analysis.compare.figures import FILES, distances, prediction_rows,
 from bert_jax.analysis.compare.measure import Comparing, Comparison, compare_models, matched
 from bert_jax.analysis.controls import CONTROLS, random_weights
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import format_flag, load, open_folder, print_written, text_flags
+from bert_jax.analysis.verb import format_flag, load_analyser, open_folder, print_written, text_flags
 from bert_jax.interface.flags import add_option_flags, nonempty, read_options
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.streams import Field, read_texts
@@ -33,7 +33,7 @@ def run(flags: argparse.Namespace) -> int:
     records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = open_folder(flags, FILES, [records.file], flags.other or "random weights")
     options = read_options(Comparing, flags)
-    engine = load(flags).engine
+    engine = load_analyser(flags).engine
     other = Engine(random_weights(engine.model, flags.seed)) if flags.control else Analyser.load(flags.other).engine
     reading = Reading(engine, records)
     pairs = reading.each(lambda text: paired_windows(engine, other, text))

@@ -10,7 +10,7 @@ from bert_jax.analysis.coreference.figures import FILES, of_group, write_corefer
 from bert_jax.analysis.coreference.measure import CONTROLS, Coreference, CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.readers import open_texts
 from bert_jax.analysis.reading import progress_of
-from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load, open_folder, print_written
+from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load_analyser, open_folder, print_written
 from bert_jax.interface.flags import add_option_flags, nonempty, read_options
 from bert_jax.interface.words import counted
 
@@ -36,7 +36,7 @@ def run(flags: argparse.Namespace) -> int:
     check_choose(flags, "documents")
     folder = open_folder(flags, FILES, [file.file])
     options = read_options(Coreference, flags)
-    engine = load(flags).engine
+    engine = load_analyser(flags).engine
     scores = {
         control: score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), progress_of)
         for control in dict.fromkeys(("", *flags.control))

@@ -16,7 +16,7 @@ from bert_jax.analysis.dependencies.measure import (
     score_dependencies,
 )
 from bert_jax.analysis.reading import Treebank, progress_of
-from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load, open_folder, print_written
+from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load_analyser, open_folder, print_written
 from bert_jax.interface.flags import add_option_flags, nonempty, read_options
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
@@ -45,7 +45,7 @@ def run(flags: argparse.Namespace) -> int:
     check_choose(flags, "sentences")
     folder = open_folder(flags, FILES, [treebank.file])
     options = read_options(Dependencies, flags)
-    engine = load(flags).engine
+    engine = load_analyser(flags).engine
     controls = {
         control: score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), progress_of)
         for control in dict.fromkeys(("", *flags.control))

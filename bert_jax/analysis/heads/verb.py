@@ -7,7 +7,7 @@ import argparse
 from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
 from bert_jax.analysis.heads.measure import Heads, HeadStatistics, measure_heads
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import format_flag, load, open_folder, print_written, text_flags
+from bert_jax.analysis.verb import format_flag, load_analyser, open_folder, print_written, text_flags
 from bert_jax.interface.flags import add_option_flags, read_options
 from bert_jax.prediction.streams import Field, read_texts
 
@@ -23,7 +23,7 @@ def run(flags: argparse.Namespace) -> int:
     """Writes the statistics of every head over any number of texts. Returns the exit status."""
     records = read_texts(flags.texts, flags.input, (Field("text"),), jsonl=flags.jsonl)
     folder = open_folder(flags, FILES, [records.file])
-    engine = load(flags).engine
+    engine = load_analyser(flags).engine
     reading = Reading(engine, records)
     found = measure_heads(engine, reading.windows(), read_options(Heads, flags), reading.show)
     write_heads(folder, found)

@@ -17,7 +17,7 @@ from bert_jax.analysis.neighbours.measure import (
     nearest_pieces,
 )
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import format_flag, load, open_folder, print_written
+from bert_jax.analysis.verb import format_flag, load_analyser, open_folder, print_written
 from bert_jax.analysis.windows import marked_window
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import add_option_flags, nonempty, read_options
@@ -44,7 +44,7 @@ def run(flags: argparse.Namespace) -> int:
     records = read_texts((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
     folder = open_folder(flags, FILES if records else (PIECES,), [records.file] if records else ())
     options = read_options(Neighbouring, flags)
-    engine = load(flags).engine
+    engine = load_analyser(flags).engine
     checked_layers(options.layers, engine.config.num_layers)
     plain = [word for word in flags.words if marked_window(engine, word) is None]
     if records is None and len(plain) < len(flags.words):

@@ -12,7 +12,7 @@ from bert_jax.analysis.probe.annotated import AnnotatedFile
 from bert_jax.analysis.probe.figures import FILES, over_seeds, selectivity, write_probes
 from bert_jax.analysis.probe.measure import Probes, Probing, measure_probes
 from bert_jax.analysis.reading import progress_of_stage
-from bert_jax.analysis.verb import check_annotated, format_flag, load, open_folder, print_written
+from bert_jax.analysis.verb import check_annotated, format_flag, load_analyser, open_folder, print_written
 from bert_jax.interface.flags import add_option_flags, nonempty, read_options
 from bert_jax.interface.ranges import InRange
 from bert_jax.interface.words import counted
@@ -42,7 +42,7 @@ def run(flags: argparse.Namespace) -> int:
         open_folder(flags, FILES, [training.file, evaluation.file], under=control)
         for control in dict.fromkeys(("", flags.control))
     ]
-    engine = load(flags).engine
+    engine = load_analyser(flags).engine
     engines = {"": engine} | ({CONTROL: engine_with_random_weights(engine, flags.seed)} if flags.control else {})
     for folder, (control, own) in zip(folders, engines.items(), strict=True):
         found = measure_probes(own, training, evaluation, options, progress_of_stage)

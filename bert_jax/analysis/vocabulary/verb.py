@@ -6,7 +6,7 @@ import argparse
 
 from annotated_types import Interval
 
-from bert_jax.analysis.verb import format_flag, load, open_folder, print_written
+from bert_jax.analysis.verb import format_flag, load_analyser, open_folder, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.measure import groups
 from bert_jax.data.corpus.staging import staged
@@ -33,7 +33,7 @@ def run(flags: argparse.Namespace) -> int:
         raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; name one by --corpus=DIR")
     names = read_names(flags.names) if flags.names else None
     corpus = staged(flags.corpus, "--corpus") if flags.corpus else None
-    found = load(flags).vocabulary(corpus, names, with_splits=bool(flags.new_words))
+    found = load_analyser(flags).vocabulary(corpus, names, with_splits=bool(flags.new_words))
     write_vocabulary(folder, found)
     if found.splits:
         write_splits(folder, found.splits, flags.new_words)
