@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -82,8 +83,8 @@ def divergences_figure(found: Comparison) -> Figure:
         {i: name for i, name in enumerate(names) if len(names) <= _NAMES or str(name).endswith("-1")}
         for names in (found.divergence["head"], found.divergence["other"])
     )
-    labels = {"y": "head of the first model", "x": "head of the second model", "label": "distance"}
-    heat_map(axes, distances(found), rows, columns, **labels, cmap="viridis")  # type: ignore[arg-type]
+    labels: dict[str, Any] = {"y": "head of the first model", "x": "head of the second model", "label": "distance"}
+    heat_map(axes, distances(found), rows, columns, **labels, cmap="viridis")
     axes.tick_params(axis="x", rotation=90 if len(found.divergence["other"]) <= _NAMES else 0)
     partners = matched(found.divergence.values)
     axes.plot([*partners.values()], [*partners], "o", markersize=2.5, color="#ff5030")
@@ -106,7 +107,7 @@ def layers_figure(found: Comparison) -> Figure:
     cka = found.cka
     title = f"linear CKA of layers, unbiased ({counted(found.words, 'word')})"
     figure = new_figure(0.55 * cka.shape[1] + 2.2, 0.45 * cka.shape[0] + 1.6, title)
-    labels = {"y": "layer of the first model", "x": "layer of the second model (0: the embeddings)"}
-    colours = {"cmap": "magma", "vmax": 1.0, "origin": "lower"}
-    heat_map(figure.subplots(), cka.values, cka["layer"], cka["other"], **labels, is_light=lambda value: value < 0.6, **colours)
+    labels: dict[str, Any] = {"y": "layer of the first model", "x": "layer of the second model (0: the embeddings)"}
+    colours = {"is_light": lambda value: value < 0.6, "cmap": "magma", "vmax": 1.0, "origin": "lower"}
+    heat_map(figure.subplots(), cka.values, cka["layer"], cka["other"], **labels, **colours)
     return figure
