@@ -107,7 +107,7 @@ def layers_figure(found: Comparison) -> Figure:
     cka = found.cka
     title = f"linear CKA of layers, unbiased ({counted(found.words, 'word')})"
     figure = new_figure(0.55 * cka.shape[1] + 2.2, 0.45 * cka.shape[0] + 1.6, title)
-    labels: dict[str, Any] = {"y": "layer of the first model", "x": "layer of the second model (0: the embeddings)"}
-    colours = {"is_light": lambda value: value < 0.6, "cmap": "magma", "vmax": 1.0, "origin": "lower"}
-    heat_map(figure.subplots(), cka.values, cka["layer"], cka["other"], **labels, **colours)
+    axes, x = figure.subplots(), "layer of the second model (0: the embeddings)"
+    colours: dict[str, Any] = {"is_light": lambda value: value < 0.6, "cmap": "magma", "vmax": 1.0, "origin": "lower"}
+    heat_map(axes, cka.values, cka["layer"], cka["other"], y="layer of the first model", x=x, **colours)
     return figure

@@ -82,6 +82,11 @@ class HitCounts:
     across: int = 0
     """Dependents that are not counted, since their head is in another window of a sentence that is cut."""
 
+    @property
+    def size(self) -> str:
+        """The number of dependents, as text."""
+        return counted(int(self.counts.sum()), "dependent")
+
 
 def count_hits(
     engine: Engine,
@@ -104,8 +109,27 @@ def count_hits(
         counts=np.zeros(size, np.int64),
     )
     picked = np.zeros((size, len(PICKS)), np.int64) if picks is None else picks
-    items = _items(engine, sentences, relations, picked, found)
-    for batch in engine.batches(dependency_hits, items):
+
+    def items() -> Iterator[Item]:
+        """The windows of all sentences with the columns of `dependency_hits`; counts sentences and pairs across windows."""
+        for number, sentence in enumerate(sentences):
+            found.sentences += 1
+            for window in word_windows(engine, sentence.words):
+                item = window.item(config.has_segments)
+                inside = range(window.start, window.start + len(window.words) - 2)
+                heads, own = np.zeros((2, len(window.words)), np.int64)  # of each word; 0 where the head is not in the window
+                for word, i in enumerate(inside, 1):
+                    if sentence.heads[i] in inside:
+                        heads[word] = sentence.heads[i] - inside.start + 1
+                        own[word] = relations.number(sentence.relations[i], sentence.place)
+                found.across += sum(sentence.heads[i] >= 0 for i in inside) - int(np.count_nonzero(own))
+                word_of = np.array(item.columns["words"])
+                columns = {"heads": heads[word_of], "relations": own[word_of], "sentences": np.full(len(word_of), number)}
+                columns |= dict(zip(PICKS, picked[own[word_of]].T, strict=True))
+                further = {name: values.tolist() for name, values in columns.items()}
+                yield dataclasses.replace(item, columns={**item.columns, **further})
+
+    for batch in engine.batches(dependency_hits, items()):
         if not batch["finite"]:
             raise UserError(f"{engine.name} gives {NOT_FINITE}")
         there = batch["relation"] > 0
@@ -116,40 +140,6 @@ def count_hits(
         np.add.at(found.distances, (dependents.relation[near], dependents.distance[near] + reach), 1)
         use(found, dependents)
     return found
-
-
-def _items(
-    engine: Engine,
-    sentences: Iterable[Sentence],
-    relations: Relations,
-    picked: Int64[np.ndarray, "relations 3"],
-    found: HitCounts,
-) -> Iterator[Item]:
-    """The windows of all sentences with the columns of `dependency_hits`; counts sentences and pairs across windows."""
-    of_pairs = engine.config.has_segments
-    for number, sentence in enumerate(sentences):
-        found.sentences += 1
-        for window in word_windows(engine, sentence.words):
-            item = window.item(of_pairs)
-            inside = range(window.start, window.start + len(window.words) - 2)
-            heads, own = _dependents(sentence, inside, relations)
-            found.across += sum(sentence.heads[i] >= 0 for i in inside) - int(np.count_nonzero(own))
-            word = np.array(item.columns["words"])
-            columns = {"heads": heads[word], "relations": own[word], "sentences": np.full(len(word), number)}
-            columns |= dict(zip(PICKS, picked[own[word]].T, strict=True))
-            further = {name: values.tolist() for name, values in columns.items()}
-            yield dataclasses.replace(item, columns={**item.columns, **further})
-
-
-def _dependents(sentence: Sentence, inside: range, relations: Relations) -> tuple[np.ndarray, np.ndarray]:
-    """(the number of the head's word in the window, the number of the relation) of each word of a window, [CLS] and [SEP] among
-    them; 0 for the root, and where the head is not in the window."""
-    heads, own = np.zeros((2, len(inside) + 2), np.int64)
-    for word, i in enumerate(inside, 1):
-        if sentence.heads[i] in inside:
-            heads[word] = sentence.heads[i] - inside.start + 1
-            own[word] = relations.number(sentence.relations[i], sentence.place)
-    return heads, own
 
 
 @compiled
@@ -283,94 +273,90 @@ class DependencyScores:
     """Dependents of both parts that are left out, since their head is in another window of a sentence that is cut."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Chosen:
-    """The choices made on the first sentences."""
-
-    relations: Relations
-    groups: tuple[str, ...]
-    """The names of the groups of relations."""
-    of_relation: Int64[np.ndarray, "relations 3"]
-    """For each relation the indices of its groups of PICKS; -1 for none."""
-    heads: Int64[np.ndarray, " groups"]
-    """For each group the index of the chosen head in a flat [2, N, H]."""
-    offsets: Int64[np.ndarray, " groups"]
-    found: HitCounts
-
-
 def score_dependencies(
     engine: Engine, treebank: Treebank, choosing: Treebank | None, options: Dependencies, progress: Show = in_silence
 ) -> DependencyScores:
     """The heads that find the relations of a treebank, chosen on those of `choosing`; None: on every other sentence of the
     treebank, from the first on. `progress` gives for each file a function that shows a note.
 
-    Raises UserError for a model without attention, where a part has no word with a head, and where no relation is in both.
+    For each group of relations, head and offset are the best on the sentences for choosing, of equal ones the first; accuracies
+    and their intervals are of the other sentences. Raises UserError for a model without attention, where a part has no word with
+    a head, and where no relation is in both.
     """
     engine.require_attention("that could find relations")
-    engine = controlled_engine(engine, options)
-    with progress(choosing or treebank) as say:
-        chosen = choose_heads(engine, choosing or treebank.half(0), options, say)
-    with progress(treebank) as say:
-        return report_heads(engine, treebank if choosing else treebank.half(1), chosen, options, say)
+    if options.control == "random-weights":
+        engine = engine_with_random_weights(engine, options.seed)
+    change = {"shuffled-words": shuffled_words, "permuted-heads": permuted_heads}.get(options.control)
 
+    def controlled(sentences: Iterable[Sentence], part: int) -> Iterator[Sentence]:
+        for number, sentence in enumerate(sentences):
+            yield change(sentence, np.random.default_rng((options.seed, part, number))) if change else sentence
 
-def controlled_engine(engine: Engine, options: Dependencies) -> Engine:
-    """The engine to measure with: that of a model with random weights for that control, else the same."""
-    return engine_with_random_weights(engine, options.seed) if options.control == "random-weights" else engine
-
-
-def choose_heads(
-    engine: Engine, sentences: Iterable[Sentence], options: Dependencies, say: Callable[[str], None] = lambda note: None
-) -> Chosen:
-    """The best head and the best offset of each group of relations on `sentences`; of equal ones the first.
-
-    `say` is told the number of dependents so far. Raises UserError where there is no dependent.
-    """
     relations = Relations()
-    found = count_hits(engine, _controlled(sentences, options, 1), relations, options.reach, use=_telling(say))
-    if not found.counts.any():
+    with progress(choosing or treebank) as say:
+        sentences = controlled(choosing or treebank.half(0), 1)
+        chosen = count_hits(engine, sentences, relations, options.reach, use=lambda found, _: say(found.size))
+    if not chosen.counts.any():
         raise UserError("the sentences that heads are chosen on hold no word with a head; give more sentences")
     groups, of_relation = _groups(relations.names)
-    members = _members(of_relation, len(groups))
-    offsets = (members @ found.distances).argmax(1) - options.reach
-    heads = (members @ found.hits.reshape(-1, MOST_RELATIONS + 1).T).argmax(1)
-    return Chosen(relations, groups, of_relation, heads, offsets, found)
+    # [group, relation]: 1 where a relation belongs to a group
+    members = (of_relation.T[None] == np.arange(len(groups))[:, None, None]).any(1).astype(np.int64)
+    offsets = (members @ chosen.distances).argmax(1) - options.reach
+    heads = (members @ chosen.hits.reshape(-1, MOST_RELATIONS + 1).T).argmax(1)
 
-
-def report_heads(
-    engine: Engine,
-    sentences: Iterable[Sentence],
-    chosen: Chosen,
-    options: Dependencies,
-    say: Callable[[str], None] = lambda note: None,
-) -> DependencyScores:
-    """The accuracies on `sentences`, which are others than those that were chosen on; with intervals for the chosen heads.
-
-    Raises UserError where no relation is in both.
-    """
-    picks = np.where(chosen.of_relation >= 0, chosen.heads[chosen.of_relation] + 1, 0)
-    sums = ResampledSums((3, len(chosen.groups)), seed=options.seed, replicates=options.replicates)
-    tell = _telling(say)
+    sums = ResampledSums((3, len(groups)), seed=options.seed, replicates=options.replicates)
 
     def use(found: HitCounts, dependents: Dependents) -> None:
-        tell(found, dependents)
-        sums.add(*_by_sentence(chosen, dependents))
+        """Adds, for each sentence, the dependents of every group, those that its head finds and those that its offset finds."""
+        say(found.size)
+        units, unit = np.unique(dependents.sentence, return_inverse=True)
+        values = np.zeros((len(units), 3, len(groups)), np.int64)
+        for pick, group in enumerate(of_relation[dependents.relation].T):
+            at_offset = dependents.distance == offsets[group]
+            for row, value in enumerate((np.ones_like(at_offset), dependents.hits[:, pick], at_offset)):
+                np.add.at(values, (unit[group >= 0], row, group[group >= 0]), value[group >= 0])
+        sums.add(units, values)
 
-    found = count_hits(engine, _controlled(sentences, options, 2), chosen.relations, options.reach, picks, use)
-    scores = _scores(engine, chosen, found, sums, options)
-    if not scores.best:
+    picks = np.where(of_relation >= 0, heads[of_relation] + 1, 0)
+    with progress(treebank) as say:
+        sentences = controlled(treebank if choosing else treebank.half(1), 2)
+        found = count_hits(engine, sentences, relations, options.reach, picks, use)
+    n, n_choosing = members @ found.counts, members @ chosen.counts
+
+    def shares(counts: HitCounts) -> Float64[np.ndarray, "groups 2 N H"]:
+        hits = np.moveaxis(counts.hits, -1, 0).reshape(MOST_RELATIONS + 1, -1)
+        return np.asarray((members @ hits) / (members @ counts.counts)[:, None]).reshape(-1, *counts.hits.shape[:-1])
+
+    with np.errstate(invalid="ignore"):  # a replicate may hold no dependent of a rare relation
+        of_head, of_offset = sums.replicates[1:] / sums.replicates[0]
+        choice, accuracy, baseline = shares(chosen), shares(found), (members @ found.distances) / n[:, None]
+    low, high = interval(of_head)
+    gain_low, gain_high = interval(of_head - of_offset)
+    best = []
+    for g in sorted(np.flatnonzero((n > 0) & (n_choosing > 0)), key=lambda g: (g != 0, -n[g])):
+        direction, layer, head = at = np.unravel_index(heads[g], choice.shape[1:])
+        numbers = accuracy[g][at], low[g], high[g], baseline[g, offsets[g] + options.reach], gain_low[g], gain_high[g]
+        shown, below, above, at_offset, least, most = map(float, numbers)
+        name = groups[g], DIRECTIONS[direction], int(layer) + 1, int(head) + 1
+        chance = int(n[g]), float(choice[g][at]), int(n_choosing[g])
+        best.append(Best(*name, shown, below, above, int(offsets[g]), at_offset, least, most, *chance))
+    if not best:
         raise UserError("no relation is both in the sentences that heads are chosen on and in the others; give more sentences")
-    return scores
-
-
-def _controlled(sentences: Iterable[Sentence], options: Dependencies, part: int) -> Iterator[Sentence]:
-    change = {"shuffled-words": shuffled_words, "permuted-heads": permuted_heads}.get(options.control)
-    for number, sentence in enumerate(sentences):
-        yield change(sentence, np.random.default_rng((options.seed, part, number))) if change else sentence
-
-
-def _telling(say: Callable[[str], None]) -> Callable[[HitCounts, Dependents], None]:
-    return lambda found, dependents: say(counted(int(found.counts.sum()), "dependent"))
+    config, relation = engine.config, {"relation": groups}
+    layers = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
+    every: Axes = {**relation, "direction": DIRECTIONS, **layers}
+    return DependencyScores(
+        best=tuple(best),
+        accuracy=NamedArray(accuracy, every),
+        choosing=NamedArray(choice, every),
+        baseline=NamedArray(baseline, {**relation, "offset": range(-options.reach, options.reach + 1)}),
+        n=NamedArray(n, relation),
+        n_choosing=NamedArray(n_choosing, relation),
+        replicates=NamedArray(of_head, {**relation, "replicate": range(options.replicates)}),
+        sentences=found.sentences,
+        sentences_choosing=chosen.sentences,
+        across=found.across + chosen.across,
+    )
 
 
 def _groups(names: list[str]) -> tuple[tuple[str, ...], Int64[np.ndarray, "relations 3"]]:
@@ -386,80 +372,3 @@ def _groups(names: list[str]) -> tuple[tuple[str, ...], Int64[np.ndarray, "relat
         family = place.get(f"{name.partition(':')[0]}:*", -1)
         of_relation[number] = place[name], family, -1 if name == PUNCTUATION else 0
     return groups, of_relation
-
-
-def _members(of_relation: Int64[np.ndarray, "relations 3"], count: int) -> Int64[np.ndarray, "groups relations"]:
-    """1 where a relation belongs to a group."""
-    return (of_relation.T[None] == np.arange(count)[:, None, None]).any(1).astype(np.int64)
-
-
-def _by_sentence(
-    chosen: Chosen, dependents: Dependents
-) -> tuple[Int64[np.ndarray, " units"], Int64[np.ndarray, "units 3 groups"]]:
-    """(the sentences of a batch, for each the dependents of every group, those that the chosen head finds and those that the
-    chosen offset finds)."""
-    units, unit = np.unique(dependents.sentence, return_inverse=True)
-    values = np.zeros((len(units), 3, len(chosen.groups)), np.int64)
-    for pick, group in enumerate(chosen.of_relation[dependents.relation].T):
-        at_offset = dependents.distance == chosen.offsets[group]
-        for row, value in enumerate((np.ones_like(at_offset), dependents.hits[:, pick], at_offset)):
-            np.add.at(values, (unit[group >= 0], row, group[group >= 0]), value[group >= 0])
-    return units, values
-
-
-def _scores(engine: Engine, chosen: Chosen, found: HitCounts, sums: ResampledSums, options: Dependencies) -> DependencyScores:
-    config, members = engine.config, _members(chosen.of_relation, len(chosen.groups))
-    relation: Axes = {"relation": chosen.groups}
-    layers, heads = range(1, config.num_layers + 1), range(1, config.num_heads + 1)
-    every: Axes = {**relation, "direction": DIRECTIONS, "layer": layers, "head": heads}
-    n, n_choosing = members @ found.counts, members @ chosen.found.counts
-
-    def accuracies(counts: HitCounts) -> Float64[np.ndarray, "groups 2 N H"]:
-        hits = np.moveaxis(counts.hits, -1, 0).reshape(MOST_RELATIONS + 1, -1)
-        return _shares(members @ hits, members @ counts.counts).reshape(-1, *counts.hits.shape[:-1])
-
-    with np.errstate(invalid="ignore"):  # a replicate may hold no dependent of a rare relation
-        of_head, of_offset = sums.replicates[1:] / sums.replicates[0]
-    choosing, accuracy = accuracies(chosen.found), accuracies(found)
-    baseline = _shares(members @ found.distances, n)
-    low, high = interval(of_head)
-    gain_low, gain_high = interval(of_head - of_offset)
-    best = []
-    for g in sorted(np.flatnonzero((n > 0) & (n_choosing > 0)), key=lambda g: (g != 0, -n[g])):
-        direction, layer, head = np.unravel_index(chosen.heads[g], choosing.shape[1:])
-        at = (g, direction, layer, head)
-        best.append(
-            Best(
-                relation=chosen.groups[g],
-                direction=DIRECTIONS[direction],
-                layer=int(layer) + 1,
-                head=int(head) + 1,
-                accuracy=float(accuracy[at]),
-                low=float(low[g]),
-                high=float(high[g]),
-                offset=int(chosen.offsets[g]),
-                baseline=float(baseline[g, chosen.offsets[g] + options.reach]),
-                gain_low=float(gain_low[g]),
-                gain_high=float(gain_high[g]),
-                n=int(n[g]),
-                chosen_at=float(choosing[at]),
-                n_choosing=int(n_choosing[g]),
-            )
-        )
-    return DependencyScores(
-        best=tuple(best),
-        accuracy=NamedArray(accuracy, every),
-        choosing=NamedArray(choosing, every),
-        baseline=NamedArray(baseline, {**relation, "offset": range(-options.reach, options.reach + 1)}),
-        n=NamedArray(n, relation),
-        n_choosing=NamedArray(n_choosing, relation),
-        replicates=NamedArray(of_head, {**relation, "replicate": range(options.replicates)}),
-        sentences=found.sentences,
-        sentences_choosing=chosen.found.sentences,
-        across=found.across + chosen.found.across,
-    )
-
-
-def _shares(hits: Int64[np.ndarray, "groups _"], n: Int64[np.ndarray, " groups"]) -> Float64[np.ndarray, "groups _"]:
-    with np.errstate(invalid="ignore"):
-        return np.asarray(hits / n[:, None], np.float64)
