@@ -30,7 +30,6 @@ from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import NOT_FINITE
 
 MOST_PRODUCTS = 512 << 20
@@ -142,48 +141,6 @@ def compared_layers(config: ModelConfig, other: ModelConfig) -> tuple[tuple[int,
     return own, others
 
 
-class _Sums:
-    """The state between the batches."""
-
-    def __init__(self, engines: tuple[Engine, Engine], options: Comparing):
-        self.engine, second = engines
-        self.options = options
-        self.configs = tuple(engine.config for engine in engines)
-        self.layers = compared_layers(*self.configs)
-        sizes = [(len(own), config.hidden_size) for own, config in zip(self.layers, self.configs, strict=True)]
-        shifts = (np.zeros(sizes[0], np.float32), np.zeros(sizes[1], np.float32))
-        self.plan = _Plan(Other(second.params, second.config), shifts, self.layers, options.sampled)
-        self.pads = (self.engine.model.tokenizer.pad_id, second.model.tokenizer.pad_id)
-        self.totals: dict[tuple[str, ...], Float64[np.ndarray, " ..."]] = {}
-
-    def total(self, *name: str) -> Float64[np.ndarray, " ..."]:
-        """The sum of that name so far."""
-        return np.asarray(self.totals.get(name, 0.0))
-
-    def read(self, pairs: Sequence[WindowPair]) -> None:
-        """Adds the words of the next windows."""
-        items = [pair.item(self.pads) for pair in pairs]
-        if float(self.total("sampled")) >= self.options.divergence_words:
-            self.plan = dataclasses.replace(self.plan, sampled=0)
-        if not self.totals:
-            self._centre(items)
-        for found in self.engine.batches(pair_sums, items, plan=self.plan):
-            for path, value in jax.tree_util.tree_leaves_with_path(found):
-                name = tuple(step.key for step in path)
-                self.totals[name] = self.total(*name) + value.astype(np.float64)
-
-    def _centre(self, items: Sequence[Item]) -> None:
-        """Subtracts the mean of the words of the first batch from all vectors."""
-        found = next(self.engine.batches(pair_sums, items, plan=self.plan))
-        count = np.float32(max(1, int(found["words"])))
-        shifts = (found["own"]["total"] / count, found["other"]["total"] / count)
-        self.plan = dataclasses.replace(self.plan, shifts=shifts)
-
-    def part(self, name: str) -> dict[str, Float64[np.ndarray, " ..."]]:
-        """The sums of one kind by name."""
-        return {path[1]: value for path, value in self.totals.items() if path[0] == name}
-
-
 def compare_models(
     engine: Engine,
     other: Engine,
@@ -198,39 +155,56 @@ def compare_models(
     """
     for one in (engine, other) if options.divergence_words else ():
         one.require_attention("to compare", "compare layers and predictions alone with --divergence-words=0")
-    sums, windows, masked, missing = _Sums((engine, other), options), 0, None, ""
+    configs = (engine.config, other.config)
+    layers = compared_layers(*configs)
+    own, others = (np.zeros((len(some), config.hidden_size), np.float32) for some, config in zip(layers, configs, strict=True))
+    plan = _Plan(Other(other.params, other.config), (own, others), layers, options.sampled)
+    pads = (engine.model.tokenizer.pad_id, other.model.tokenizer.pad_id)
+    totals: dict[tuple[str, ...], Float64[np.ndarray, " ..."]] = {}
+    masked, predictions, missing, windows = None, None, "", 0
+
+    def total(*name: str) -> Float64[np.ndarray, " ..."]:
+        return np.asarray(totals.get(name, 0.0))
+
     try:
         masked = MaskedWords((engine, other), options.masked, options.seed, options.differences)
     except UserError as error:
         missing = str(error)
     for group in grouped(pairs, WINDOWS * engine.mesh.size):
-        sums.read(group)
+        items = [pair.item(pads) for pair in group]
+        if float(total("sampled")) >= options.divergence_words:
+            plan = dataclasses.replace(plan, sampled=0)
+        if not totals:  # subtracts the mean of the words of the first batch from all vectors
+            found = next(engine.batches(pair_sums, items, plan=plan))
+            count = np.float32(max(1, int(found["words"])))
+            plan = dataclasses.replace(plan, shifts=(found["own"]["total"] / count, found["other"]["total"] / count))
+        for found in engine.batches(pair_sums, items, plan=plan):
+            for path, value in jax.tree_util.tree_leaves_with_path(found):
+                name = tuple(step.key for step in path)
+                totals[name] = total(*name) + value.astype(np.float64)
         if masked:
             masked.read(group, windows)
         windows += len(group)
-        say(counted(round(float(sums.total("words"))), "word"))
-    if not float(sums.total("words")):
+        say(counted(round(float(total("words"))), "word"))
+    n, sampled = float(total("words")), float(total("sampled"))
+    if not n:
         raise UserError("there is no word to compare the models on; give text")
-    if not all(np.isfinite(value).all() for value in sums.totals.values()):
+    if not all(np.isfinite(value).all() for value in totals.values()):
         raise UserError(f"{engine.name}, or {other.name}, gives {NOT_FINITE}")
-    found = None
     if masked:
         try:
-            found = masked.result()
+            predictions = masked.result()
         except UserError as error:
             missing = str(error)
-    return _comparison(sums, windows, found, missing)
-
-
-def _comparison(sums: _Sums, windows: int, predictions: Predictions | None, missing: str) -> Comparison:
-    names = [head_names(config.num_layers, config.num_heads) for config in sums.configs]
-    n, sampled = float(sums.total("words")), float(sums.total("sampled"))
+    names = [head_names(config.num_layers, config.num_heads) for config in configs]
     divergence = np.full((len(names[0]), len(names[1])), np.nan)
     if sampled:
-        entropy = [sums.total(name) for name in ("entropies", "other_entropies")]
-        divergence = crosswise(sums.total("mixtures"), *entropy) / sampled
-    unbiased, biased = alignments(sums.part("own"), sums.part("other"), sums.part("cross"), n)
-    axes: Mapping[str, Sequence[int]] = dict(zip(("layer", "other"), sums.layers, strict=True))
+        divergence = crosswise(total("mixtures"), total("entropies"), total("other_entropies")) / sampled
+    firsts, seconds, crossed = (
+        {path[1]: value for path, value in totals.items() if path[0] == kind} for kind in ("own", "other", "cross")
+    )
+    unbiased, biased = alignments(firsts, seconds, crossed, n)
+    axes: Mapping[str, Sequence[int]] = dict(zip(("layer", "other"), layers, strict=True))
     return Comparison(
         divergence=NamedArray(divergence, {"head": names[0], "other": names[1]}),
         n_divergence=round(sampled),

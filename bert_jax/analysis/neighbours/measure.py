@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -267,10 +267,8 @@ class Nearest:
         self, cosines: Float[np.ndarray, "S Q _"], windows: Int[np.ndarray, "S Q _"], numbers: Int[np.ndarray, "S Q _"]
     ) -> None:
         """Keeps those of them that are nearer than what is kept."""
-        joined = [
-            np.concatenate([kept, new], axis=-1)
-            for kept, new in ((self.cosines, cosines), (self.windows, windows), (self.numbers, numbers))
-        ]
+        kept = (self.cosines, self.windows, self.numbers)
+        joined = [np.concatenate(pair, axis=-1) for pair in zip(kept, (cosines, windows, numbers), strict=True)]
         order = np.lexsort((joined[2], joined[1], -joined[0]))[..., : self._count]
         self.cosines, self.windows, self.numbers = (np.take_along_axis(values, order, axis=-1) for values in joined)
 
@@ -281,8 +279,7 @@ class Nearest:
 
     def describe(self, context: Callable[[Key], str]) -> None:
         """Stores the contexts of the words that are kept, those of words kept before included, and forgets all others."""
-        kept = set(self.keys().values())
-        self.contexts = {key: self.contexts[key] if key in self.contexts else context(key) for key in kept}
+        self.contexts = {key: self.contexts[key] if key in self.contexts else context(key) for key in {*self.keys().values()}}
 
 
 class Sample:
@@ -313,92 +310,6 @@ class Sample:
         return True
 
 
-class _Search:
-    """The state between the batches: what is near, what was drawn, and the sums."""
-
-    def __init__(self, engine: Engine, words: Sequence[str], options: Neighbouring):
-        self.engine, self.options = engine, options
-        self.layers = checked_layers(options.layers, engine.config.num_layers)
-        marked = {word: found for word in words if (found := marked_window(engine, word))}
-        self.marked = list(marked)
-        self.queries = self._query_vectors([*marked.values()])
-        tokenizer = engine.model.tokenizer
-        self.of_marked = [window.words[number].ids for window, number in marked.values()]
-        self.names = {window.words[number].ids: window.words[number].text for window, number in marked.values()}
-        self.names |= {one_word(tokenizer, word).ids: word for word in words if word not in marked}
-        self.samples = {ids: Sample(options.occurrences) for ids in self.names}
-        self.nearest = Nearest(len(self.layers), len(self.marked), options.count)
-        self.total: Float64[np.ndarray, "S D"] = np.zeros((len(self.layers), engine.config.hidden_size))
-        self.words = self.windows = 0
-
-    def _query_vectors(self, marked: Sequence[tuple[Window, int]]) -> Float32[np.ndarray, "S Q D"]:
-        items = [self._item(window, [number]) for window, number in marked]
-        found = self.engine.run(marked_vectors, items, "position", layers=self.layers)
-        size = (0, len(self.layers), self.engine.config.hidden_size)
-        return np.moveaxis(np.concatenate([np.zeros(size, np.float32), *found]), 0, 1)
-
-    def _item(self, window: Window, numbers: Sequence[int], place: int = 0) -> Item:
-        item = window.item(self.engine.config.has_segments)
-        first = {number: position for position, number in reversed([*enumerate(item.columns["words"])])}
-        columns = {**item.columns, "windows": [place] * len(item.ids)}
-        return dataclasses.replace(item, columns=columns, query_positions=tuple(first[number] for number in numbers))
-
-    def read(self, group: Sequence[Window]) -> None:
-        """Measures the words of the next windows."""
-        start = self.windows
-
-        def context(key: Key) -> str:
-            return group[key[0] - start].context(key[1])
-
-        items = []
-        for place, window in enumerate(group, start):
-            numbers = [number for number, word in enumerate(window.words) if word.ids in self.samples]
-            chosen = [i for i in numbers if self.samples[window.words[i].ids].offer((place, i), context)]
-            items.append(self._item(window, chosen, place))
-        static: dict[str, Any] = {"layers": self.layers, "count": self.options.count}
-        points = unit(self.queries).astype(np.float32)
-        for found in self.engine.batches(nearest_words, items, queries=points, **static):
-            self.nearest.add(found["cosines"], found["window"], found["number"])
-            self.total += found["total"]
-            self.words += int(found["words"])
-            self._keep(found, group, start)
-        self.nearest.describe(context)
-        self.windows += len(group)
-
-    def _keep(self, found: Mapping[str, np.ndarray], group: Sequence[Window], start: int) -> None:
-        for x, (place, number) in enumerate(zip(found["occurrence_window"], found["occurrence_number"], strict=True)):
-            key = (int(place), int(number))
-            if place >= 0 and key in (sample := self.samples[group[key[0] - start].words[key[1]].ids]).contexts:
-                sample.vectors[key] = found["occurrences"][:, x].copy()
-
-    def result(self) -> Neighbours:
-        """The neighbours that were found."""
-        n, layers = self.words, list(self.layers)
-        cosines = np.where(np.isfinite(self.nearest.cosines), self.nearest.cosines, np.float32(np.nan))
-        random = ((self.total**2).sum(-1) - n) / (n * (n - 1)) if n > 1 else np.full(len(layers), np.nan)
-        dimensions = range(1, self.engine.config.hidden_size + 1)
-        queries = range(1, len(self.marked) + 1)
-        return Neighbours(
-            marked=tuple(self.marked),
-            vectors=NamedArray(self.queries, {"layer": layers, "marked": queries, "dimension": dimensions}),
-            cosines=NamedArray(cosines, {"layer": layers, "marked": queries, "rank": range(1, self.options.count + 1)}),
-            contexts={place: self.nearest.contexts[key] for place, key in self.nearest.keys().items()},
-            random=NamedArray(random, {"layer": layers}),
-            words=n,
-            windows=self.windows,
-            occurrences=tuple(self._occurrences(ids, name) for ids, name in self.names.items()),
-        )
-
-    def _occurrences(self, ids: tuple[int, ...], name: str) -> Occurrences:
-        sample, width = self.samples[ids], self.engine.config.hidden_size
-        keys = sorted(sample.vectors)
-        empty = np.zeros((len(self.layers), 0, width), np.float32)
-        vectors = np.stack([sample.vectors[key] for key in keys], axis=1) if keys else empty
-        axes = {"layer": list(self.layers), "occurrence": range(1, len(keys) + 1), "dimension": range(1, width + 1)}
-        marked = tuple(i for i, own in enumerate(self.of_marked) if own == ids)
-        return Occurrences(name, sample.n, tuple(sample.contexts[key] for key in keys), NamedArray(vectors, axes), marked)
-
-
 def checked_layers(layers: Sequence[int], last: int) -> tuple[int, ...]:
     """`layers` in their order, all of them where none is named. Raises UserError for one that is not there."""
     for layer in layers:
@@ -420,12 +331,71 @@ def find_neighbours(
     of the mean vectors of the words' pieces; two words are the same where their pieces are.
     Raises UserError for what is not one word, for a layer that is not there, and where there is no window.
     """
-    search = _Search(engine, words, options)
+    layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size
+
+    def as_item(window: Window, numbers: Sequence[int], place: int = 0) -> Item:
+        item = window.item(engine.config.has_segments)
+        first = {number: position for position, number in reversed([*enumerate(item.columns["words"])])}
+        columns = {**item.columns, "windows": [place] * len(item.ids)}
+        return dataclasses.replace(item, columns=columns, query_positions=tuple(first[number] for number in numbers))
+
+    marked = {word: with_place for word in words if (with_place := marked_window(engine, word))}
+    items = [as_item(window, [number]) for window, number in marked.values()]
+    vectors = [np.zeros((0, len(layers), width), np.float32), *engine.run(marked_vectors, items, "position", layers=layers)]
+    queries = np.moveaxis(np.concatenate(vectors), 0, 1)  # [S, Q, D]
+    of_marked = [window.words[number].ids for window, number in marked.values()]
+    names = {window.words[number].ids: window.words[number].text for window, number in marked.values()}
+    names |= {one_word(engine.model.tokenizer, word).ids: word for word in words if word not in marked}
+    samples = {ids: Sample(options.occurrences) for ids in names}
+    nearest = Nearest(len(layers), len(marked), options.count)
+    total: Float64[np.ndarray, "S D"] = np.zeros((len(layers), width))
+    n = done = 0
+    points, static = unit(queries).astype(np.float32), {"layers": layers, "count": options.count}
     for group in grouped(windows, WINDOWS * engine.mesh.size):
-        search.read(group)
-        say(counted(search.words, "word"))
-    if not search.words:
+        read = dict(enumerate(group, done))
+
+        def context(key: Key, read: Mapping[int, Window] = read) -> str:
+            return read[key[0]].context(key[1])
+
+        items = []
+        for place, window in read.items():
+            numbers = [number for number, word in enumerate(window.words) if word.ids in samples]
+            chosen = [i for i in numbers if samples[window.words[i].ids].offer((place, i), context)]
+            items.append(as_item(window, chosen, place))
+        for found in engine.batches(nearest_words, items, queries=points, **static):
+            nearest.add(found["cosines"], found["window"], found["number"])
+            total += found["total"]
+            n += int(found["words"])
+            keys = zip(found["occurrence_window"].tolist(), found["occurrence_number"].tolist(), strict=True)
+            for x, key in enumerate(keys):
+                if key[0] >= 0 and key in (sample := samples[read[key[0]].words[key[1]].ids]).contexts:
+                    sample.vectors[key] = found["occurrences"][:, x].copy()
+        nearest.describe(context)
+        done += len(group)
+        say(counted(n, "word"))
+    if not n:
         raise UserError("there is no word to compare with; give text")
-    if not (np.isfinite(search.total).all() and np.isfinite(search.queries).all()):
+    if not (np.isfinite(total).all() and np.isfinite(queries).all()):
         raise UserError(f"{engine.name} gives {NOT_FINITE}")
-    return search.result()
+
+    by_layer, dimension = {"layer": list(layers)}, {"dimension": range(1, width + 1)}
+    occurrences = []
+    for ids, name in names.items():
+        sample, own = samples[ids], sorted(samples[ids].vectors)
+        kept = np.stack([sample.vectors[key] for key in own], axis=1) if own else np.zeros((len(layers), 0, width), np.float32)
+        array = NamedArray(kept, {**by_layer, "occurrence": range(1, len(own) + 1), **dimension})
+        is_marked = tuple(i for i, other in enumerate(of_marked) if other == ids)
+        occurrences.append(Occurrences(name, sample.n, tuple(sample.contexts[key] for key in own), array, is_marked))
+    cosines = np.where(np.isfinite(nearest.cosines), nearest.cosines, np.float32(np.nan))
+    asked = {**by_layer, "marked": range(1, len(marked) + 1)}
+    random = ((total**2).sum(-1) - n) / (n * (n - 1)) if n > 1 else np.full(len(layers), np.nan)
+    return Neighbours(
+        marked=tuple(marked),
+        vectors=NamedArray(queries, {**asked, **dimension}),
+        cosines=NamedArray(cosines, {**asked, "rank": range(1, options.count + 1)}),
+        contexts={place: nearest.contexts[key] for place, key in nearest.keys().items()},
+        random=NamedArray(random, by_layer),
+        words=n,
+        windows=done,
+        occurrences=tuple(occurrences),
+    )
