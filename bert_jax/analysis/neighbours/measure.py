@@ -267,8 +267,8 @@ class Nearest:
         self, cosines: Float[np.ndarray, "S Q _"], windows: Int[np.ndarray, "S Q _"], numbers: Int[np.ndarray, "S Q _"]
     ) -> None:
         """Keeps those of them that are nearer than what is kept."""
-        kept = (self.cosines, self.windows, self.numbers)
-        joined = [np.concatenate(pair, axis=-1) for pair in zip(kept, (cosines, windows, numbers), strict=True)]
+        pairs = ((self.cosines, cosines), (self.windows, windows), (self.numbers, numbers))
+        joined = [np.concatenate(pair, axis=-1) for pair in pairs]
         order = np.lexsort((joined[2], joined[1], -joined[0]))[..., : self._count]
         self.cosines, self.windows, self.numbers = (np.take_along_axis(values, order, axis=-1) for values in joined)
 
