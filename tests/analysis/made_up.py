@@ -17,7 +17,7 @@ from bert_jax.analysis.compare.masked import Difference, Predictions
 from bert_jax.analysis.compare.measure import Comparison
 from bert_jax.analysis.coreference.figures import write_coreference
 from bert_jax.analysis.coreference.measure import Antecedents, Best, CoreferenceScores, Rate
-from bert_jax.analysis.dependencies import scores
+from bert_jax.analysis.dependencies import measure as scores
 from bert_jax.analysis.dependencies.figures import write_dependencies
 from bert_jax.analysis.dependencies.measure import DIRECTIONS
 from bert_jax.analysis.folder import Folder

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bert_jax.analysis import analyser, progress
+from bert_jax.analysis import analyser
+from bert_jax.analysis import reading as progress
 from bert_jax.analysis.attention import page
 from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.bootstrap import CONFIDENCE
@@ -31,7 +32,7 @@ from bert_jax.analysis.dependencies import measure as hits
 from bert_jax.analysis.dependencies.measure import Dependencies
 from bert_jax.analysis.divergence import mixture_entropies, plane, sampled_sources
 from bert_jax.analysis.folder import Folder, appearing_together
-from bert_jax.analysis.heads import statistics
+from bert_jax.analysis.heads import measure as statistics
 from bert_jax.analysis.heads.measure import Heads
 from bert_jax.analysis.maps import Slots, word_slots
 from bert_jax.analysis.named import NamedArray

@@ -33,7 +33,7 @@ def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
     folder.table("vocabulary.tsv", header, pieces)
     by_group = ((name, value, len(own), len(own) / size, examples(own), size) for name, value, own in groups(found))
     folder.table("groups.tsv", ("property", "value", "pieces", "share", "examples", "n"), by_group)
-    whole, inside = _lengths(found)
+    whole, inside = lengths(found)
     totals = (whole.total(), inside.total())
     by_length = ((length, whole[length], inside[length], *totals) for length in range(1, max([*whole, *inside]) + 1))
     folder.table("lengths.tsv", ("characters", "begin words", "continue words", "n begin", "n continue"), by_length)
@@ -62,7 +62,7 @@ def examples(pieces: Sequence[Piece], most: int = 12) -> str:
     return " ".join(piece.piece for piece in pieces[::step][:most])
 
 
-def _lengths(found: Vocabulary) -> tuple[collections.Counter[int], collections.Counter[int]]:
+def lengths(found: Vocabulary) -> tuple[collections.Counter[int], collections.Counter[int]]:
     """The numbers of pieces by their characters: of those that begin words, and of those that continue them."""
     plain = [piece for piece in found.pieces if piece.kind != "reserved"]
     whole = collections.Counter(len(piece.text) for piece in plain if not piece.continues)
@@ -71,7 +71,7 @@ def _lengths(found: Vocabulary) -> tuple[collections.Counter[int], collections.C
 
 def lengths_figure(found: Vocabulary) -> Figure:
     """The lengths of pieces, of those that begin words and those that continue them."""
-    whole, inside = _lengths(found)
+    whole, inside = lengths(found)
     figure = new_figure(7.0, 3.6, f"lengths of {counted(whole.total() + inside.total(), 'piece')}")
     axes = figure.subplots()
     places = np.arange(1, max([*whole, *inside]) + 1)
