@@ -142,7 +142,7 @@ class Example:
     computes each batch anew.
     """
 
-    ids: Int32[np.ndarray, " n"]
+    ids: Int32[np.ndarray, " _"]
     """The token ids, with [CLS] and [SEP]."""
     pieces: tuple[str, ...]
     """The pieces with these ids: "##ing" continues a word (SentencePiece: "▁the" begins one)."""
