@@ -27,8 +27,8 @@ from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.metrics.writer import METRICS, write_json
 from bert_jax.runtime.flags import Flags, parse_flags
-from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.studies import report
 from bert_jax.studies.arms import Checked, check
 from bert_jax.studies.calibration import Measurement, awaited_plan, plan

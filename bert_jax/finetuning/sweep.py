@@ -29,8 +29,8 @@ from bert_jax.metrics.ledger import combined, goodput_line
 from bert_jax.metrics.plots import draw_sweep
 from bert_jax.metrics.writer import METRICS, RESULTS
 from bert_jax.runtime.exporting import write_results
-from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run
+from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.objects import read_bytes, remove_tree
 from bert_jax.storage.paths import Place

@@ -7,11 +7,8 @@ import os
 import pathlib
 from collections.abc import Callable, Iterator
 
-import jax
-
 from bert_jax.errors import UserError, missing_path
-from bert_jax.runtime.gathering import gather_json
-from bert_jax.runtime.processes import require_shared_directory
+from bert_jax.runtime.processes import Processes, require_shared_directory
 from bert_jax.storage.checks import require_capable
 from bert_jax.storage.objects import read, remove, require_bucket, write
 from bert_jax.storage.paths import Place, is_remote
@@ -21,18 +18,21 @@ PROBE = ".doctor"
 """The beginning of the name of the object that is written to a bucket, read and removed."""
 
 
-def workdir_check(workdir: Place) -> Check:
+def workdir_check(processes: Processes, workdir: Place) -> Check:
     """Whether every process can do in the workdir what a run needs; a workdir that is not there yet is made, and removed."""
     with contextlib.ExitStack() as stack:
-        faults = _everywhere(lambda: stack.enter_context(made(workdir)) if jax.process_index() == 0 else None)
+        faults = _everywhere(processes, lambda: stack.enter_context(made(workdir)) if processes.index == 0 else None)
         if not faults:
-            faults = _everywhere(lambda: _bucket(workdir) if is_remote(workdir) else require_capable(pathlib.Path(workdir)))
-        if not faults and jax.process_count() > 1:
-            faults = _everywhere(lambda: require_shared_directory(workdir))
+            faults = _everywhere(
+                processes,
+                lambda: _bucket(workdir, processes.index) if is_remote(workdir) else require_capable(pathlib.Path(workdir)),
+            )
+        if not faults and processes.count > 1:
+            faults = _everywhere(processes, lambda: require_shared_directory(processes, workdir))
     return Check("workdir", f"{workdir} takes, appends, renames and lists files" if not faults else str(workdir), faults)
 
 
-def corpus_check(directory: str) -> Check:
+def corpus_check(processes: Processes, directory: str) -> Check:
     """Whether every process finds the corpus."""
 
     def look() -> None:
@@ -44,7 +44,7 @@ def corpus_check(directory: str) -> Check:
                 "`tpu_scripts/run.sh corpus`, or name a place that all hosts see, such as gs://BUCKET/PATH"
             )
 
-    faults = _everywhere(look)
+    faults = _everywhere(processes, look)
     return Check("corpus", directory, faults)
 
 
@@ -68,10 +68,10 @@ def made(directory: Place) -> Iterator[None]:
                 path.rmdir()
 
 
-def _bucket(directory: Place) -> None:
+def _bucket(directory: Place, process: int) -> None:
     """Raises UserError unless the bucket is there, and an object in the directory can be written, read and removed."""
     require_bucket(directory)
-    probe = f"{directory}/{PROBE}-{os.getpid()}-{jax.process_index()}"
+    probe = f"{directory}/{PROBE}-{os.getpid()}-{process}"
     write(probe, b"1")
     try:
         content = read(probe)
@@ -81,12 +81,11 @@ def _bucket(directory: Place) -> None:
         raise UserError(f"--workdir={directory} does not return what was written; name another bucket")
 
 
-def _everywhere(look: Callable[[], object]) -> tuple[str, ...]:
+def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, ...]:
     """The UserErrors that `look` raises in the processes, each once; every process has to call this function."""
     message = ""
     try:
         look()
     except UserError as error:
         message = str(error)
-    found = gather_json({"message": message})
-    return tuple(dict.fromkeys(record["message"] for record in found if record["message"]))
+    return tuple(dict.fromkeys(str(said) for said in processes.gather(message) if said))

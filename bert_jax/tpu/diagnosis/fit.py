@@ -19,8 +19,8 @@ from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.metrics.throughput import utilisation
-from bert_jax.runtime.gathering import gather_json
 from bert_jax.runtime.memory_advice import pretraining_demand
+from bert_jax.runtime.processes import Processes
 from bert_jax.sharding.out_of_memory import DoesNotFit, shortage_of
 from bert_jax.storage.checks import require_room
 from bert_jax.storage.paths import Place
@@ -40,7 +40,13 @@ ESTIMATE_SECONDS = 900
 
 
 def fit_checks(
-    given: str, overrides: Sequence[tuple[str, str]], flops: float, workdir: Place | None, *, estimated: bool
+    processes: Processes,
+    given: str,
+    overrides: Sequence[tuple[str, str]],
+    flops: float,
+    workdir: Place | None,
+    *,
+    estimated: bool,
 ) -> list[Check]:
     """A check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
 
@@ -48,10 +54,17 @@ def fit_checks(
     `estimated`, on TPUs the first process also runs `aot` for this slice. Every process has to call this function.
     """
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
-    return [_check(case, overrides, flops, workdir, estimated) for case in cases(given, overrides, options)]
+    return [_check(processes, case, overrides, flops, workdir, estimated) for case in cases(given, overrides, options)]
 
 
-def _check(case: Case, overrides: Sequence[tuple[str, str]], flops: float, workdir: Place | None, estimated: bool) -> Check:
+def _check(
+    processes: Processes,
+    case: Case,
+    overrides: Sequence[tuple[str, str]],
+    flops: float,
+    workdir: Place | None,
+    estimated: bool,
+) -> Check:
     name = f"phase {case.phase}" if isinstance(case.experiment, PretrainingExperiment) else "step"
     program = case.lower(jax.devices())
     if workdir is not None and isinstance(program.state, TrainState):
@@ -66,7 +79,7 @@ def _check(case: Case, overrides: Sequence[tuple[str, str]], flops: float, workd
         if shortage is None:
             raise
         return Check(name, f"{case.config} does not fit", (too_large(case, program, shortage),))
-    needs, free = step_bytes(cast(Statistics, executable.memory_analysis())), least_free()
+    needs, free = step_bytes(cast(Statistics, executable.memory_analysis())), least_free(processes)
     text = f"{case.config}: {needs / 2**30:.2f}" + (f" of {free / 2**30:.2f} GiB per device" if free else " GiB per device")
     if free is not None and needs > free:
         space = "host memory" if jax.default_backend() == "cpu" else "hbm"
@@ -81,7 +94,7 @@ def _check(case: Case, overrides: Sequence[tuple[str, str]], flops: float, workd
     text += f", fits; a step takes {seconds:.3g} s, {program.rows / seconds:,.0f} rows/s, {speed}"
     share = utilisation(program.flops / seconds, jax.devices()[0].device_kind, jax.device_count())
     text += f" ({100 * share:.0f} % of peak)" if share else ""
-    return Check(name, text + (_beside(case, overrides) if estimated else ""))
+    return Check(name, text + (_beside(processes, case, overrides) if estimated else ""))
 
 
 def step_bytes(statistics: Statistics) -> int:
@@ -103,7 +116,7 @@ def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
     )
 
 
-def least_free() -> float | None:
+def least_free(processes: Processes) -> float | None:
     """Free bytes of the device of all processes that has least; for CPU devices their share of the machine's free memory."""
     free: list[float] = []
     for device in jax.local_devices():
@@ -111,8 +124,7 @@ def least_free() -> float | None:
             free.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
         elif (host := host_memory()) is not None:
             free.append(host / jax.local_device_count())
-    known = [record["free"] for record in gather_json({"free": min(free, default=None)})]
-    return min((size for size in known if size is not None), default=None)
+    return min((size for size in processes.gather(min(free, default=None)) if size is not None), default=None)
 
 
 def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float:
@@ -146,13 +158,12 @@ def slice_name(devices: Sequence[jax.Device]) -> str | None:
     return f"{several}{chip.name}:{'x'.join(map(str, sides))}" if math.prod(sides) * len(slices) == len(places) else None
 
 
-def _beside(case: Case, overrides: Sequence[tuple[str, str]]) -> str:
+def _beside(processes: Processes, case: Case, overrides: Sequence[tuple[str, str]]) -> str:
     """The estimate of `aot` for this slice, as the end of a sentence; "" for devices without one."""
     name = slice_name(jax.devices())
     if name is None:
         return ""
-    found = gather_json({"text": estimate(case, overrides, name) if jax.process_index() == 0 else ""})
-    return str(found[0]["text"])
+    return str(processes.gather(estimate(case, overrides, name) if processes.index == 0 else "")[0])
 
 
 def estimate(case: Case, overrides: Sequence[tuple[str, str]], topology: str) -> str:
