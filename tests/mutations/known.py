@@ -107,7 +107,6 @@ SEEN = [
 ]
 """What passed unseen once; the test that was added holds the kind."""
 EQUIVALENT: list[Equivalent] = [
-    Equivalent("bert_jax/runtime/independent_processes.py", "daemon=True", "daemon=False", "__exit__ ends the thread"),
     Equivalent(
         "bert_jax/data/corpus/heldout.py", "hashes < heldout_limit(short)", "hashes <= heldout_limit(short)", "one hash of 2**64"
     ),
@@ -276,12 +275,6 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/data/corpus/tables.py", "values = values.dictionary_decode()", "pass", "pyarrow casts a dictionary of texts too"
-    ),
-    Equivalent(
-        "bert_jax/runtime/messages.py",
-        "if not data or size > LONGEST or len(caller.data) > 4 + LONGEST:",
-        "if not data or size > LONGEST:",
-        "a text is taken as soon as it is whole",
     ),
     Equivalent(
         "bert_jax/analysis/probing/linear.py",

@@ -12,9 +12,7 @@ import jax
 import pytest
 
 from bert_jax import doctor
-from bert_jax.runtime import processes
 from bert_jax.runtime.code_version import code_digest
-from bert_jax.runtime.gathering import gather_json
 from bert_jax.tpu.diagnosis import directories, fit, speed
 
 EXPERIMENT = """
@@ -95,14 +93,11 @@ def test_processes_that_differ_are_a_fault(monkeypatch: pytest.MonkeyPatch, caps
     def differ(*_: Any, **__: Any) -> None:
         raise doctor.UserError("the workers differ in code or configuration:\n  jax: process 0 has 1, process 1 has 2")
 
-    monkeypatch.setattr(processes, "meet", differ)
+    monkeypatch.setattr(doctor, "meet", differ)
     assert examined(monkeypatch, "--coordinator=localhost:1", "--processes=2", "--process=0") == 1
     assert "jax: process 0 has 1, process 1 has 2" in capsys.readouterr().out
 
 
-def test_what_one_process_finds_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    monkeypatch.setattr(
-        directories, "gather_json", lambda own: [own, {"message": "disk of host-1"}, {"message": "disk of host-1"}]
-    )
-    assert directories.workdir_check(tmp_path).faults == ("disk of host-1",)
-    assert gather_json({"a": 1}) == [{"a": 1}]
+def test_what_one_process_finds_is_told_once(tmp_path: pathlib.Path):
+    several: Any = types.SimpleNamespace(index=0, count=3, gather=lambda own: [own, "disk of host-1", "disk of host-1"])
+    assert directories.workdir_check(several, tmp_path).faults == ("disk of host-1",)

@@ -16,6 +16,7 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.runtime.processes import Processes
 from bert_jax.sharding.out_of_memory import DoesNotFit
 from bert_jax.tpu.costs.cases import Case
 from bert_jax.tpu.diagnosis import fit
@@ -51,10 +52,10 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     figures: dict[str, Any] = {"needs": 3 * GIB, "free": 4 * GIB, "share": None, "program": Program()}
     monkeypatch.setattr(Case, "lower", lambda case, devices: figures["program"])
     monkeypatch.setattr(fit, "step_bytes", lambda statistics: figures["needs"] if statistics == "statistics" else None)
-    monkeypatch.setattr(fit, "least_free", lambda: figures["free"])
+    monkeypatch.setattr(fit, "least_free", lambda processes: figures["free"])
     monkeypatch.setattr(fit, "step_seconds", lambda program, executable: 0.5 if program is figures["program"] else None)
     monkeypatch.setattr(fit, "too_large", lambda case, program, shortage: f"{case.config} {program.rows}: {shortage}")
-    monkeypatch.setattr(fit, "_beside", lambda case, overrides: f"; {case.config} {overrides}")
+    monkeypatch.setattr(fit, "_beside", lambda processes, case, overrides: f"; {case.config} {overrides}")
 
     def share(flops: float, kind: str, count: int) -> float | None:
         assert (flops, kind, count) == (2e12, jax.devices()[0].device_kind, jax.device_count())
@@ -65,7 +66,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def checked(case: Case = PRETRAINING, flops: float = 8e12, workdir: Any = None, estimated: bool = False) -> Check:
-    return fit._check(case, [("seed", "1")], flops, workdir, estimated)
+    return fit._check(Processes(), case, [("seed", "1")], flops, workdir, estimated)
 
 
 def test_a_step_that_fits_is_timed(given: dict[str, Any]):
@@ -136,9 +137,9 @@ def test_every_step_of_the_experiment_is_checked(monkeypatch: pytest.MonkeyPatch
         return [f"{given} {overrides} {n}" for n in range(2)]
 
     monkeypatch.setattr(fit, "cases", cases)
-    monkeypatch.setattr(fit, "_check", lambda *given: given)
+    monkeypatch.setattr(fit, "_check", lambda processes, *given: given)
     workdir: Any = "a workdir"
-    assert fit.fit_checks("a.py", [("seed", "1")], 2.0, workdir, estimated=False) == [
+    assert fit.fit_checks(Processes(), "a.py", [("seed", "1")], 2.0, workdir, estimated=False) == [
         (f"a.py [('seed', '1')] {n}", [("seed", "1")], 2.0, "a workdir", False) for n in range(2)
     ]
 
@@ -169,20 +170,20 @@ def test_free_memory_is_that_of_the_device_with_least_in_any_process(monkeypatch
         return lambda: [types.SimpleNamespace(memory_stats=lambda one=one: one) for one in stats]
 
     others: list[Any] = []
-    monkeypatch.setattr(fit, "gather_json", lambda own: [own, *({"free": free} for free in others)])
+    processes: Any = types.SimpleNamespace(gather=lambda own: [own, *others])
     monkeypatch.setattr(fit, "host_memory", lambda: 80)
     monkeypatch.setattr(fit.jax, "local_device_count", lambda: 4)
     monkeypatch.setattr(fit.jax, "local_devices", devices({"bytes_limit": 50, "bytes_in_use": 20}, {"bytes_limit": 40}))
-    assert fit.least_free() == 30
+    assert fit.least_free(processes) == 30
     others[:] = [None, 25]
-    assert fit.least_free() == 25
+    assert fit.least_free(processes) == 25
     others.clear()
     monkeypatch.setattr(fit.jax, "local_devices", devices({"bytes_limit": 40}))
-    assert fit.least_free() == 40
+    assert fit.least_free(processes) == 40
     monkeypatch.setattr(fit.jax, "local_devices", devices(None, None))
-    assert fit.least_free() == 80 / 4, "the devices of a CPU share its memory"
+    assert fit.least_free(processes) == 80 / 4, "the devices of a CPU share its memory"
     monkeypatch.setattr(fit, "host_memory", lambda: None)
-    assert fit.least_free() is None
+    assert fit.least_free(processes) is None
 
 
 def test_the_step_of_a_student_is_timed_with_its_teacher(monkeypatch: pytest.MonkeyPatch):
@@ -262,13 +263,12 @@ def test_the_estimate_is_that_of_aot_in_a_process_that_sees_no_tpu(monkeypatch: 
 def test_the_first_process_estimates_for_all_where_the_devices_are_a_slice(monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
     monkeypatch.setattr(fit, "estimate", lambda *given: asked.append(given) or "; an estimate")
-    monkeypatch.setattr(fit, "gather_json", lambda own: [own, {"text": "of another"}])
+    first: Any = types.SimpleNamespace(index=0, gather=lambda own: [own, "of another"])
     case: Any = "a case"
-    assert fit._beside(case, [("seed", "1")]) == "", "a CPU has none"
+    assert fit._beside(first, case, [("seed", "1")]) == "", "a CPU has none"
     monkeypatch.setattr(fit.jax, "devices", lambda: chips("TPU v5 lite", [(0, 0, 0)]))
-    assert fit._beside(case, [("seed", "1")]) == "; an estimate"
+    assert fit._beside(first, case, [("seed", "1")]) == "; an estimate"
     assert asked == [("a case", [("seed", "1")], "v5e:1x1")]
-    monkeypatch.setattr(fit.jax, "process_index", lambda: 1)
-    monkeypatch.setattr(fit, "gather_json", lambda own: [{"text": "of the first"}, own])
-    assert fit._beside(case, []) == "of the first"
+    second: Any = types.SimpleNamespace(index=1, gather=lambda own: ["of the first", own])
+    assert fit._beside(second, case, []) == "of the first"
     assert len(asked) == 1
