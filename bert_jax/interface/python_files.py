@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import hashlib
 import importlib.machinery
 import importlib.util
 import pathlib
@@ -88,7 +89,7 @@ def load_module(given: str, flag: str, wanted: str) -> ModuleType:
     `flag` is the flag that named the file, `wanted` the sentence about the expected file for the error. Raises UserError if the
     file does not exist or raises an exception.
     """
-    return _module(_named(given, flag, wanted), flag, wanted)
+    return _module(find_module(given, flag, wanted), flag, wanted)
 
 
 @contextlib.contextmanager
@@ -100,13 +101,14 @@ def file_errors_explained(given: str, flag: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        file = _named(given, flag, "") if given else None
+        file = find_module(given, flag, "") if given else None
         if file is None or str(file) not in {frame.filename for frame in traceback.extract_tb(error.__traceback__)}:
             raise
         raise _fault(error, file, flag) from error
 
 
-def _named(given: str, flag: str, wanted: str) -> pathlib.Path:
+def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
+    """The absolute path of the user's file `given`, as `load_module` finds it. Raises UserError if it does not exist."""
     for path in (pathlib.Path(given), CHECKOUT / given):
         if path.is_file():
             return path.resolve()
@@ -116,7 +118,7 @@ def _named(given: str, flag: str, wanted: str) -> pathlib.Path:
 def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
     if file.suffix not in importlib.machinery.SOURCE_SUFFIXES:
         raise UserError(f"{flag}={file} is not a Python file; {wanted}")
-    name = f"experiment_{file.stem}"
+    name = f"experiment_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"  # files of one name do not collide
     loader = _CompiledAnew(name, str(file))
     specification = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert specification is not None, "there is a loader"

@@ -4,6 +4,7 @@ A field of a settings dataclass states its range in its annotation, which `confi
 
     rate: Annotated[float, Interval(ge=0, lt=1)] = 0.1        # annotated_types.Interval: ge, gt, le, lt
     pairs: Annotated[str, OneOf(("original", "paper"))] = "original"
+    objective: Annotated[str, NamedIn(tuple(OBJECTIVES))] = "mlm"     # or FILE.py:NAME
 
 A flag states it in its type: `parser.add_argument("--top-k", type=InRange(int, Interval(ge=1, le=1_000)))`. Every
 float must be finite.
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from annotated_types import Interval, MinLen
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import shown
 
 Number = TypeVar("Number", int, float)
@@ -68,6 +70,15 @@ class OneOf:
         words = [word or "nothing" for word in self.words]
         hint = nearest(value, words)
         return f"is not one of {', '.join(words)}" + (f"; {hint}" if hint.startswith("did") else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedIn(OneOf):
+    """The names that a string may have; FILE.py:NAME, an object in the user's own file, is allowed too (`interface/named.py`)."""
+
+    def error(self, value: str) -> str:
+        """The error text for a name that is not known; "" for FILE.py:NAME, which is checked when it is loaded."""
+        return "" if is_in_file(value) else f"{super().error(value)}; FILE.py:NAME is one in a file of your own"
 
 
 def range_text(interval: Interval) -> str:
@@ -170,8 +181,8 @@ def check_value(key: str, value: Any, hint: Any) -> None:
                 raise UserError(f"{key}={shown(value)} {wrong}")
             if isinstance(constraint, MinLen) and len(value) < constraint.min_length:
                 raise UserError(f"{key}={value!r} must not be empty; give a value, or leave the key out for the default")
-            if isinstance(constraint, OneOf) and value not in constraint.words:
-                raise UserError(f"{key}={value!r} {constraint.error(str(value))}")
+            if isinstance(constraint, OneOf) and value not in constraint.words and (wrong := constraint.error(str(value))):
+                raise UserError(f"{key}={value!r} {wrong}")
     elif typing.get_origin(hint) in (typing.Union, types.UnionType):
         for kind in typing.get_args(hint):
             check_value(key, value, kind)

@@ -1,4 +1,4 @@
-"""The losses of labelled tasks, as sums over a batch of packed rows (`examples/labelled.py`)."""
+"""The losses of labelled tasks, as sums over a batch of packed rows (`data/rows.py`)."""
 
 from __future__ import annotations
 

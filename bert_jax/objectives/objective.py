@@ -129,7 +129,7 @@ add an objective, add its function and its name here, and its model in `configs.
 
 
 def label_objective(config: ModelConfig, head: TaskHead, settings: LabelLoss, frozen: tuple[str, ...] = ()) -> Objective:
-    """The loss of a labelled task on packed rows (`examples/labelled.py`).
+    """The loss of a labelled task on packed rows (`data/rows.py`).
 
     The gradients of the `frozen` parts of the parameters are zero and are not computed. If the batch holds "teacher_logits" (in
     the shape of the logits) or "teacher_hidden_states" [B, S, L, D], the loss includes the distillation terms of `LabelLoss`.

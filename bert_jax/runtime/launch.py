@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 
 from bert_jax.data.corpus.files import JsonObject
-from bert_jax.metrics.ledger import Activity, Ledger
-from bert_jax.metrics.profile import PROFILE, Profile
 from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
-from bert_jax.runtime.flags import Flags
+from bert_jax.runtime.flags import StartFlags
+from bert_jax.runtime.goodput import Activity, Ledger
 from bert_jax.runtime.hosts import find_hosts, isolate_tpu_chips
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.processes import Share, meet, require_shared_directory
+from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
@@ -71,7 +71,7 @@ class Run:
 @contextlib.contextmanager
 def begin(
     verb: str,
-    flags: Flags,
+    flags: StartFlags,
     config: JsonObject,
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,

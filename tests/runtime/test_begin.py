@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from bert_jax.data.corpus.integrity import CorruptedCorpus
-from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.runtime import launch
+from bert_jax.runtime.goodput import Activity, Ledger
 from bert_jax.runtime.hosts import Hosts
 
 CONFIG = {"seed": 3, "model": {"attention": "auto"}}

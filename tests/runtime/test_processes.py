@@ -14,11 +14,11 @@ import jax
 import pytest
 
 from bert_jax import pretrain
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.data.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS, UserError
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.runtime import processes
-from bert_jax.runtime.flags import parse_flags
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import begin

@@ -1,0 +1,112 @@
+"""What a configuration names: the project's own objects by their names, or FILE.py:NAME in the user's own file."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+import re
+import sys
+from typing import Annotated
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interface.named import file_of, is_in_file, load_named, record_of, split_named
+from bert_jax.interface.ranges import NamedIn, check_value
+
+KNOWN = {"square_root": "math:sqrt", "ceiling": "math:ceil"}
+KEY = "config.function"
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.py"
+    path.write_text("import math\ndef half(x): return x / 2\nclass Third: pass\n_HIDDEN = 1\n")
+    return path
+
+
+def refusal(value: str) -> str:
+    with pytest.raises(UserError) as error:
+        load_named(value, KNOWN, KEY)
+    return str(error.value)
+
+
+def test_a_known_name_is_imported_when_it_is_loaded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "late_module.py").write_text("X = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_named("square_root", KNOWN, KEY)(4) == 2
+    assert "late_module" not in sys.modules
+    assert load_named("late", {"late": "late_module:X"}, KEY) == 1
+    del sys.modules["late_module"]
+
+
+def test_a_name_in_a_file_is_the_same_object_until_the_file_changes(file: pathlib.Path):
+    half = load_named("mine.py:half", KNOWN, KEY)
+    assert half(3) == 1.5
+    assert load_named("mine.py:half", KNOWN, KEY) is half
+    file.write_text("def half(x): return x // 2\n")
+    assert load_named(f"{file}:half", KNOWN, KEY)(3) == 1
+
+
+def test_files_of_the_same_name_do_not_collide(file: pathlib.Path):
+    (file.parent / "other").mkdir()
+    (file.parent / "other" / "mine.py").write_text("class Third: other = True\n")
+    one, other = (load_named(f"{folder}mine.py:Third", KNOWN, KEY) for folder in ("", "other/"))
+    assert sys.modules[one.__module__].Third is one
+    assert sys.modules[other.__module__].Third is other
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            "squareroot",
+            "config.function='squareroot': did you mean 'square_root'?; config.function=FILE.py:NAME is one in a file",
+        ),
+        ("mine.py:hlf", "config.function=mine.py:hlf: mine.py has no 'hlf'; did you mean 'half'?"),
+        ("mine.py:zzz", "config.function=mine.py:zzz: mine.py has no 'zzz'; known: Third, half"),
+        ("mine.py", "write config.function=mine.py:NAME (it defines half, Third)"),
+        ("mine.py:", "write config.function=mine.py:NAME (it defines half, Third)"),
+        ("mime.py:half", "config.function=mime.py (looked for in "),
+    ],
+)
+def test_what_is_not_there_is_refused_in_a_sentence_with_the_nearest(file: pathlib.Path, value: str, says: str):
+    assert says in refusal(value)
+
+
+def test_a_file_that_does_not_import_is_refused_with_its_traceback(file: pathlib.Path):
+    file.write_text("def inner(): return 1 / 0\ninner()\n")
+    message = refusal("mine.py:half")
+    assert message.startswith(f"config.function={file} raises ZeroDivisionError; correct the file here:\n")
+    assert message.endswith("ZeroDivisionError: division by zero")
+    file.write_text("def half(x: return\n")
+    assert re.match(rf"config.function={re.escape(str(file))}, line 1: ", refusal("mine.py:half"))
+
+
+def test_the_parts_of_a_value():
+    assert [split_named(value) for value in ("a", "a:b", "x/y.py:N", "y.py:N:talks/*.srt", "gs:/b.py:N")] == [
+        ("", "a", None),
+        ("", "a", "b"),
+        ("x/y.py", "N", None),
+        ("y.py", "N", "talks/*.srt"),
+        ("gs:/b.py", "N", None),
+    ]
+    assert [is_in_file(value) for value in ("a", "a.py", "a.py:N", "a.pyx:N")] == [False, True, True, False]
+    assert (file_of("a"), file_of("b/a.py:N")) == ("", "b/a.py")
+
+
+def test_a_run_keeps_path_hash_and_source(file: pathlib.Path):
+    assert record_of("square_root") is None
+    text = file.read_text()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert record_of("mine.py:half") == {"path": str(file), "sha256": digest, "source": text}
+
+
+def test_the_range_of_a_key_allows_known_names_and_files():
+    hint = Annotated[str, NamedIn(tuple(KNOWN))]
+    for value in ("ceiling", "mine.py:half"):
+        check_value(KEY, value, hint)
+    wrong = "config.function='cieling' is not one of square_root, ceiling; did you mean 'ceiling'?; FILE.py:NAME is one in a file"
+    with pytest.raises(UserError, match=re.escape(wrong)):
+        check_value(KEY, "cieling", hint)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bert_jax.objectives.scores import next_sentence_baseline, perplexity, summarise, unigram_baseline
+
+
+def test_means_are_over_targets_not_over_batches():
+    uneven = [
+        {"mlm_loss": 30.0, "mlm_correct": 1, "mlm_targets": 10, "nsp_loss": 2.0, "nsp_correct": 1, "nsp_examples": 4},
+        {"mlm_loss": 2.0, "mlm_correct": 5, "mlm_targets": 6, "nsp_loss": 1.0, "nsp_correct": 1, "nsp_examples": 1},
+    ]
+    scores = summarise({key: sum(batch[key] for batch in uneven) for key in uneven[0]})
+    assert scores == pytest.approx(
+        {"mlm_loss": 2.0, "perplexity": math.e**2, "mlm_accuracy": 6 / 16, "nsp_loss": 0.6, "nsp_accuracy": 0.4, "loss": 2.6}
+    )
+
+
+@pytest.mark.parametrize("nsp", [{}, {"nsp_loss": 0.0, "nsp_correct": 0, "nsp_examples": 0}])
+def test_a_task_without_targets_has_no_numbers(nsp: dict[str, float]):
+    scores = summarise({"mlm_loss": 3.0, "mlm_correct": 1, "mlm_targets": 2, **nsp})
+    assert set(scores) == {"mlm_loss", "perplexity", "mlm_accuracy", "loss"}
+    assert scores["loss"] == scores["mlm_loss"]
+    assert summarise({}) == {}
+
+
+def test_perplexity_of_a_hopeless_or_broken_loss_does_not_overflow():
+    assert perplexity(1e4) == perplexity(700.5) == perplexity(700.0) == math.inf
+    assert perplexity(699.5) == math.exp(699.5)
+    assert math.isnan(perplexity(math.nan))
+
+
+def test_unigram_baseline_is_what_an_explicit_unigram_model_scores():
+    counts = np.array([0, 5, 90, 4])
+    targets = np.array([[2, 2, -1], [1, 3, 0]])
+    baseline = unigram_baseline(counts, targets)
+    probability = (counts + 1) / (counts + 1).sum()
+    assert baseline["unigram_accuracy"] == pytest.approx(2 / 5)
+    assert baseline["unigram_loss"] == pytest.approx(-np.mean([math.log(probability[t]) for t in (2, 2, 1, 3, 0)]))
+
+
+def test_unigram_baseline_rejects_targets_it_cannot_score():
+    with pytest.raises(ValueError, match="no targets"):
+        unigram_baseline(np.ones(4), np.full(3, -1))
+    with pytest.raises(ValueError, match="target 4 is outside the vocabulary of 4"):
+        unigram_baseline(np.ones(4), np.array([4]))
+
+
+def test_the_next_sentence_baseline_is_the_better_constant_answer():
+    assert next_sentence_baseline(np.array([[0, 1, -1], [1, 1, -1]])) == {"nsp_majority_accuracy": 0.75}
+    assert next_sentence_baseline(np.array([0, 0, 0, 1])) == {"nsp_majority_accuracy": 0.75}
+    assert next_sentence_baseline(np.full((2, 3), -1)) == {}
+
+
+@pytest.mark.parametrize("measure", ["next_token", "bilm", "skip_gram"])
+def test_another_objective_has_scores_of_its_own_name_and_a_perplexity_where_it_predicts_words(measure: str):
+    scores = summarise({f"{measure}_loss": 30.0, f"{measure}_correct": 4, f"{measure}_targets": 10})
+    wanted = {f"{measure}_loss": 3.0, f"{measure}_accuracy": 0.4, "loss": 3.0}
+    assert scores == pytest.approx(wanted if measure == "skip_gram" else wanted | {"perplexity": math.e**3})
+
+
+def test_pairs_alone_are_the_whole_loss():
+    scores = summarise({"nsp_loss": 3.0, "nsp_correct": 1, "nsp_examples": 2})
+    assert scores == {"nsp_loss": 1.5, "nsp_accuracy": 0.5, "loss": 1.5}
+
+
+def test_what_a_teacher_adds_is_a_mean_over_targets_or_tokens_and_no_part_of_the_loss():
+    sums = {"mlm_loss": 30.0, "mlm_correct": 4, "mlm_targets": 10, "tokens": 40}
+    taught = {"soft_loss": 5.0, "hidden_difference": 8.0, "attention_divergence": 2.0}
+    scores = summarise(sums | taught)
+    assert (scores["soft_loss"], scores["hidden_difference"], scores["attention_divergence"]) == (0.5, 0.2, 0.05)
+    assert scores["loss"] == 3.0
+    assert summarise({"soft_loss": 0.25, "mlm_targets": 0.0})["soft_loss"] == 0.25  # of an empty batch the sum itself
