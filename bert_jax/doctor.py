@@ -45,12 +45,10 @@ from bert_jax.runtime.processes import Processes, meet
 from bert_jax.runtime.workdir import write_json
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
-from bert_jax.tpu.costs.cases import kind_of
 from bert_jax.tpu.diagnosis import machine, speed
-from bert_jax.tpu.diagnosis.checks import Check, as_json, report
-from bert_jax.tpu.diagnosis.directories import corpus_check, workdir_check
-from bert_jax.tpu.diagnosis.fit import fit_checks
-from bert_jax.tpu.diagnosis.judgement import judge
+from bert_jax.tpu.diagnosis.experiment import corpus_check, fit_checks, workdir_check
+from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report
+from bert_jax.tpu.programs import kind_of
 
 log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a verb
 

@@ -11,8 +11,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.runtime.processes import Processes
 from bert_jax.storage.objects import listed, place
-from bert_jax.tpu.diagnosis import directories
-from bert_jax.tpu.diagnosis.directories import corpus_check, workdir_check
+from bert_jax.tpu.diagnosis import experiment
+from bert_jax.tpu.diagnosis.experiment import corpus_check, workdir_check
 from tests.storage.emulator import Emulator
 
 ALONE = Processes()
@@ -68,7 +68,7 @@ def test_a_directory_that_cannot_be_made_is_a_fault_with_the_reason(
 
 def test_what_a_bucket_returns_is_compared_with_what_was_written(bucket: str, monkeypatch: pytest.MonkeyPatch):
     for content in (None, types.SimpleNamespace(data=b"2")):
-        monkeypatch.setattr(directories, "read", lambda path, content=content: content)
+        monkeypatch.setattr(experiment, "read", lambda path, content=content: content)
         (fault,) = workdir_check(ALONE, place(bucket)).faults
         assert fault == f"--workdir={bucket} does not return what was written; name another bucket"
 
@@ -82,8 +82,8 @@ def test_several_processes_must_see_the_same_directory(
             raise UserError(fault)
 
     shared: list[Any] = []
-    monkeypatch.setattr(directories, "require_capable", capable)
-    monkeypatch.setattr(directories, "require_shared_directory", lambda processes, directory: shared.append(directory))
+    monkeypatch.setattr(experiment, "require_capable", capable)
+    monkeypatch.setattr(experiment, "require_shared_directory", lambda processes, directory: shared.append(directory))
     processes: Any = types.SimpleNamespace(index=0, count=count, gather=lambda own: [own])
     found = workdir_check(processes, tmp_path / "run")
     assert (found.faults, shared) == (faults, [tmp_path / "run"] * asked)
@@ -92,7 +92,7 @@ def test_several_processes_must_see_the_same_directory(
 
 def test_the_first_process_makes_the_workdir_for_all(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there: list[bool] = []
-    monkeypatch.setattr(directories, "require_capable", lambda path: there.append(path.exists()))
+    monkeypatch.setattr(experiment, "require_capable", lambda path: there.append(path.exists()))
     workdir_check(ALONE, tmp_path / "a" / "run")
     second: Any = types.SimpleNamespace(index=1, count=1, gather=lambda own: [own])
     workdir_check(second, tmp_path / "a" / "run")

@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.processes import Processes
 from bert_jax.storage.objects import place
-from bert_jax.tpu.diagnosis.checks import Check
+from bert_jax.tpu.diagnosis.judgement import Check
 
 BASE = "experiments/pretrain/bert_base.py"
 HOSTS = [Hosts("a:1", 2, index, ("process 0", "process 1"), "start all") for index in range(2)]
