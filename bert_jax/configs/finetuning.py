@@ -10,8 +10,8 @@ from annotated_types import Interval
 
 from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, OneOf, PathText, Seed
 from bert_jax.model.config import (
     DTYPES,

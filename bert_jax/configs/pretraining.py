@@ -16,8 +16,8 @@ from annotated_types import Interval
 
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.job import Job
 from bert_jax.tasks.published import PUBLISHED

@@ -18,8 +18,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from bert_jax.data.corpus.files import Json
 from bert_jax.errors import UserError
+from bert_jax.files import Json
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.runtime.messages import ask, framed, hear, signed

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from bert_jax.data.corpus.files import Json, parse_json
+from bert_jax.files import Json, parse_json
 
 SECRET = "BERT_JAX_SECRET"
 """The variable with a secret that all processes of a run share; SkyPilot gives them one. With it, callers that do not know it are

@@ -39,9 +39,9 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from bert_jax.data.corpus.files import Json, JsonObject
 from bert_jax.data.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.files import Json, JsonObject
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.runtime.code_version import code_digest, git_commit

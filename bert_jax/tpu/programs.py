@@ -23,20 +23,20 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.data.corpus.files import Json, JsonObject, read_object
 from bert_jax.data.corpus.integrity import MANIFEST
 from bert_jax.data.corpus.staging import KEY
 from bert_jax.data.corpus.store import open_corpus, read_manifest
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.errors import UserError
+from bert_jax.files import Json, JsonObject, read_object
 from bert_jax.finetuning.program import ProgramSettings, shared, training_program
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import CONFIG, find_model_directory
 from bert_jax.model.config import ModelConfig, published
-from bert_jax.model.flops import forward_flops, task_row_flops
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
+from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.objectives.label_losses import LabelLoss
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.program import (
@@ -73,7 +73,7 @@ class StepProgram:
     length: int
     """Tokens of a row."""
     flops: float
-    """Model FLOPs of the step over all devices, by `model/flops.py`; with those of a teacher that is part of the step."""
+    """Model FLOPs of the step over all devices, by `objectives/flops.py`; with those of a teacher that is part of the step."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
     """The parameters of the teacher of a distillation in pretraining, abstract with their shardings."""
 

@@ -12,8 +12,8 @@ checkpoints, results.json and model/.
     compilation.py        compiles a step or loads a saved one, and logs the time
     saved_programs.py     compiled steps on disk
     checkpoints/          saves and restores the training state; the only folder that imports Orbax
-    saving.py             saves checkpoints, and records failed saves in metrics.jsonl
-    step_sums.py          the sums of the steps since the last log line; ends a run that diverges
+    loop.py               the training loop of `pretrain` and `finetune`: start reading here
+    log.py                RunLog: the log line and the record of the steps since the last one
     throughput.py         rows and tokens per second, model FLOPs utilisation; the log line of a step
     metrics.py            metrics.jsonl and TensorBoard event files
     curves.py             curves.png, drawn from metrics.jsonl

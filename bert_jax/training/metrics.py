@@ -18,7 +18,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from bert_jax.data.corpus.files import JsonObject, write_text
+from bert_jax.files import JsonObject, write_text
 from bert_jax.interface.words import counted
 from bert_jax.runtime.workdir import EVENTS, METRICS, read_metrics
 

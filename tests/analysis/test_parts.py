@@ -37,8 +37,8 @@ from bert_jax.analysis.maps import Slots, word_slots
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.words import Kind, Window, Word
 from bert_jax.errors import UserError
+from bert_jax.files import PARTIAL_SUFFIX
 from bert_jax.interface.ranges import hints, intervals, range_text
-from bert_jax.prediction.output import PARTIAL_SUFFIX
 from bert_jax.tasks.readers.conllu import Sentence
 from tests.analysis.made_up import attention
 

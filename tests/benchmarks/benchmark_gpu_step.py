@@ -48,7 +48,7 @@ from bert_jax.data.masking import MaskingTables
 from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig, published
-from bert_jax.model.flops import model_row_flops
+from bert_jax.objectives.flops import model_row_flops
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
 from tests.benchmarks.figures import flag_parser, give
 from tests.benchmarks.gpu_timing import WARM_UP, largest_rate, process_bytes, timed

@@ -6,7 +6,6 @@ The estimates are calibrated: the same method is applied to two programs of know
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from bert_jax.data.corpus.files import parse_json
+from bert_jax.files import parse_json, write_json
 from bert_jax.sharding.out_of_memory import DoesNotFit
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.costs.estimate import Estimate, Estimator
@@ -116,7 +115,7 @@ def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibrat
         2 * SIDE**3 / product / (chip.peak_flops / chip.devices), 12 * STREAMED / stream / (chip.bandwidth / chip.devices)
     )
     cache.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(dataclasses.asdict(found)))
+    write_json(kept, dataclasses.asdict(found))
     return found
 
 

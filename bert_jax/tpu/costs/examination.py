@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import jax
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.model.config import REMATERIALISATIONS
 from bert_jax.sharding.out_of_memory import DoesNotFit
 from bert_jax.tpu.costs.compiler import Compiler, calibrate

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from bert_jax.configs.memory_advice import pretraining_demand
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError, missing_path
+from bert_jax.files import parse_json
 from bert_jax.hardware import chip_of
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.runtime.processes import Processes, require_shared_directory

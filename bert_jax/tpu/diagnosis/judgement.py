@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.hardware import link_bandwidth, memory_bandwidth, peak_flops
 from bert_jax.interface.words import counted, prefixed
 

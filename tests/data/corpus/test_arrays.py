@@ -1,5 +1,4 @@
-"""Files that are written whole or not at all, and JSON that anyone may have written: what is no JSON, or no object, is a
-sentence, wherever it is read."""
+"""Arrays of a corpus written piece by piece, the errors of a disk, and the readers of JSON that anyone may have written."""
 
 from __future__ import annotations
 
@@ -10,17 +9,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus.files import (
-    ArrayWriter,
-    disk_errors,
-    parse_json,
-    read_json,
-    read_object,
-    remove_tree,
-    write_array,
-    write_json,
-    write_text,
-)
+from bert_jax.data.corpus.arrays import ArrayWriter, disk_errors, write_array
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
@@ -65,23 +54,6 @@ def test_an_array_that_was_broken_off_is_closed_and_holds_nothing(tmp_path, sync
     assert synchronised == []
 
 
-def test_a_text_replaces_another_one_when_it_is_on_the_disk(tmp_path, synchronised, monkeypatch):
-    path = tmp_path / "a.json"
-    write_json(path, {"a": [1]})
-    assert path.read_text() == '{\n "a": [\n  1\n ]\n}\n'
-    write_text(path, "gs://bucket/x")
-    assert path.read_text() == "gs://bucket/x"
-    assert synchronised == [{b'{\n "a": [\n  1\n ]\n}\n'}, {b'{\n "a": [\n  1\n ]\n}\n', b"gs://bucket/x"}]
-
-    def full(number: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_text(path, "new")
-    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.json", "gs://bucket/x")]
-
-
 ERRORS = {
     "no space left for .*x; finished shards are intact: free space": ("ENOSPC", "EDQUOT"),
     "cannot be written: .*; choose another --output": ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EEXIST", "EFBIG", "EIO"),
@@ -99,42 +71,6 @@ def test_other_errors_of_files_are_not_taken_for_those_of_a_disk(tmp_path):
     with pytest.raises(OSError, match="Bad file descriptor") as raised, disk_errors(tmp_path):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     assert not isinstance(raised.value, UserError)
-
-
-def test_a_tree_that_is_not_there_is_removed_already(tmp_path):
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    for _ in range(2):
-        remove_tree(tmp_path / "a")
-        assert not (tmp_path / "a").exists()
-
-
-@pytest.mark.parametrize("text", [NESTED, '{"a": ' * 100_000, NESTED.encode(), "", "{", b"\xff", "1" * 5000])
-def test_what_cannot_be_read_is_a_value_error_and_nothing_else(text):
-    with pytest.raises(ValueError, match=r"nested too deep|Expecting|decode|digits"):
-        parse_json(text)
-
-
-def test_numbers_that_are_none_are_refused_where_only_json_counts():
-    assert parse_json("[NaN, -Infinity]")[1] == float("-inf")
-    for name in ("NaN", "Infinity", "-Infinity"):
-        with pytest.raises(ValueError, match=f"{name} is not a JSON number"):
-            parse_json(f'{{"a": {name}}}', strict=True)
-    assert parse_json("[1e999]") == [float("inf")]
-    with pytest.raises(ValueError, match="1e999 is too large for a float"):
-        parse_json("[1e999]", strict=True)
-    assert parse_json("[1e300, 2]", strict=True) == [1e300, 2]
-
-
-def test_a_file_that_is_missing_damaged_or_no_object_is_named_with_the_remedy(tmp_path):
-    path = tmp_path / "a.json"
-    with pytest.raises(UserError, match=r"a\.json cannot be read as JSON \(.*No such file.*\); remove it"):
-        read_json(path)
-    with pytest.raises(UserError, match=r"a\.json cannot be read as JSON \(.*\); copy it again"):
-        read_object(path, "copy it again")
-    path.write_text("[1, 2]")
-    assert read_json(path) == [1, 2]
-    with pytest.raises(UserError, match=r"a\.json holds no JSON object, but \[1, 2\]; copy it again"):
-        read_object(path, "copy it again")
 
 
 READERS = {
