@@ -37,10 +37,9 @@ from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.first_contact import KERNELS, compare_kernels_once, verdicts
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import add_process_flags
 from bert_jax.runtime.hosts import find_hosts
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.processes import Processes, meet
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked

@@ -49,10 +49,9 @@ from bert_jax.pretraining.replay import experiment_of, replay, report
 from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory

@@ -19,12 +19,11 @@ import jax
 
 from bert_jax.files import JsonObject
 from bert_jax.model.kernels.first_contact import compare_kernels_once
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import StartFlags
 from bert_jax.runtime.goodput import Activity, Ledger
 from bert_jax.runtime.hosts import find_hosts, isolate_tpu_chips
 from bert_jax.runtime.interruptions import Preemption, Watchdog
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.processes import Share, meet, require_shared_directory
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir

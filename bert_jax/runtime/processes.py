@@ -23,13 +23,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import hashlib
 import importlib.metadata
 import json
 import logging
 import os
+import pathlib
 import platform
 import selectors
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -44,7 +47,6 @@ from bert_jax.errors import USER_ERROR_STATUS, UserError
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
-from bert_jax.runtime.code_version import code_digest, git_commit
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.messages import ask, framed, hear, own_address, signed, unframed
@@ -100,6 +102,28 @@ def process_facts(config: JsonObject) -> dict[str, str]:
     facts["commit"] = git_commit()
     facts["code"] = code_digest()
     return facts | {f"config.{key}": json.dumps(value) for key, value in flatten(config) if key}
+
+
+def git_commit() -> str:
+    """The commit of this package, with `+` appended if its files have uncommitted changes; "unknown" outside of git."""
+    here = pathlib.Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True, timeout=20)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def code_digest() -> str:
+    """The first digits of the SHA-256 of this package's files, which tells copies without git apart."""
+    here, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        digest.update(f"{path.relative_to(here)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def roll_call(

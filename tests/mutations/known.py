@@ -59,7 +59,7 @@ SEEN = [
     Mistake("bert_jax/pretraining/corpora.py", 1, "self.source.at(step - self._start", "self.source.at(step + self._start"),
     Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
     Mistake("bert_jax/tpu/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
-    Mistake("bert_jax/runtime/log_setup.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
+    Mistake("bert_jax/runtime/environment.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
     Mistake("bert_jax/pretraining/evaluation.py", 1, "self._is_compiled = True", "self._is_compiled = False"),
     Mistake("bert_jax/tpu/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
     Mistake("bert_jax/analysis/comparison/figures.py", 1, 'axes.set_ylabel("head of the first model", fontsize=8)', "pass"),

@@ -16,10 +16,9 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime import messages, processes
-from bert_jax.runtime.code_version import code_digest, git_commit
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.messages import framed, receive, signed, verified
-from bert_jax.runtime.processes import meet, process_facts, roll_call
+from bert_jax.runtime.processes import code_digest, git_commit, meet, process_facts, roll_call
 from tests.end_to_end.runs import free_port
 
 NAMES = tuple(f"worker {i}" for i in range(12))

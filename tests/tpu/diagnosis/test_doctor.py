@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from bert_jax import doctor
-from bert_jax.runtime.code_version import code_digest
+from bert_jax.runtime.processes import code_digest
 from bert_jax.tpu.diagnosis import experiment, speed
 
 EXPERIMENT = """
