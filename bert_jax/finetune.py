@@ -59,6 +59,7 @@ log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ w
 
 MAY_CHANGE = (
     "log_every",
+    "log.*",
     "checkpoints.*",
     "mesh.*",
     "training.accumulation",

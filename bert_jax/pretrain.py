@@ -68,6 +68,7 @@ log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ w
 
 MAY_CHANGE = (
     "log_every",
+    "log.*",
     "evaluation.every",
     "evaluation.batch_size",
     "checkpoints.*",

@@ -41,7 +41,7 @@ class FinetuningLog(RunLog):
         super().__init__(job.run, job.directory, job.ledger, job.mesh, job.last_step, log, job.prefix)
         self._job, self._task, self._done = job, job.data.task, step
         job.directory.mkdir(parents=True, exist_ok=True)
-        self.open(step)
+        self.open(step, job.experiment)
         self._drawn = time.monotonic()
         training = job.experiment.training
         if step:

@@ -47,7 +47,7 @@ class PretrainingLog(RunLog):
         )
         if note:
             self.note(note)
-        self.open(step or -1)
+        self.open(step or -1, experiment)
 
     def phase(self, index: int, source: BatchSource) -> None:
         """Logs a line about the rows of a phase that begins or continues, and restarts the measurement of rates."""

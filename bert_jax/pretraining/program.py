@@ -83,7 +83,7 @@ def pretraining_program(
 ) -> PretrainingProgram:
     """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed
     for the steps of a distillation only."""
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
+    optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
     state = with_shardings(abstract, shardings)
     return PretrainingProgram(experiment, mesh, optimizer, state, shardings, _on_mesh(teacher, mesh) if teacher else None)
@@ -157,7 +157,7 @@ def state_layout(
     params = parameter_shardings(boxed, mesh)
     if experiment.mesh.zero_sharding:
         params = zero_shardings(params, abstract.params, mesh)
-    return abstract, state_shardings(abstract, params, mesh)
+    return abstract, state_shardings(abstract, abstract.params, params, mesh)
 
 
 def jitted_train_step(

@@ -10,16 +10,29 @@ import logging
 import pathlib
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from jax.sharding import Mesh
 
+from bert_jax.files import JsonObject
 from bert_jax.runtime.goodput import Activity, Ledger, LedgerFile
 from bert_jax.runtime.launch import Run
 from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.sinks import LogConfig, load_sinks
 from bert_jax.training.throughput import Throughput, training_line
 
 PICTURE = "curves.png"
+
+
+class Logged(Protocol):
+    """The configuration of a run."""
+
+    @property
+    def log(self) -> LogConfig:
+        """Its log."""
+
+    def to_dict(self) -> JsonObject:
+        """All of it as nested plain values, which log sinks are given."""
 
 
 class RunLog:
@@ -44,11 +57,12 @@ class RunLog:
         self.skipped = 0
         """The steps of this start that were skipped."""
 
-    def open(self, step: int) -> None:
-        """Opens the files of a run that begins or continues at `step`; records of later steps, which are repeated, are dropped,
-        with `step` -1 all of them."""
+    def open(self, step: int, experiment: Logged) -> None:
+        """Opens the files and log sinks of a run that begins or continues at `step`; records of later steps, which are repeated,
+        are dropped, with `step` -1 all of them. Raises UserError for a sink that is not there."""
+        load_sinks(experiment.log.sinks)  # in every process, which all refuse what is not there
         if self._run.is_first:
-            self.metrics = MetricsWriter(self._directory, resume_step=step)
+            self.metrics = MetricsWriter(self._directory, step, experiment.log.sinks, experiment.to_dict())
             self._ledger = LedgerFile(self._directory, self._time)
 
     def __enter__(self) -> Self:

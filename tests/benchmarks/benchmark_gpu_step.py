@@ -232,7 +232,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     matmul = largest_rate(product(SIDE[options.device]), SIDE[options.device])
 
     mesh = make_mesh(experiment.mesh, [device])
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
     _, shardings = state_layout(experiment, optimizer, mesh)
     corpus, tables = text(options.corpus)
     source = BatchSource(corpus, experiment.example_config(0), setting.rows, experiment.phase_seed(0), tables=tables)

@@ -119,8 +119,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/pretraining/pretraining_log.py",
-        "self.open(step or -1)",
-        "self.open(step or -2)",
+        "self.open(step or -1, experiment)",
+        "self.open(step or -2, experiment)",
         "no record has a step below 0",
     ),
     Equivalent(
