@@ -14,6 +14,7 @@ from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.tokens import Tokens
 from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
+from tests.random_rows import tokens_of
 
 WITHIN = 1e-6
 
@@ -60,7 +61,7 @@ def test_a_packed_row_gives_each_text_the_weights_of_a_row_of_its_own_and_none_t
 def test_a_model_without_attention_is_refused_with_the_remedy():
     for config in (ModelConfig(encoder="bilm"), ModelConfig(encoder="static", num_layers=0)):
         with pytest.raises(UserError, match=rf"^a model with encoder={config.encoder} has no attention; name a Transformer$"):
-            attention_weights({}, config, {})
+            attention_weights({}, config, tokens_of([[1]]))
 
 
 def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F811
