@@ -62,12 +62,12 @@ SEEN = [
     Mistake("bert_jax/runtime/log_setup.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
     Mistake("bert_jax/pretraining/evaluation.py", 1, "self._is_compiled = True", "self._is_compiled = False"),
     Mistake("bert_jax/tpu/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
-    Mistake("bert_jax/analysis/comparison/figures.py", 1, 'axes.set_ylabel("head of the first model", fontsize=8)', "pass"),
+    Mistake("bert_jax/interface/figures.py", 1, "    axes.set_ylabel(y, fontsize=8)", "    pass"),
     Mistake("bert_jax/model/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
     Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
     Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
     Mistake("bert_jax/training/log.py", 1, "self._ledger.close()", "pass"),
-    Mistake("bert_jax/analysis/coreference/choice.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
+    Mistake("bert_jax/analysis/coreference/measure.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
     Mistake(
         "bert_jax/tpu/costs/report.py",
         1,
@@ -131,7 +131,7 @@ EQUIVALENT: list[Equivalent] = [
         "the last of 2**31 examples has the number 2**31 - 1",
     ),
     Equivalent(
-        "bert_jax/analysis/probing/structural.py",
+        "bert_jax/analysis/probe/structural.py",
         'sentences = (trees["depth"][:, 0] >= 0).sum()',
         'sentences = (trees["depth"][:, 1] >= 0).sum()',
         "a sentence with a tree has at least two words",
@@ -284,7 +284,7 @@ EQUIVALENT: list[Equivalent] = [
         "a text is taken as soon as it is whole",
     ),
     Equivalent(
-        "bert_jax/analysis/probing/linear.py",
+        "bert_jax/analysis/probe/linear.py",
         'probe["kernel"][layer], probe["bias"][layer] = kernel, bias - mean @ kernel',
         'probe["kernel"][layer], probe["bias"][layer] = kernel, bias',
         "the mean of a mix of standardised vectors is 0",
