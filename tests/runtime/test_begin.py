@@ -93,6 +93,7 @@ def flags(workdir: str = "here") -> Any:
         workdir=workdir,
         start_timeout=11.0,
         hang_seconds=22.0,
+        changed_files=False,
         profile=range(3),
         compiled=None,
     )
@@ -146,7 +147,7 @@ def test_one_process_opens_its_workdir_and_is_watched(monkeypatch: pytest.Monkey
     assert names == [*SET_UP, "start_logging", "open", "require_shared_directory", *WATCHED, *LEFT, "leave open"]
     assert asked(done, "start_logging") == (0,)
     here = pathlib.Path("here")
-    assert asked(done, "open") == (here, "pretrain", CONFIG, ("log_every",), dict)
+    assert asked(done, "open") == (here, "pretrain", CONFIG, ("log_every",), dict, False)
     assert asked(done, "Watchdog") == (here, ("floor", 22.0))
     workdir, part, *more = asked(done, "ProcessShare")
     assert (workdir, part, dict(more)["start"], dict(more)["patience"]) == ("here", (0, 1), "", 22.0)
