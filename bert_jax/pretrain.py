@@ -22,7 +22,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -38,6 +38,7 @@ from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.data.rows import Batch
+from bert_jax.interface.named import load_named
 from bert_jax.interface.words import counted
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint
@@ -45,19 +46,15 @@ from bert_jax.pretraining.evaluation import HeldoutEvaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, pretraining_program
-from bert_jax.pretraining.replay import experiment_of, replay, report
 from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.storage.paths import Place
 from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
@@ -84,6 +81,8 @@ MAY_CHANGE = (
 )
 """Keys that a continued run may change. None of them changes the result, apart from the order and rounding of sums and, with
 fused attention, the random bits of its dropout."""
+REPLAY = {"step": "bert_jax.pretraining.replay:replay_step"}
+"""What --replay runs."""
 
 
 def pretrain(
@@ -199,7 +198,8 @@ def main() -> int:
     """The verb."""
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
     if flags.replay is not None:
-        return replay_step(flags.workdir, flags.replay, flags.overrides)
+        replay_step: Callable[..., int] = load_named("step", REPLAY, "--replay")
+        return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
     directory = staged(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
         verify(directory)
@@ -219,14 +219,3 @@ def main() -> int:
         for note in notes:
             log.info("%s", note)
         return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints, teacher, flags.experiment)
-
-
-def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]]) -> int:
-    """Prints a training step of the run in `workdir` once more. Returns the exit status."""
-    quiet_libraries()
-    start_logging(0)
-    enable_compilation_cache()
-    experiment, corpus = experiment_of(workdir, overrides, MAY_CHANGE)
-    for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
-        print(line)
-    return 0
