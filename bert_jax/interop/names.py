@@ -21,8 +21,8 @@ from jaxtyping import PyTree
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.interop.predecessor_names import predecessor_axes, predecessor_sizes
 from bert_jax.interop.weights import check_finite
+from bert_jax.model.characters import BYTES, character_shapes
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import HEAD_PARTS, HEADS
@@ -471,3 +471,39 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead |
     if row.our_axes.startswith("V"):
         value = np.pad(value, [(0, config.padded_vocab_size - config.vocab_size)] + [(0, 0)] * (value.ndim - 1))
     return value
+
+
+def predecessor_axes(config: ModelConfig) -> dict[str, str]:
+    """Path -> axes of every parameter of a biLM or static model, without the axis of the stacked layers.
+
+    Letters: V vocabulary, A width of a word, B directions, G = 4 gates, F width of a cell, D and E width of a hidden state; the
+    axes of the convolutions over characters are numbered.
+    """
+    axes = {"embeddings/word_embeddings/embedding": "V A"}
+    if config.character_cnn:
+        axes = {"embeddings/characters/symbols": "V bytes"}
+        shapes = character_shapes(config.word_width)
+        axes |= {f"embeddings/characters/{path}": " ".join(_numbered(shape)) for path, shape in shapes.items()}
+    axes |= {"pooler/dense/kernel": "D E", "pooler/dense/bias": "E"}
+    if config.encoder == "static":
+        return axes | {"skip_gram_head/context_embeddings/embedding": "V A", "skip_gram_head/counts": "V"}
+    axes |= {f"encoder/layers/{name}/kernel": "B A G F" for name in ("input", "recurrence")}
+    axes |= {"encoder/layers/input/bias": "B G F"}
+    axes |= {} if config.intermediate_size == config.word_width else {"encoder/layers/projection/kernel": "B F A"}
+    return axes | {"mlm_head/bias": "V"} | ({} if config.tied_decoder else {"mlm_head/decoder": "V A"})
+
+
+def predecessor_sizes(config: ModelConfig) -> dict[str, int]:
+    """The sizes of the axes of `predecessor_axes` that BERT does not have."""
+    if config.encoder == "transformer":
+        return {}
+    sizes = {"A": config.word_width, "B": config.hidden_size // config.word_width, "bytes": BYTES}
+    if config.character_cnn:
+        for shape in character_shapes(config.word_width).values():
+            sizes |= _numbered(shape)
+    return sizes
+
+
+def _numbered(shape: tuple[int, ...]) -> dict[str, int]:
+    """The name of each axis of `shape`, its number and size such as "1:256", with the size."""
+    return {f"{n}:{size}": size for n, size in enumerate(shape)}
