@@ -101,7 +101,7 @@ def begin(
                 stack.enter_context(locked(flags.workdir, LOCK))
                 stack.enter_context(mirror)
                 fetch_workdir(mirror)
-            in_place.append(stack.enter_context(open_workdir(workdir, verb, config, may_change, completed)))
+            in_place.append(stack.enter_context(open_workdir(workdir, verb, config, may_change, completed, flags.changed_files)))
             if mirror:
                 mirror.push()  # from now on the checkpoints in the bucket belong to this configuration
 

@@ -111,6 +111,7 @@ def flags(workdir: str = "here") -> Any:
         workdir=workdir,
         start_timeout=11.0,
         hang_seconds=22.0,
+        changed_files=False,
         profile=range(3),
         compiled=None,
     )
@@ -158,7 +159,7 @@ def test_one_process_opens_its_workdir_and_is_watched(monkeypatch: pytest.Monkey
     assert names == [*SET_UP, *MET, "start_logging", "open", "shared", *APART, *LEFT, "leave open", "leave processes"]
     assert asked(done, "start_logging") == (0,)
     here = pathlib.Path("here")
-    assert asked(done, "open") == (here, "pretrain", CONFIG, ("log_every",), dict)
+    assert asked(done, "open") == (here, "pretrain", CONFIG, ("log_every",), dict, False)
     assert asked(done, "Watchdog") == (here, ("floor", 22.0))
     assert asked(done, "sharing") == ("here", run.preemption.request)
     assert asked(done, "Profile") == (range(3), here / "profile")
