@@ -19,7 +19,8 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.data.corpus import arrays, heldout, report, shard, sources, store, survey
-from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, ShardWork, TextConfig, shard_name
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
+from bert_jax.data.corpus.shard import ShardWork, TextConfig
 from bert_jax.data.corpus.sources import Item, Source
 from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer

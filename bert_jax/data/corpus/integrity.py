@@ -15,7 +15,7 @@ from typing import NoReturn
 import numpy as np
 
 from bert_jax.data.corpus import arrays
-from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject

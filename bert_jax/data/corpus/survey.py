@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_jax import files
-from bert_jax.data.corpus.arrays import map_array, write_array
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, map_array, shard_name, write_array
 from bert_jax.data.corpus.heldout import heldout_limit
-from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, finish_shard, shard_name, temporary_name
+from bert_jax.data.corpus.shard import finish_shard, temporary_name
 from bert_jax.files import JsonObject
 
 _EXACT_SENTENCES = 20_000_000
