@@ -160,7 +160,10 @@ def _run_checks(
     rates = [device["flops"] for record in records for device in record["devices"] if device["flops"]]
     together = min(rates, default=1.0) * (1 if jax.default_backend() == "cpu" else jax.device_count())
     try:
-        checks += fit_checks(processes, flags.config, overrides, together, workdir, estimated=not flags.no_estimate)
+        compared = [record.get("kernels", {}) for record in records]
+        rejected = {operation for of_process in compared for operation, verdict in of_process.items() if verdict["reason"]}
+        estimated = not flags.no_estimate
+        checks += fit_checks(processes, flags.config, overrides, together, workdir, estimated=estimated, rejected=rejected)
     except UserError as error:
         checks.append(Check("experiment", flags.config, (str(error),)))
     return checks

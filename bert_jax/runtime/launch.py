@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
@@ -55,6 +55,8 @@ class Run:
     """The upload of the workdir, where it is one in a bucket."""
     require_in_place: Callable[[], None] = lambda: None
     """Raises UserError once the workdir was moved or removed. To be called before something is written to it."""
+    rejected_kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The kernels that disagree with the plain path on these devices, with the reason; see `Execution.without_kernels`."""
 
     def durable(self, path: pathlib.Path) -> Place:
         """The lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints are
@@ -126,10 +128,12 @@ def begin(
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
             with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
-                compare_kernels_once(config.get("model"), processes.gather)
+                rejected = compare_kernels_once(config.get("model"), processes.gather)
                 is_first = jax.process_index() == 0
                 require = in_place[0] if in_place else lambda: None
-                yield Run(workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require)
+                yield Run(
+                    workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require, rejected
+                )
         except Exception as error:
             processes.end_after(error)
             raise

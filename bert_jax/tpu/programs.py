@@ -9,7 +9,7 @@ import argparse
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import flax.linen as nn
@@ -227,6 +227,11 @@ class Case:
     """The model that fine-tuning starts from."""
     examples: int | None
     """Examples of one pass over the data, for steps whose number depends on it."""
+
+    def without_kernels(self, rejected: Collection[str]) -> Case:
+        """The step without the `rejected` kernels where their choice is "auto"."""
+        model: Any = self.experiment.model.without_kernels(rejected)
+        return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, model=model))
 
     def lower(self, devices: Sequence[jax.Device]) -> StepProgram:
         """The step, lowered for `devices`."""

@@ -366,6 +366,6 @@ def test_an_output_that_is_the_model_itself_is_refused_and_an_assumed_activation
     engine = types.SimpleNamespace(name=str(tmp_path), model=model)
     monkeypatch.setattr(verb.Analyser, "load", lambda path: types.SimpleNamespace(engine=engine))
     with pytest.raises(UserError, match="is the directory of the model itself; choose another --output"):
-        verb.load(argparse.Namespace(model="m", place=f"{tmp_path}/x/.."))
-    verb.load(argparse.Namespace(model="m", place=f"{tmp_path}/x"))
+        verb.load_analyser(argparse.Namespace(model="m", place=f"{tmp_path}/x/.."))
+    verb.load_analyser(argparse.Namespace(model="m", place=f"{tmp_path}/x"))
     assert capsys.readouterr().err == "the activation is assumed to be gelu\n"

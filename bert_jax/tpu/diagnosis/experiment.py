@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import cast
 
 import jax
@@ -128,14 +128,17 @@ def fit_checks(
     workdir: Place | None,
     *,
     estimated: bool,
+    rejected: Collection[str] = (),
 ) -> list[Check]:
     """A check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
 
     `flops` is the measured rate of all devices together. With a `workdir`, its disk must have room for a checkpoint. With
-    `estimated`, on TPUs the first process also runs `aot` for this slice. Every process has to call this function.
+    `estimated`, on TPUs the first process also runs `aot` for this slice. Kernels that were `rejected` here are not chosen. Every
+    process has to call this function.
     """
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
-    return [_check(processes, case, overrides, flops, workdir, estimated) for case in cases(given, overrides, options)]
+    found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
+    return [_check(processes, case, overrides, flops, workdir, estimated) for case in found]
 
 
 def _check(

@@ -159,8 +159,10 @@ def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
 ):
     asked: list[Any] = []
 
-    def fit(processes: Any, config: str, overrides: Any, flops: float, workdir: Any, *, estimated: bool) -> list[str]:
-        asked.append((config, overrides, flops, workdir, estimated))
+    def fit(
+        processes: Any, config: str, overrides: Any, flops: float, workdir: Any, *, estimated: bool, rejected: set[str]
+    ) -> list[str]:
+        asked.append((config, overrides, flops, workdir, estimated, rejected))
         return ["fits"]
 
     monkeypatch.setattr(doctor, "workdir_check", lambda processes, workdir: f"workdir {workdir}")
@@ -172,7 +174,8 @@ def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
         config: str | None, values: dict[str, Any], workdir: Any, rates: tuple[float | None, ...], no_estimate: bool
     ) -> Any:
         flags: Any = types.SimpleNamespace(config=config, no_estimate=no_estimate)
-        records = [{"devices": [{"flops": rate} for rate in rates]}]
+        kernels = {"attention": {"reason": "it is wrong"}, "residual_norm": {"reason": ""}}
+        records = [{"devices": [{"flops": rate} for rate in rates], "kernels": kernels}]
         return doctor._run_checks(Processes(), flags, [("seed", "3")], values, workdir, records)
 
     assert checks(None, {}, None, (4.0,), False) == []
@@ -180,10 +183,10 @@ def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
     corpus = {"corpus": {"directory": "words"}}
     assert checks("a.py", corpus, place("there"), (4.0, None, 3.0), False) == ["workdir there", "corpus words", "fits"]
     assert jax.device_count() == 8
-    assert asked == [("a.py", [("seed", "3")], together, place("there"), True)]
+    assert asked == [("a.py", [("seed", "3")], together, place("there"), True, {"attention"})]
     for values in ({}, {"corpus": None}, {"corpus": {}}, {"corpus": "words"}):
         assert checks("a.py", values, None, (None,), True) == ["fits"]
-    assert asked[-1] == ("a.py", [("seed", "3")], together / 3, None, False)
+    assert asked[-1] == ("a.py", [("seed", "3")], together / 3, None, False, {"attention"})
 
     def fails(*given: Any, **more: Any) -> None:
         raise UserError("no such phase")
