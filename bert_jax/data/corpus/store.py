@@ -26,11 +26,6 @@ from bert_jax.data.corpus.integrity import (
     read_arrays,
     read_token_counts,
 )
-<<<<<<< HEAD
-from bert_jax.data.corpus.offsets import ShardedOffsets
-=======
-from bert_jax.data.corpus.shard import SPLITS, shard_name
->>>>>>> main
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject
