@@ -108,7 +108,7 @@ def _is_in_place(directory: Place, holder: str | None) -> bool:
 
 def stored_config(directory: Place) -> JsonObject:
     """The configuration in a workdir's config.json, as nested plain values, with the keys `written_by` and `started_in` (the
-    latter is missing in older ones). Raises UserError where the file is not of a run."""
+    latter is missing if the directory of the start was removed). Raises UserError where the file is not of a run."""
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
