@@ -82,6 +82,18 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
     return jax.tree_util.tree_map_with_path(draw, shapes_of(config))
 
 
+def boxed(params: Any) -> Any:
+    """Parameters (arrays or shapes) boxed as those of a model are, with no names of axes but that of stacked layers."""
+
+    def box(path: Any, x: Any) -> nn.Partitioned:
+        names: list[str | None] = [None] * len(x.shape)
+        if any(key.key == "layers" for key in path):
+            names[0] = "layers"
+        return nn.LogicallyPartitioned(x, tuple(names))
+
+    return jax.tree_util.tree_map_with_path(box, params)
+
+
 def largest_difference(a: Any, b: Any) -> float:
     """The largest |a - b| over all leaves, each relative to the largest |a| of its leaf.
 

@@ -25,7 +25,7 @@ def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, me
     and the logits of the predicted tokens."""
     hidden = layers * length * model.hidden_size * jnp.dtype(model.dtype).itemsize
     logits = 0 if model.encoder == "static" else 4 * predictions * model.vocab_size
-    return rows / row_multiple(mesh) / mesh.shape["tensor"] * (hidden + logits)
+    return rows / mesh.size * (hidden + logits)
 
 
 def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:

@@ -7,5 +7,6 @@ In: parameters and a batch. Out: sums and counts, and the loss of their totals.
     skip_gram.py      skip-gram with negative sampling
     label_losses.py   the losses of labelled tasks
     distillation.py   the losses against a teacher
+    flops.py          the operations of a training step, counted by hand
     scores.py         sums -> losses, accuracies, perplexity; unigram and NSP baselines
 """

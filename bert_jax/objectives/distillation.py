@@ -87,7 +87,8 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
     widths are equal or hidden states are not compared. Its standard deviation 1/sqrt(D) keeps their size."""
     if not settings.projects(hidden_size):
         return {}
-    kernel = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out")(key, (hidden_size, settings.teacher_width))
+    init = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out", product=(1, 1))
+    kernel = init(key, (hidden_size, settings.teacher_width))
     return {PROJECTION: {"kernel": kernel}}
 
 

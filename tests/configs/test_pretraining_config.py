@@ -12,7 +12,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
 from bert_jax.errors import UserError
 from bert_jax.objectives.objective import PRETRAINING
 from bert_jax.pretraining.program import objective_of
-from bert_jax.training.schedules import Warmup
+from bert_jax.training.schedules import Span
 
 SMALL = {
     "phases": [{"steps": 10, "warmup_steps": 2}, {"steps": 5, "length": 512, "max_predictions": 77, "continue_schedule": True}]
@@ -192,10 +192,14 @@ def test_a_schedule_has_the_rates_of_its_phase_and_the_shape_of_the_optimizer():
     values = with_value("optimizer", {"decay_power": 2.0, "end_learning_rate": 1e-6})
     values["phases"][1] |= {"continue_schedule": False, "learning_rate": 3e-4, "warmup_steps": 4}
     first, second = PretrainingExperiment.from_dict(values).schedules()
-    assert second == Warmup(start=10, steps=5, warmup_steps=4, peak=3e-4, power=2.0, end=1e-6, slanted=False)
+    assert second == Span(
+        schedule="original", start=10, steps=5, warmup_steps=4, peak=3e-4, decay_power=2.0, end_learning_rate=1e-6
+    )
     assert (first.peak, first.warmup_steps) == (1e-4, 2)
     (slanted,) = PretrainingExperiment.from_dict(with_value("optimizer.schedule", "slanted_triangular")).schedules()
-    assert slanted.slanted
+    assert slanted.schedule == "slanted_triangular"
+    values["phases"][1]["schedule"] = "constant"
+    assert PretrainingExperiment.from_dict(values).schedules()[1].schedule == "constant"
     values["phases"].append({"steps": 7, "continue_schedule": True})
     assert [one.steps for one in PretrainingExperiment.from_dict(values).schedules()] == [10, 12]
 

@@ -56,7 +56,7 @@ SEEN = [
         "takes_class_weights = takes_smoothing = has_accuracy = True",
     ),
     Mistake("bert_jax/model/heads/outputs.py", 1, "if len(values) == 1 else", "if len(values) == 2 else"),
-    Mistake("bert_jax/pretraining/phases.py", 1, "self.source.at(step - self.start", "self.source.at(step + self.start"),
+    Mistake("bert_jax/pretraining/corpora.py", 1, "self.source.at(step - self._start", "self.source.at(step + self._start"),
     Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
     Mistake("bert_jax/tpu/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
     Mistake("bert_jax/runtime/log_setup.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
@@ -66,7 +66,7 @@ SEEN = [
     Mistake("bert_jax/model/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
     Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
     Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
-    Mistake("bert_jax/pretraining/log.py", 1, "self._ledger.close()", "pass"),
+    Mistake("bert_jax/training/log.py", 1, "self._ledger.close()", "pass"),
     Mistake("bert_jax/analysis/coreference/choice.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
     Mistake(
         "bert_jax/tpu/costs/report.py",
@@ -119,9 +119,9 @@ EQUIVALENT: list[Equivalent] = [
         "all parts have the same arrays, and there are at least two",
     ),
     Equivalent(
-        "bert_jax/pretraining/log.py",
-        "self.metrics = MetricsWriter(run.workdir, resume_step=step or -1) if run.is_first else None",
-        "self.metrics = MetricsWriter(run.workdir, resume_step=step or -2) if run.is_first else None",
+        "bert_jax/pretraining/pretraining_log.py",
+        "self.open(step or -1, experiment)",
+        "self.open(step or -2, experiment)",
         "no record has a step below 0",
     ),
     Equivalent(

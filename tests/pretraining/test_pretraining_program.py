@@ -15,7 +15,6 @@ from bert_jax.pretraining import program as pretraining
 from bert_jax.pretraining.program import (
     check_batch_sizes,
     flops_left,
-    former_layout,
     objective_of,
     phase_row_flops,
     pretraining_program,
@@ -84,11 +83,3 @@ def test_the_settings_of_skip_gram_reach_its_objective_and_no_other(monkeypatch)
         "bert": (EXPERIMENT.model, {"next_sentence": True}),
         "skip_gram": (static.model, {"next_sentence": False, "skip_gram": SkipGramConfig(window=3)}),
     }
-
-
-def test_states_of_earlier_versions_without_pairs_had_a_pooler_and_a_next_sentence_head():
-    assert former_layout(EXPERIMENT, mesh_of(EXPERIMENT)) is None
-    former, now = former_layout(ALONE, mesh_of(ALONE)), pretraining_program(ALONE, mesh_of(ALONE)).state
-    assert former is not None
-    assert former.params.keys() - now.params.keys() == {"pooler", "nsp_head"}
-    assert former.opt_state[0].mu.keys() == former.params.keys()

@@ -40,12 +40,12 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The phases for which a source of batches is made; a batch tells its phase and its step in the phase."""
     made: list[int] = []
 
-    def source(experiment: Any, phase: int, corpus: Any) -> Any:
+    def phase_batches(experiment: Any, phase: int, corpus: Any, *, passed_over: int) -> Any:
         assert (experiment, corpus) == (EXPERIMENT, "corpus")
         made.append(phase)
-        return types.SimpleNamespace(at=lambda step: (phase, step))
+        return types.SimpleNamespace(rows=lambda step: (phase, step, passed_over))
 
-    monkeypatch.setattr(module, "batch_source", source)
+    monkeypatch.setattr(module, "PhaseBatches", phase_batches)
     monkeypatch.setattr(module, "to_device", lambda batch, mesh, spec: ("on", mesh, spec, batch))
     return made
 
@@ -54,15 +54,15 @@ def program_of(**parts: Any) -> Any:
     return types.SimpleNamespace(experiment=EXPERIMENT, mesh="mesh", state="layout", **parts)
 
 
-def batches(program: Any = None) -> Batches:
-    return Batches(program or program_of(), "corpus")  # type: ignore[arg-type]
+def batches() -> Batches:
+    return Batches(EXPERIMENT, "corpus", 10)  # type: ignore[arg-type]
 
 
 def test_the_batch_of_a_step_is_that_of_its_place_in_its_phase_behind_those_that_were_passed_over(sources):
     of = batches()
     assert [of.phase(step) for step in range(7)] == [0, 0, 0, 1, 1, 1, 1]
-    found: list[Any] = [of.at(0, 0), of.at(2, 10), of.at(3, 0), of.at(6, 10)]
-    assert found == [(0, 0), (0, 12), (1, 0), (1, 13)]
+    found: list[Any] = [of.at(step) for step in (0, 2, 3, 6)]
+    assert found == [(0, 0, 10), (0, 2, 10), (1, 3, 10), (1, 6, 10)]
     assert sources == [0, 1], "each phase has one source"
 
 
@@ -97,12 +97,11 @@ def test_the_weights_are_made_from_the_newest_state_before_the_step_else_the_ear
         def __exit__(self, *_: object) -> None:
             pass
 
-        def restore(self, step: int, layout: Any, former: Any) -> int:
-            assert (layout, former) == ("layout", ("former", program.experiment, "mesh"))
+        def restore(self, step: int, layout: Any) -> int:
+            assert layout == "layout"
             return step
 
     monkeypatch.setattr(module, "Checkpoints", Checkpoints)
-    monkeypatch.setattr(module, "former_layout", lambda experiment, mesh: ("former", experiment, mesh))
     monkeypatch.setattr(module, "first_parameters", lambda *arguments: (arguments == (program, "corpus")) and "the beginning")
     program = program_of()
     kept = dataclasses.replace(EXPERIMENT.checkpoints, every=every)
@@ -140,18 +139,17 @@ def test_the_steps_up_to_the_one_that_is_asked_for_are_trained_again_each_with_i
             shown.append("end")
 
     monkeypatch.setattr(module, "Progress", Progress)
-    monkeypatch.setattr(module, "passed_over", lambda state: 10)
     program = program_of(training_step=training_step, arguments=lambda state, batch: (state, batch))
-    state = module._trained_on(program, at_step(1), batches(program), 5)
+    state = module._trained_on(program, at_step(1), batches(), 5)
     assert int(state.step) == 5
     on = ("on", "mesh", module.BATCH)
     assert trained == [
-        *("compiled for phase 0", (1, (*on, (0, 11))), (2, (*on, (0, 12)))),
-        *("compiled for phase 1", (3, (*on, (1, 10))), (4, (*on, (1, 11)))),
+        *("compiled for phase 0", (1, (*on, (0, 1, 10))), (2, (*on, (0, 2, 10)))),
+        *("compiled for phase 1", (3, (*on, (1, 3, 10))), (4, (*on, (1, 4, 10)))),
     ]
     assert shown == [("trained", 4, "steps"), 1, 2, 3, 4, "end"]
     for first in (5, 6):
-        assert int(module._trained_on(program, at_step(first), batches(program), 5).step) == first
+        assert int(module._trained_on(program, at_step(first), batches(), 5).step) == first
     assert len(trained) == 6
 
 
@@ -174,7 +172,11 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
         asked.clear()
         monkeypatch.setattr(module, "_nearest_state", lambda *about: asked.append(about[3]) or at_step(there))
         corpus: Any = types.SimpleNamespace(vocabulary="vocabulary")
-        monkeypatch.setattr(module, "batch_source", lambda *about: types.SimpleNamespace(at=lambda step: (about[1:], step)))
+        monkeypatch.setattr(
+            module,
+            "PhaseBatches",
+            lambda *about, passed_over: types.SimpleNamespace(rows=lambda step: (about[1:], step, passed_over)),
+        )
         return replay(EXPERIMENT, pathlib.Path("workdir"), corpus, step), [*asked, corpus]
 
     monkeypatch.setattr(module, "check_batch_sizes", lambda experiment, mesh: asked.append((experiment, mesh.size)))
@@ -191,7 +193,7 @@ def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replaye
     found, (checked, near, trained, corpus) = replayed(5, 4)
     assert checked == (EXPERIMENT, 8)
     assert (near, trained) == (4, 4)
-    batch: Any = ((1, corpus), 4 - 3 + 20)
+    batch: Any = ((1, corpus), 4, 20)
     assert (found.step, found.weights_of, found.batch) == (5, 4, batch)
     phase, step, (_, mesh, _, given) = found.sums["mlm_loss"]  # type: ignore[misc]
     assert (phase, step, given, mesh.size) == (1, 4, batch, 8)

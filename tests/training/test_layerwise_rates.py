@@ -16,7 +16,7 @@ from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import UpdateRule, new_state, train_step
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
-from tests.random_rows import TINY
+from tests.random_rows import TINY, boxed
 
 HEAD = HEADS["sequence"]
 LAYERS = 3
@@ -28,7 +28,7 @@ PARAMS = random_label_parameters(HEAD, CONFIG)
 @functools.cache
 def compiled_step():
     """(state, batch, factors of the rates) -> (state, sums), with weight decay and with gradients clipped."""
-    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), PARAMS)
+    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), boxed(PARAMS))
     objective = label_objective(CONFIG, HEAD, LabelLoss())
 
     @jax.jit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +18,7 @@ from bert_jax.training.steps import UpdateRule, train_step
 from tests.random_rows import TINY, random_batch, random_parameters
 
 CONFIG = SpikeConfig(policy="skip", window=10, deviations=4.0)
-OPTIMIZER = make_optimizer(OptimizerConfig(), nn.unbox(abstract_parameters(TINY)))
+OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(TINY))
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from bert_jax.training.steps import (
 )
 from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
 
-OPTIMIZER = make_optimizer(OptimizerConfig(), nn.unbox(abstract_parameters(TINY)))
+OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(TINY))
 CLIP_NORM = 1.0
 
 

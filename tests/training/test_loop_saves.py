@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.saving import Saver, due
+from bert_jax.training.loop import Saver, due
 
 
 class Steps:
@@ -65,10 +65,12 @@ def test_saves_that_failed_are_recorded_by_their_kind():
     both = {"checkpoints/failed_saves_in_a_row": 2, "best/failed_saves_in_a_row": 3}
     assert calls[2:] == [("record", 7, both), "saving"]
     calls.clear()
-    assert str(saver(calls, 1, 0).finish(9)) == "disk full"
+    of_state, of_best = saver(calls, 1, 0).finish(9)
+    assert (str(of_state), of_best) == ("disk full", None)
     assert calls == ["wait", ("record", 9, {"checkpoints/failed_saves_in_a_row": 1})]
     calls.clear()
-    assert saver(calls, 0, 1).finish(9) is None
+    of_state, of_best = saver(calls, 0, 1).finish(9)
+    assert (of_state, str(of_best)) == (None, "disk full")
     assert calls == ["wait", ("record", 9, {"best/failed_saves_in_a_row": 1})]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pathlib
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -17,34 +17,32 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
-from bert_jax.runtime.goodput import Activity, LedgerFile
+from bert_jax.runtime.goodput import Activity
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.published import PUBLISHED
 from bert_jax.tasks.task import Task
 from bert_jax.training.compilation import compiling
 from bert_jax.training.curves import draw_task_curves
-from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.throughput import Throughput, training_line
+from bert_jax.training.log import RunLog
 
 log = logging.getLogger(__name__)
 
-PICTURE = "curves.png"
 DRAWN_EVERY = 10.0
 """Minimum seconds between two plots during a run: drawing takes longer than an epoch of some small tasks."""
 
 
-class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
+class FinetuningLog(RunLog):
     """The log of a run that begins or continues at `step`; the lines of a run of a sweep begin with its name."""
 
+    unit = "examples"
+
     def __init__(self, job: Job, step: int):
+        super().__init__(job.run, job.directory, job.ledger, job.mesh, job.last_step, log, job.prefix)
         self._job, self._task, self._done = job, job.data.task, step
-        self.throughput = Throughput(job.ledger, unit="examples")
         job.directory.mkdir(parents=True, exist_ok=True)
-        self.metrics = MetricsWriter(job.directory, resume_step=step) if job.run.is_first else None
-        """The writer of `metrics.jsonl`; None in processes that do not write files."""
-        self._ledger = LedgerFile(job.directory, job.ledger) if job.run.is_first else None
-        self._drawn, self._is_drawn = time.monotonic(), True
+        self.open(step, job.experiment)
+        self._drawn = time.monotonic()
         training = job.experiment.training
         if step:
             self.note(f"continuing from step {step:,}")
@@ -60,53 +58,27 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
             lowest = f"the lowest {frozen} of layers and embeddings"
             self.note(f"gradual unfreezing: in {counted(training.epochs, 'epoch')}, {lowest} stay as they are")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.metrics:
-            self.metrics.close()
-        if self._ledger:
-            self._ledger.close()
-        if not self._is_drawn:  # a run that is interrupted before its next evaluation has curves too
-            self.draw()
-
-    def note(self, text: str) -> None:
-        """Logs one line."""
-        log.info("%s%s", self._job.prefix, text)
-
     @contextlib.contextmanager
     def compiling(self, what: str, batch: Mapping[str, np.ndarray]) -> Iterator[None]:
         """A context for the compilation of `what` for the shapes of `batch`: logs it, and excludes its time from the rates."""
         rows, length = batch["input_ids"].shape
         self._job.run.watchdog.compiling()
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
-        with self.throughput.pause(Activity.COMPILING), compiling(of_rows, self._job.prefix):
+        with self.pause(Activity.COMPILING), compiling(of_rows, self.prefix):
             yield
 
-    def training(self, step: int, window: Mapping[str, Any]) -> None:
-        """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""
-        if not window:
-            return
-        self._job.run.require_in_place()
-        values = {name: float(value) for name, value in window.items()}
-        steps, since = max(values["steps"], 1.0), step - self._done
-        flops = values["rows"] * self._job.row_flops
-        self.throughput.add(values["examples"], tokens=values["tokens"], flops=flops)
-        rates = self.throughput.report(flops_left=flops / since * (self._job.last_step - step))
-        self._done = step
-        scores = {"loss": values["loss"] / max(values["weight"], 1e-6)}
+    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
+        """The loss, and the accuracy of heads that have one."""
+        scores = {"loss": float(window["loss"]) / max(float(window["weight"]), 1e-6)}
         if self._task.head.outputs.has_accuracy:
-            scores["accuracy"] = values["correct"] / max(values["labels"], 1.0)
-        kind = self._job.mesh.devices.flat[0].device_kind
-        self.note(training_line(step, self._job.last_step, scores, rates, kind, self._job.mesh.size))
-        if values["skipped"]:
-            skipped = int(values["skipped"])
-            log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self._job.prefix, skipped)
-        record = scores | rates | {"grad_norm": values["grad_norm"] / steps}
-        record |= {name: values[name] for name in ("skipped", "learning_rate")}
-        self._is_drawn = False
-        if self.metrics:
-            self.metrics.write(step, {f"train/{name}": value for name, value in record.items()})
-        if self._ledger:
-            self._ledger.write()
+            scores["accuracy"] = float(window["correct"]) / max(float(window["labels"]), 1.0)
+        return scores
+
+    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+        """The examples, the FLOPs of their rows, and those of the steps left, if they are like these."""
+        flops, since = float(window["rows"]) * self._job.row_flops, step - self._done
+        self._done = step
+        return float(window["examples"]), flops, flops / since * (self._job.last_step - step)
 
     def evaluation(self, step: int, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Writes the scores of every dev split as log lines and a record, and draws the curves."""
@@ -114,8 +86,7 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         for split, own in scores.items():
             self.note(f"{split} after step {step:,}: {shown(own, self._task.metric, self._job.data.baselines[split].bar)}")
         self._is_drawn = False
-        if self.metrics:
-            self.metrics.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
+        self.write(step, {f"{split}/{name}": value for split, own in scores.items() for name, value in own.items()})
         if time.monotonic() - self._drawn > DRAWN_EVERY:
             self.draw()
 
@@ -128,20 +99,23 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
 
     def warn_degenerate(self, split: str, reason: str) -> None:
         """Warns that the predictions on `split` are degenerate, for the given `reason`, so that the weights are of no use."""
-        log.warning("%s%s: %s (degenerate); take another seed, or a smaller learning rate", self._job.prefix, split, reason)
+        self.warn(f"{split}: {reason} (degenerate); take another seed, or a smaller learning rate")
 
     def draw(self) -> None:
-        """Draws the curves of `metrics.jsonl`."""
-        self._drawn, self._is_drawn = time.monotonic(), True
-        if self._job.run.is_first:
-            split = next(iter(self._job.data.baselines))
-            draw_task_curves(
-                self._job.directory / METRICS,
-                self._job.directory / PICTURE,
-                title=f"{self._task.name}: {self._job.directory.name}",
-                metric=f"{split}/{self._task.metric}",
-                baselines=self._job.data.baselines[split].named,
-            )
+        """Draws the curves, and notes the time."""
+        self._drawn = time.monotonic()
+        super().draw()
+
+    def draw_to(self, picture: pathlib.Path) -> None:
+        """Draws the loss, the score of the first dev split with its baselines, and the learning rate."""
+        split = next(iter(self._job.data.baselines))
+        draw_task_curves(
+            picture.with_name(METRICS),
+            picture,
+            title=f"{self._task.name}: {self._job.directory.name}",
+            metric=f"{split}/{self._task.metric}",
+            baselines=self._job.data.baselines[split].named,
+        )
 
 
 def shown(scores: Mapping[str, float], metric: str, bar: float | None = None, most: int = 8) -> str:

@@ -14,11 +14,11 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.flops import forward_flops, model_row_flops, row_flops, task_row_flops
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
+from bert_jax.objectives.flops import forward_flops, model_row_flops, row_flops, task_row_flops
 from bert_jax.objectives.skip_gram import SkipGramConfig, skip_gram_sums
 from bert_jax.pretraining.program import flops_left, phase_row_flops
 from tests.random_rows import TINY, random_batch

@@ -14,8 +14,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model.characters import symbols_of
-from bert_jax.pretraining import returns as module
-from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
+from bert_jax.pretraining import rollback as module
+from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
 from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState
 from bert_jax.training.steps import TrainState
 from tests.data.corpora import corpus_of, random_documents
@@ -50,10 +50,12 @@ def program_of(**experiment: Any) -> Any:
     return types.SimpleNamespace(experiment=types.SimpleNamespace(**experiment), state="layout")
 
 
-def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing_and_never_gone_back():
-    assert (passed_over(plain()), returns(plain())) == (0, 0)
-    state = watched(passed_over=7, returns=2)
-    assert (passed_over(state), returns(state)) == (7, 2)
+STAGE: Any = types.SimpleNamespace(passed_over=40)
+
+
+def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
+    assert passed_over(plain()) == 0
+    assert passed_over(watched(passed_over=7)) == 7
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,8 @@ def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(module, "first_parameters", lambda program, corpus: watched(spikes=len(corpus)))
     program, checkpoints = program_of(spikes=SpikeConfig(policy="go_back", back=17, times=3)), Kept(*saved)
-    found: Any = go_back(program, checkpoints, [1, 2], LossSpike(120, 3), (40, 1))  # type: ignore[arg-type]
+    go_back = Rollback(program, checkpoints, [1, 2], watched(returns=1))  # type: ignore[arg-type]
+    found: Any = go_back(STAGE, LossSpike(120, 3))
     assert checkpoints.asked == [("layout", until)]
     assert {name: int(getattr(found, name)) for name in ("step", "passed_over", "returns", "spikes")} == {
         "step": step, "passed_over": skipped, "returns": 2, "spikes": 2,
@@ -77,16 +80,19 @@ def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first
     assert caplog.messages == [f"the loss was a spike in 3 steps in a row up to step 120: {said}"]
 
 
-def test_before_its_first_steps_a_run_goes_back_to_the_beginning(monkeypatch):
+def test_before_its_first_steps_a_run_goes_back_to_the_beginning():
     checkpoints = Kept(0)
-    go_back(program_of(spikes=SpikeConfig(back=100)), checkpoints, CORPUS, LossSpike(4, 3), (0, 0))  # type: ignore[arg-type]
+    Rollback(program_of(spikes=SpikeConfig(back=100)), checkpoints, CORPUS, watched())(STAGE, LossSpike(4, 3))  # type: ignore[arg-type]
     assert checkpoints.asked == [("layout", 0)]
 
 
-@pytest.mark.parametrize("times", [3, 4])
-def test_a_run_goes_back_only_so_often(times):
-    with pytest.raises(UserError, match=f"gone back {times} times"):
-        go_back(program_of(spikes=SpikeConfig(times=3)), Kept(9), CORPUS, LossSpike(120, 3), (0, times))  # type: ignore[arg-type]
+@pytest.mark.parametrize("before", [2, 3, 4])
+def test_a_run_goes_back_only_so_often(before):
+    go_back = Rollback(program_of(spikes=SpikeConfig(times=3)), Kept(9), CORPUS, watched(returns=before))  # type: ignore[arg-type]
+    for _ in range(before, 3):
+        go_back(STAGE, LossSpike(120, 3))
+    with pytest.raises(UserError, match=f"gone back {max(before, 3)} times"):
+        go_back(STAGE, LossSpike(120, 3))
 
 
 # ------------------------------------------------------------------------------------------------------- the state before step 0
