@@ -67,7 +67,7 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
     with _as_unwritable(directory), _locked(temporary, directory) as descriptor:
         try:
             for left in (temporary, old):
-                if os.path.lexists(left) and not _is_ours(left):
+                if not (left.is_symlink() or not left.exists() or _is_ours(left)):
                     raise Unwritable(
                         f"{left} is in the way, and holds files that bert_jax did not write; move it, or name another directory "
                         f"than {directory}"
@@ -238,7 +238,9 @@ def recover(directory: pathlib.Path) -> None:
     """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. A file or directory
     that this package did not move there stays."""
     old, directory = aside(directory), _resolved(directory)
-    if _is_ours(old):
+    if old.is_symlink():  # nothing of ours: it is not followed
+        old.unlink()
+    elif old.is_dir() and _is_ours(old):
         if os.path.lexists(directory) or (old / _MARK).exists():  # the new one was in place: the removal had begun, or was missed
             _remove(old)
         else:

@@ -328,7 +328,7 @@ def test_a_run_that_ends_while_others_are_cleared_away_keeps_its_weights(tmp_pat
         threading.Timer(0.1, better_is_done.set).start()
         return results
 
-    monkeypatch.setattr("bert_jax.storage.objects.shutil.rmtree", slow_remove)
+    monkeypatch.setattr("bert_jax.files.shutil.rmtree", slow_remove)
     finish = Finished()
     assert sweep(experiment(seeds=[1, 2, 3], devices_per_run=2), run_in(tmp_path), train, finish) == 0
     assert finish.seed == 2
