@@ -51,6 +51,8 @@ _EXAMPLES = """examples:
   python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
   python -m bert_jax.corpus --source='parquet:wikipedia/20231101.en' --vocab=vocab.txt --output=corpora/wiki
   python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=models/base --output=corpora/wiki --shard=0/8
+  python -m bert_jax.corpus --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt' --vocab=models/base \
+      --output=corpora/talks
   python -m bert_jax.corpus --verify=corpora/wiki
 """
 
@@ -82,7 +84,8 @@ def _add_text_flags(parser: FlagParser) -> None:
         default=[],
         metavar="SOURCE",
         help="embedded | text:GLOB | jsonl:GLOB | parquet:GLOB | parquet:DIR[:SPLIT] | arrow:DIR[:SPLIT] | "
-        "tfds:NAME[:SPLIT][@FEATURE]; text and JSON lines also in .gz, .bz2, .xz and .zst; may be repeated",
+        "tfds:NAME[:SPLIT][@FEATURE] | FILE.py:NAME[:ARGUMENT], your own function that yields documents; text and JSON lines "
+        "also in .gz, .bz2, .xz and .zst; may be repeated",
     )
     text.add_argument(
         "--text-field",

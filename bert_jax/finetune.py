@@ -17,6 +17,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     run_command("bert_jax.finetune", check="bert_jax.configs.command_line:check_flags")
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -39,16 +40,17 @@ from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.program import teaching
-from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
+from bert_jax.tasks.published import PUBLISHED
 from bert_jax.tasks.registry import load_task
 from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.exporting import write_results
@@ -70,10 +72,7 @@ MAY_CHANGE = (
     "task.own.test",
     "init_from",
     "distillation.teacher",
-    "model.rematerialisation",
-    "model.scan_unroll",
-    "model.attention",
-    "model.residual_norm",
+    *(f"model.{name}" for name in Execution.exact()),
     "sweep.devices_per_run",
 )
 """Keys that a continued run may change. None of them changes the result, apart from the random bits of dropout (of fused
@@ -163,6 +162,37 @@ def finetune(job: Job) -> JsonObject | None:
     return found | ({UNSAVED: str(unsaved)} if unsaved else {})
 
 
+def results(
+    job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
+) -> JsonObject:
+    """The content of `results.json`: the final numbers of a run whose best weights have these `logits` on each dev split and each
+    test split with labels, and of which `seconds` have passed since its last start; beside them the `PUBLISHED` scores of other
+    systems, if there are any."""
+    scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
+    task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
+    return {
+        "task": task.name,
+        "metric": task.metric,
+        "scores": {split: scores for split, scores in scored.items() if not split.startswith("test")},
+        "test_scores": {split: scores for split, scores in scored.items() if split.startswith("test")},
+        "published": [dataclasses.asdict(row) for row in PUBLISHED.get(task.name, ())],
+        "baseline": {split: baseline.scores for split, baseline in baselines.items()},
+        "baseline_answers": {split: baseline.named for split, baseline in baselines.items()},
+        "degenerate": bool(task.degeneracy(job.data.dev[0], logits[job.data.dev[0]])),
+        "best_step": best.step,
+        "steps": int(state.step),
+        "steps_per_epoch": job.batches.steps_per_epoch,
+        "skipped_steps": int(state.skipped),
+        "seed": job.experiment.seed,
+        "learning_rate": training.learning_rate,
+        "batch_size": training.batch_size,
+        "epochs": training.epochs,
+        "seconds_since_last_start": round(seconds, 1),
+        "devices": f"{job.mesh.size} x {job.mesh.devices.flat[0].device_kind}",
+        "jax": jax.__version__,
+    }
+
+
 def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
     """Exports the best weights of a run to the workdir's model/, and writes their predictions on every split to predictions/; the
     splits without logits in `predicted` are evaluated."""
@@ -208,7 +238,10 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
             )
         data = read_features(task, start)
         log_start(experiment, task, start.config, data.baselines)
+        experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
+        if teacher is not None:
+            teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         inputs = Inputs(data, start, teaching_on, teacher)
         predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # by the best run so far

@@ -35,7 +35,7 @@ from bert_jax.prediction.questions import ask_each
 from bert_jax.prediction.streams import Record, read_records, read_texts
 from bert_jax.prediction.vectors import VectorWriter
 from bert_jax.prediction.verbs import VERBS, Verb, parse_flags
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.environment import enable_compilation_cache
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.storage.fetching import local_place
 from bert_jax.storage.mirror import uploaded_file

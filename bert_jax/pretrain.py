@@ -19,10 +19,11 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 import bisect
 import contextlib
+import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -38,26 +39,24 @@ from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.data.rows import Batch
+from bert_jax.interface.named import load_named
 from bert_jax.interface.words import counted
+from bert_jax.model.config import Execution
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint
 from bert_jax.pretraining.evaluation import HeldoutEvaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, pretraining_program
-from bert_jax.pretraining.replay import experiment_of, replay, report
 from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.storage.paths import Place
 from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
@@ -76,14 +75,13 @@ MAY_CHANGE = (
     "corpus.directory",
     "teacher",
     "mesh.*",
-    "model.rematerialisation",
-    "model.scan_unroll",
-    "model.attention",
-    "model.residual_norm",
+    *(f"model.{name}" for name in Execution.exact()),
     "phases.*.accumulation",
 )
 """Keys that a continued run may change. None of them changes the result, apart from the order and rounding of sums and, with
 fused attention, the random bits of its dropout."""
+REPLAY = {"step": "bert_jax.pretraining.replay:replay_step"}
+"""What --replay runs."""
 
 
 def pretrain(
@@ -101,6 +99,8 @@ def pretrain(
     run.profile.require(last_step)
 
     # -------------------------------------------------- the first state: of a checkpoint, of `init_from`, or with random weights
+    if run.rejected_kernels:
+        experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
@@ -199,7 +199,8 @@ def main() -> int:
     """The verb."""
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
     if flags.replay is not None:
-        return replay_step(flags.workdir, flags.replay, flags.overrides)
+        replay_step: Callable[..., int] = load_named("step", REPLAY, "--replay")
+        return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
     directory = staged(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
         verify(directory)
@@ -219,14 +220,3 @@ def main() -> int:
         for note in notes:
             log.info("%s", note)
         return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints, teacher, flags.experiment)
-
-
-def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]]) -> int:
-    """Prints a training step of the run in `workdir` once more. Returns the exit status."""
-    quiet_libraries()
-    start_logging(0)
-    enable_compilation_cache()
-    experiment, corpus = experiment_of(workdir, overrides, MAY_CHANGE)
-    for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
-        print(line)
-    return 0

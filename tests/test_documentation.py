@@ -23,7 +23,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.prediction.verbs import VERBS, parser_of
-from bert_jax.tpu.costs.cases import kind_of
+from bert_jax.tpu.programs import kind_of
 from tests.documented import own_experiment
 from tests.test_architecture import FOLDERS, TOP_LEVEL
 

@@ -163,6 +163,6 @@ def test_the_verb_trains_what_its_flags_say(monkeypatch: pytest.MonkeyPatch):
     flags = types.SimpleNamespace(config={"init_from": "m", "seed": 7})
     asked: list[Any] = []
     monkeypatch.setattr(verb, "parse_flags", lambda name, text, schema: (asked.append((name, schema)), flags)[1])
-    monkeypatch.setattr(verb, "train", lambda *given: (asked.append(given), 4)[1])
+    monkeypatch.setattr(verb, "train_runs", lambda *given: (asked.append(given), 4)[1])
     assert verb.main() == 4
     assert asked == [("finetune", FinetuningExperiment), (FinetuningExperiment.from_dict(flags.config), flags)]

@@ -16,7 +16,8 @@ import pytest
 from bert_jax import pretrain as module
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.pretrain import MAY_CHANGE, main, pretrain, replay_step
+from bert_jax.pretrain import MAY_CHANGE, main, pretrain
+from bert_jax.pretraining import replay
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.training.loop import Trained
 from tests.pretraining.notebook import EXPERIMENT, Notebook, Notes, state_of
@@ -51,6 +52,7 @@ class Whole:
             require_in_place="in place",
             watchdog=types.SimpleNamespace(alive=notebook.says("alive")),
             profile=types.SimpleNamespace(require=notebook.says("profile of at most")),
+            rejected_kernels={},
             preemption=types.SimpleNamespace(exit_status=75),
         )
         self.run.ledger.totals = lambda: {"goodput": 1.0, "starts": 1, "seconds": {"training": 60.0}}
@@ -327,18 +329,5 @@ def test_the_verb_settles_the_experiment_by_the_corpus_and_the_teacher_before_it
 def test_the_verb_replays_a_step_where_it_is_asked_to(monkeypatch):
     flags = types.SimpleNamespace(replay=0, workdir="workdir", overrides=[("mesh.data", "2")])
     monkeypatch.setattr(module, "parse_flags", lambda *_, **__: flags)
-    monkeypatch.setattr(module, "replay_step", lambda *about: about)
-    assert main() == ("workdir", 0, [("mesh.data", "2")])  # type: ignore[comparison-overlap]
-
-
-def test_a_replayed_step_is_printed_and_nothing_else_is_said(notebook, monkeypatch, capsys):
-    corpus = types.SimpleNamespace(tokenizer="tokenizer")
-    for name in ("quiet_libraries", "start_logging", "enable_compilation_cache"):
-        monkeypatch.setattr(module, name, notebook.says(name))
-    monkeypatch.setattr(module, "experiment_of", lambda *about: (about, corpus))
-    monkeypatch.setattr(module, "replay", lambda *about: about)
-    monkeypatch.setattr(module, "report", lambda *about: iter([f"{about}", "the end"]))
-    assert replay_step("workdir", 5, [("mesh.data", "2")]) == 0  # type: ignore[arg-type]
-    experiment = ("workdir", [("mesh.data", "2")], MAY_CHANGE)
-    assert capsys.readouterr().out == f"{((experiment, 'workdir', corpus, 5), 'workdir', 'tokenizer')}\nthe end\n"
-    assert notebook.notes == [("quiet_libraries",), ("start_logging", 0), ("enable_compilation_cache",)]
+    monkeypatch.setattr(replay, "replay_step", lambda *about: about)
+    assert main() == ("workdir", 0, [("mesh.data", "2")], MAY_CHANGE)  # type: ignore[comparison-overlap]

@@ -11,7 +11,6 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
@@ -153,14 +152,6 @@ class Folder:
     def _in_formats(self, name: str) -> list[str]:
         """The files of a picture, or of another file the name."""
         return [f"{name.removesuffix('.png')}.{form}" for form in self.formats] if name.endswith(".png") else [name]
-
-
-def new_figure(width: float, height: float, title: str) -> Figure:
-    """A figure of that many inches, which needs no display."""
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=12, x=0.012, ha="left", fontweight="bold")
-    return figure
 
 
 def _cell(value: object) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches import LabelledBatches
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.sharding.out_of_memory import Demand, require_memory
 from bert_jax.sharding.rules import row_multiple
+
+if TYPE_CHECKING:  # a run of pretraining loads no tasks
+    from bert_jax.configs.finetuning import FinetuningExperiment
+    from bert_jax.data.batches import LabelledBatches
 
 KEPT = "The workdir is unchanged: the same command with one of these flags continues the run."
 ELSEWHERE = "(in another --workdir: it changes the trained model)"

@@ -8,6 +8,5 @@ In: an experiment, a task, a model to start from. Out: trained weights, log line
     job.py             Job: one run of a sweep: batches, program, evaluation, on its devices
     best_weights.py    BestWeights: the weights with the best dev score, saved during a run and exported at its end
     finetuning_log.py  FinetuningLog: log lines, metrics.jsonl, the plot of the curves
-    results.py         results.json of one run
     sweep.py           trains the runs of a sweep in parallel, compares them and chooses the best
 """

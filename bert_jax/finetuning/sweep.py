@@ -26,8 +26,8 @@ from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.runtime.goodput import combined, goodput_line
-from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run
+from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS, RESULTS
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.paths import Place

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int, Num, UInt32
 
 from bert_jax.interface.ranges import check_ranges
 from bert_jax.model.layers import Seed, hash_word, random_words
@@ -72,7 +72,8 @@ def skip_gram_sums(
     contexts = params["skip_gram_head"]["context_embeddings"]["embedding"]
     counts = jax.lax.stop_gradient(params["skip_gram_head"]["counts"])
     centre_ids = jnp.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
-    negative_ids = draw_negatives(counts, (len(centre_ids), settings.shared_negatives), EVALUATION_SEED if seed is None else seed)
+    shape = (len(centre_ids), settings.shared_negatives)
+    negative_ids = draw_negatives(counts, shape, EVALUATION_SEED if seed is None else seed, batch.get("rows"))
     v, u, n = words[centre_ids], contexts[batch["input_ids"]], contexts[negative_ids]
 
     kept = keep_weights(counts, settings.subsampling)
@@ -95,9 +96,11 @@ def keep_weights(counts: Float[Array, " V"], threshold: float) -> Float[Array, "
     return jnp.where(counts > 0, kept, 0.0)
 
 
-def draw_negatives(counts: Float[Array, " V"], shape: tuple[int, int], seed: Seed | np.uint32) -> Int[Array, "B _"]:
+def draw_negatives(
+    counts: Float[Array, " V"], shape: tuple[int, int], seed: Seed | np.uint32, rows: UInt32[Array, " B"] | None = None
+) -> Int[Array, "B _"]:
     """Words drawn from the distribution of counts^0.75, a pure function of the seed and the index."""
     cumulative = jnp.cumsum(counts**NOISE_POWER)
-    words = random_words(hash_word(jnp.asarray(seed, jnp.uint32) ^ EVALUATION_SEED), shape)
+    words = random_words(hash_word(jnp.asarray(seed, jnp.uint32) ^ EVALUATION_SEED), shape, rows=rows)
     uniform = (words >> 8).astype(jnp.float32) * np.float32(2.0**-24)  # below 1
     return jnp.searchsorted(cumulative, uniform * cumulative[-1], side="right").astype(jnp.int32)

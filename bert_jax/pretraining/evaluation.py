@@ -15,6 +15,7 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.plan import EpochPlan
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
@@ -135,7 +136,7 @@ def _tokens_per_word(targets: Int[np.ndarray, "B M"], corpus: Corpus, masking: s
     The loss of a word is the sum of those of its pieces, which are masked together. So the perplexity of words can be compared
     between vocabularies, that of pieces cannot.
     """
-    if masking == "tokens" or (continues := tables_of(corpus).continuation) is None:
+    if masking == "tokens" or is_in_file(masking) or (continues := tables_of(corpus).continuation) is None:
         return None
     used = targets[targets >= 0]
     return len(used) / max(int(np.count_nonzero(~continues[used])), 1)

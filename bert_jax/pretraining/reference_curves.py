@@ -19,6 +19,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.words import counted
+from bert_jax.model.config import Execution
 from bert_jax.objectives.scores import TOKENS, score_title, token_measure
 from bert_jax.runtime.workdir import METRICS, flatten, read_metrics, run_config
 
@@ -35,11 +36,7 @@ WITHOUT_EFFECT = (
     "evaluation.batch_size",
     "mesh.*",
     "spikes.*",
-    "model.attention",
-    "model.dtype",
-    "model.rematerialisation",
-    "model.residual_norm",
-    "model.scan_unroll",
+    *(f"model.{field.name}" for field in dataclasses.fields(Execution)),
     "phases.*.accumulation",
 )
 """Keys in which a run may differ from the runs of its curve: they change scores by less than another seed does."""

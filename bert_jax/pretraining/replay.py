@@ -33,6 +33,7 @@ from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
 from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, pretraining_program
 from bert_jax.pretraining.rollback import first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
+from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -68,6 +69,17 @@ class Replay:
     def norm(self) -> float:
         """The norm of the whole gradient."""
         return float(np.sqrt(np.sum(np.square([*self.norms.values()], dtype=np.float64))))
+
+
+def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]) -> int:
+    """Prints a training step of the run in `workdir` once more. Returns the exit status."""
+    quiet_libraries()
+    start_logging(0)
+    enable_compilation_cache()
+    experiment, corpus = experiment_of(workdir, overrides, may_change)
+    for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
+        print(line)
+    return 0
 
 
 def experiment_of(

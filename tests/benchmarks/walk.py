@@ -2,9 +2,9 @@
 
     python tests/benchmarks/walk.py --corpus=DIR [--tree=DIR] [--config=experiments/pretrain/quickstart.py] [--files]
 
-It trains one step of the experiment and lists the functions of bert_jax that the main thread calls, each where it is called
-first: that is the order in which they are read. (Threads that build batches, write files and watch are not part of it.) The walk
-ends when `Checkpoints.save` returns.
+It trains two steps of the experiment, of which the first is followed by a checkpoint, and lists the functions of bert_jax that
+the main thread calls, each where it is called first: that is the order in which they are read. (Threads that build batches, write
+files and watch are not part of it.) The walk ends when `Checkpoints.save` returns.
 
 - A file is *passed* if one of its functions is in that list.
 - A *return* is a function of the list whose file was read before and has been left for good: none of its functions is being
@@ -67,8 +67,10 @@ class Walk:
 
 
 def loaded() -> list[str]:
-    """The modules of bert_jax that this interpreter has imported."""
-    return sorted(name for name in sys.modules if name.split(".")[0] == "bert_jax")
+    """The modules of bert_jax that this interpreter has imported, without the `__init__.py` of folders, which hold maps."""
+    return sorted(
+        name for name, module in sys.modules.items() if name.split(".")[0] == "bert_jax" and not hasattr(module, "__path__")
+    )
 
 
 def trace(tree: pathlib.Path, arguments: list[str]) -> dict[str, Any]:
@@ -92,15 +94,15 @@ def trace(tree: pathlib.Path, arguments: list[str]) -> dict[str, Any]:
 def measure(tree: pathlib.Path, corpus: pathlib.Path, config: str) -> dict[str, Any]:
     """The walk of the checkout `tree`, in fresh interpreters."""
     environment = os.environ | {"PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": "1"}
-    counted = (
-        "import sys, bert_jax.training.steps; print(sum(name.split('.')[0] == 'bert_jax' for name in sys.modules))"
-    )
-    steps = subprocess.run([sys.executable, "-c", counted], env=environment, cwd=tree, capture_output=True, text=True, check=True)
+    counted = f"import runpy, bert_jax.training.steps; print(len(runpy.run_path({__file__!r})['loaded']()))"
+    command = [sys.executable, "-c", counted]
+    steps = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True, check=True)
     with tempfile.TemporaryDirectory() as scratch:
         out = pathlib.Path(scratch) / "walk.json"
         command = [
             *(sys.executable, __file__, f"--tree={tree}", f"--out={out}", "--", f"--config={config}", f"--workdir={scratch}/run"),
-            *(f"--config.corpus.directory={corpus}", "--config.steps=1", "--config.evaluation.rows=32"),
+            *(f"--config.corpus.directory={corpus}", "--config.steps=2", "--config.checkpoints.every=1", "--config.log_every=1"),
+            *("--config.evaluation.every=2", "--config.evaluation.rows=32"),
         ]
         done = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True)
         if done.returncode:

@@ -20,6 +20,7 @@ from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
 from bert_jax.training.steps import TrainState
+from tests.pretraining.notebook import Notebook
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment.from_dict(
@@ -363,3 +364,17 @@ def test_without_a_tokenizer_a_row_is_told_by_its_ids_and_a_row_without_text_aft
     assert row_text(BATCH, 0, None) == "101 5 [103 -> 6] 7 102"
     batch = {name: array[:1, :3] if array.shape[1] == 6 else array for name, array in BATCH.items()}
     assert row_text(batch, 0, TOKENIZER) == "<101><5> [t103 -> t6]"
+
+
+def test_a_replayed_step_is_printed_and_nothing_else_is_said(monkeypatch, capsys):
+    notebook = Notebook()
+    corpus = types.SimpleNamespace(tokenizer="tokenizer")
+    for name in ("quiet_libraries", "start_logging", "enable_compilation_cache"):
+        monkeypatch.setattr(module, name, notebook.says(name))
+    monkeypatch.setattr(module, "experiment_of", lambda *about: (about, corpus))
+    monkeypatch.setattr(module, "replay", lambda *about: about)
+    monkeypatch.setattr(module, "report", lambda *about: iter([f"{about}", "the end"]))
+    assert module.replay_step("workdir", 5, [("mesh.data", "2")], ("mesh.*",)) == 0  # type: ignore[arg-type]
+    experiment = ("workdir", [("mesh.data", "2")], ("mesh.*",))
+    assert capsys.readouterr().out == f"{((experiment, 'workdir', corpus, 5), 'workdir', 'tokenizer')}\nthe end\n"
+    assert notebook.notes == [("quiet_libraries",), ("start_logging", 0), ("enable_compilation_cache",)]

@@ -25,6 +25,7 @@ from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
+from bert_jax.interface.named import record_of
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
@@ -128,6 +129,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         "format": store.FORMAT,
         "shards": shards,
         "sources": [str(source) for source in config.sources],
+        **_own_files(config),
         "files": [[item.path, item.unit, item.length, item.layout, *filter(None, [item.column])] for item in items],
         "vocabulary": tokenizer.vocabulary.to_json(),
         "max_word_characters": tokenizer.max_word_characters,
@@ -136,6 +138,12 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         **text["cleaning"],
         "heldout_fraction": config.text.heldout_fraction,
     }
+
+
+def _own_files(config: BuildConfig) -> JsonObject:
+    """The user's own files with the functions of the sources: path and SHA-256."""
+    own = [record_of(source.name, "--source") for source in config.sources if source.kind == "own"]
+    return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
 
 
 def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
@@ -328,6 +336,7 @@ def _finish(
         "vocabulary": tokenizer.vocabulary.to_json(),
         "splits": {split: _sum(content["splits"][split] for content in contents) for split in SPLITS},
         "sources": [str(source) for source in config.sources],
+        **_own_files(config),
         "layouts": _layouts(items),
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),

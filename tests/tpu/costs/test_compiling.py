@@ -9,8 +9,7 @@ import jax
 import pytest
 
 from bert_jax.sharding.out_of_memory import DoesNotFit
-from bert_jax.tpu.costs import compiling
-from bert_jax.tpu.costs.compiling import Compiled, Compiler
+from bert_jax.tpu.costs.compiler import Compiled, Compiler
 from bert_jax.tpu.costs.kernels import Schedule
 from bert_jax.tpu.costs.topologies import parse_topology
 from tests.tpu.costs.devices import devices_of

@@ -1,0 +1,72 @@
+"""What every command does before its work: logging to stderr, quiet libraries, compiled programs kept on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import pathlib
+import platform
+import sys
+import warnings
+import zlib
+from collections.abc import Callable
+
+import jax
+
+from bert_jax.storage.paths import cache_directory
+
+
+def start_logging(index: int) -> None:
+    """Sends this package's messages to stderr: from process 0 those of level INFO and above, from the others warnings and
+    errors."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s" if index == 0 else f"[process {index}] %(message)s"))
+    ours = logging.getLogger("bert_jax")
+    ours.handlers = [handler]
+    ours.setLevel(logging.INFO if index == 0 else logging.WARNING)
+    ours.propagate = False
+
+
+def quiet_libraries() -> None:
+    """Sets the log level of libraries to ERROR or above, since their messages would hide the lines about the loss."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's C++ log, read when the first backend starts
+    for name in ("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("absl", "asyncio"):  # a failed save of Orbax, which we report, logs a traceback here for each file not written
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if not isinstance(sys.unraisablehook, _WithoutClosedLoops):
+        sys.unraisablehook = _WithoutClosedLoops(sys.unraisablehook)
+    warnings.filterwarnings("ignore", module=r"(orbax|tensorflow_datasets|etils)\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithoutClosedLoops:
+    """`sys.unraisablehook` without the error "Event loop is closed". At the first failed write of a save, Orbax closes the event
+    loop to which TensorStore's threads report all other writes, and each of them would print a traceback; the failed save itself
+    is reported once."""
+
+    otherwise: Callable[[sys.UnraisableHookArgs], object]
+
+    def __call__(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if not (isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed"):
+            self.otherwise(unraisable)
+
+
+def enable_compilation_cache() -> None:
+    """Turns on JAX's persistent compilation cache, so that a second start skips most of the compilation.
+
+    The directory is JAX_COMPILATION_CACHE_DIR (empty: no cache), by default one below bert_jax/ in the user's cache directory.
+    Each kind of CPU has its own: XLA's CPU programs use the instruction set of the CPU that compiled them, and machines of
+    different kinds may share a home directory.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:  # jax reads this variable
+        return
+    try:
+        features = next(
+            line for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features"))
+        )
+    except (OSError, StopIteration):  # not Linux
+        features = platform.processor()
+    kind = f"xla-{platform.machine()}-{zlib.crc32(features.encode()):08x}"
+    jax.config.update("jax_compilation_cache_dir", str(cache_directory() / kind))

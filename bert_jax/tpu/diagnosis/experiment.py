@@ -1,0 +1,273 @@
+"""Whether an experiment can run here: its workdir and its corpus, from every process, and the memory and time of its steps."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.configs.memory_advice import pretraining_demand
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.errors import UserError, missing_path
+from bert_jax.files import parse_json
+from bert_jax.hardware import chip_of
+from bert_jax.interface.words import duration, prefixed
+from bert_jax.runtime.processes import Processes, require_shared_directory
+from bert_jax.sharding.out_of_memory import DoesNotFit, shortage_of
+from bert_jax.storage.checks import require_capable, require_room
+from bert_jax.storage.objects import read, remove, require_bucket, write
+from bert_jax.storage.paths import Place, is_remote
+from bert_jax.tpu.costs.memory import Statistics, used_bytes
+from bert_jax.tpu.diagnosis.judgement import Check
+from bert_jax.tpu.diagnosis.machine import host_memory
+from bert_jax.tpu.programs import Case, StepProgram, cases
+from bert_jax.training.steps import TrainState
+from bert_jax.training.throughput import utilisation
+
+# ------------------------------------------------------------------------------------------------------------------- directories
+PROBE = ".doctor"
+"""The beginning of the name of the object that is written to a bucket, read and removed."""
+
+
+def workdir_check(processes: Processes, workdir: Place) -> Check:
+    """Whether every process can do in the workdir what a run needs; a workdir that is not there yet is made, and removed."""
+    with contextlib.ExitStack() as stack:
+        faults = _everywhere(processes, lambda: stack.enter_context(made(workdir)) if processes.index == 0 else None)
+        if not faults:
+            faults = _everywhere(
+                processes,
+                lambda: _bucket(workdir, processes.index) if is_remote(workdir) else require_capable(pathlib.Path(workdir)),
+            )
+        if not faults and processes.count > 1:
+            faults = _everywhere(processes, lambda: require_shared_directory(processes, workdir))
+    return Check("workdir", f"{workdir} takes, appends, renames and lists files" if not faults else str(workdir), faults)
+
+
+def corpus_check(processes: Processes, directory: str) -> Check:
+    """Whether every process finds the corpus."""
+
+    def look() -> None:
+        if is_remote(directory):
+            require_bucket(directory)
+        elif not pathlib.Path(directory).is_dir():
+            raise UserError(
+                f"config.corpus.directory={missing_path(directory)} is not there; make it with "
+                "`tpu_scripts/run.sh corpus`, or name a place that all hosts see, such as gs://BUCKET/PATH"
+            )
+
+    faults = _everywhere(processes, look)
+    return Check("corpus", directory, faults)
+
+
+@contextlib.contextmanager
+def made(directory: Place) -> Iterator[None]:
+    """Makes a local directory with its parents, and removes those that were not there and are empty at the end."""
+    if is_remote(directory):
+        yield
+        return
+    new = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        pathlib.Path(directory).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise UserError(f"--workdir={directory} cannot be made ({reason}); name a directory you may write to") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for path in new:
+                path.rmdir()
+
+
+def _bucket(directory: Place, process: int) -> None:
+    """Raises UserError unless the bucket is there, and an object in the directory can be written, read and removed."""
+    require_bucket(directory)
+    probe = f"{directory}/{PROBE}-{os.getpid()}-{process}"
+    write(probe, b"1")
+    try:
+        content = read(probe)
+    finally:
+        remove(probe)
+    if content is None or content.data != b"1":
+        raise UserError(f"--workdir={directory} does not return what was written; name another bucket")
+
+
+def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, ...]:
+    """The UserErrors that `look` raises in the processes, each once; every process has to call this function."""
+    message = ""
+    try:
+        look()
+    except UserError as error:
+        message = str(error)
+    return tuple(dict.fromkeys(str(said) for said in processes.gather(message) if said))
+
+
+# --------------------------------------------------------------------------------------------------------------------- the steps
+LONGEST = 20.0
+"""Seconds of a step, as the measured FLOP/s let expect them, beyond which none is run."""
+STEPS = 3
+ESTIMATE_SECONDS = 900
+"""After which the estimate is given up; it compiles the step for the slice."""
+
+
+def fit_checks(
+    processes: Processes,
+    given: str,
+    overrides: Sequence[tuple[str, str]],
+    flops: float,
+    workdir: Place | None,
+    *,
+    estimated: bool,
+    rejected: Collection[str] = (),
+) -> list[Check]:
+    """A check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
+
+    `flops` is the measured rate of all devices together. With a `workdir`, its disk must have room for a checkpoint. With
+    `estimated`, on TPUs the first process also runs `aot` for this slice. Kernels that were `rejected` here are not chosen. Every
+    process has to call this function.
+    """
+    options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
+    found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
+    return [_check(processes, case, overrides, flops, workdir, estimated) for case in found]
+
+
+def _check(
+    processes: Processes,
+    case: Case,
+    overrides: Sequence[tuple[str, str]],
+    flops: float,
+    workdir: Place | None,
+    estimated: bool,
+) -> Check:
+    name = f"phase {case.phase}" if isinstance(case.experiment, PretrainingExperiment) else "step"
+    program = case.lower(jax.devices())
+    if workdir is not None and isinstance(program.state, TrainState):
+        try:
+            require_room(workdir, sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.state)))
+        except UserError as error:
+            return Check(name, case.config, (str(error),))
+    try:
+        executable = program.lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        shortage = shortage_of(error)
+        if shortage is None:
+            raise
+        return Check(name, f"{case.config} does not fit", (too_large(case, program, shortage),))
+    needs, free = step_bytes(cast(Statistics, executable.memory_analysis())), least_free(processes)
+    text = f"{case.config}: {needs / 2**30:.2f}" + (f" of {free / 2**30:.2f} GiB per device" if free else " GiB per device")
+    if free is not None and needs > free:
+        space = "host memory" if jax.default_backend() == "cpu" else "hbm"
+        return Check(name, f"{text}, which is too much", (too_large(case, program, DoesNotFit(needs, free, space)),))
+    if not isinstance(case.experiment, PretrainingExperiment):
+        return Check(name, f"{text}, fits")
+    expected = program.flops / flops
+    if expected > LONGEST:
+        return Check(name, f"{text}, fits; a step would take {duration(expected)} or more, so none was run")
+    seconds = step_seconds(program, executable)
+    speed = prefixed(program.flops / seconds, "FLOP/s")
+    text += f", fits; a step takes {seconds:.3g} s, {program.rows / seconds:,.0f} rows/s, {speed}"
+    share = utilisation(program.flops / seconds, jax.devices()[0].device_kind, jax.device_count())
+    text += f" ({100 * share:.0f} % of peak)" if share else ""
+    return Check(name, text + (_beside(processes, case, overrides) if estimated else ""))
+
+
+def step_bytes(statistics: Statistics) -> int:
+    """Bytes per device that a step takes. The peak that the compiler reports has everything in it on TPUs alone; elsewhere it is
+    the sum of arguments, results and temporaries."""
+    if jax.default_backend() == "tpu":
+        return used_bytes(statistics)
+    s = statistics
+    return s.argument_size_in_bytes + s.output_size_in_bytes - s.alias_size_in_bytes + s.temp_size_in_bytes
+
+
+def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
+    """The sentence about a step that does not fit, with the flags that make it smaller."""
+    if isinstance(case.experiment, PretrainingExperiment):
+        return pretraining_demand(case.experiment, case.phase, program.mesh).sentence(shortage)
+    return (
+        f"the training step does not fit in memory: it {shortage}; lower --config.training.batch_size below {program.rows}, or "
+        f"set --config.training.accumulation={2 * case.accumulation}"
+    )
+
+
+def least_free(processes: Processes) -> float | None:
+    """Free bytes of the device of all processes that has least; for CPU devices their share of the machine's free memory."""
+    free: list[float] = []
+    for device in jax.local_devices():
+        if stats := device.memory_stats():
+            free.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+        elif (host := host_memory()) is not None:
+            free.append(host / jax.local_device_count())
+    return min((size for size in processes.gather(min(free, default=None)) if size is not None), default=None)
+
+
+def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float:
+    """The seconds of a training step of zeros, the shortest of some. The time does not depend on the values."""
+
+    def zeros(tree: object) -> object:
+        shardings = jax.tree.map(lambda x: x.sharding, tree)
+        return jax.jit(lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree), out_shardings=shardings)()
+
+    state, batch = zeros(program.state), zeros(program.batch)
+    teacher = () if program.teacher is None else (zeros(program.teacher),)
+    spent = []
+    for _ in range(STEPS + 1):  # the first one is slower
+        start = time.perf_counter()
+        state, sums = executable(state, batch, *teacher)
+        jax.block_until_ready(sums)
+        spent.append(time.perf_counter() - start)
+    return min(spent[1:])
+
+
+# ----------------------------------------------------------------------------------------------------------- the estimate of aot
+def slice_name(devices: Sequence[jax.Device]) -> str | None:
+    """The slice that TPU devices form, in the notation of `aot --topology`; None for other devices, and for parts of a slice."""
+    chip = chip_of(devices[0].device_kind)
+    if devices[0].platform != "tpu" or chip is None:
+        return None
+    slices = {getattr(device, "slice_index", None) for device in devices}
+    places = {(getattr(device, "slice_index", None), *device.coords) for device in devices}
+    sides = [1 + max(device.coords[axis] for device in devices) for axis in range(chip.dimensions)]
+    several = f"{len(slices)}x" if len(slices) > 1 else ""
+    return f"{several}{chip.name}:{'x'.join(map(str, sides))}" if math.prod(sides) * len(slices) == len(places) else None
+
+
+def _beside(processes: Processes, case: Case, overrides: Sequence[tuple[str, str]]) -> str:
+    """The estimate of `aot` for this slice, as the end of a sentence; "" for devices without one."""
+    name = slice_name(jax.devices())
+    if name is None:
+        return ""
+    return str(processes.gather(estimate(case, overrides, name) if processes.index == 0 else "")[0])
+
+
+def estimate(case: Case, overrides: Sequence[tuple[str, str]], topology: str) -> str:
+    """`aot`'s time of a step on a slice, as the end of a sentence, computed in a process of its own that does not see the TPU."""
+    flags = [f"--config={case.config}", *(f"--config.{key}={text}" for key, text in overrides)]
+    command = [sys.executable, "-m", "bert_jax.aot", *flags, f"--topology={topology}", f"--phase={case.phase}"]
+    hidden = ("TPU_", "MEGASCALE_", "CLOUD_TPU_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)} | {"JAX_PLATFORMS": "cpu"}
+    try:
+        done = subprocess.run(
+            [*command, "--json", "--no-remedies"],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=ESTIMATE_SECONDS,
+            check=True,
+        )
+        step = parse_json(done.stdout)["experiments"][0]["steps"][0]
+        return f"; aot estimates {step['seconds']:.3g} s on {topology}, at least {step['roofline_seconds']:.3g} s"
+    except subprocess.CalledProcessError as error:
+        return f"; aot has no estimate ({(error.stderr.strip().splitlines() or ['?'])[-1][:200]})"
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
+        return f"; aot has no estimate ({type(error).__name__})"

@@ -1,0 +1,344 @@
+"""The steps of an experiment, lowered for a mesh of described devices, which need not be attached; `aot` compiles them.
+
+A `Case` is a step that an experiment file asks for, with its number of executions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import PyTree
+
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
+from bert_jax.configs.sections import dataclass_from_dict
+from bert_jax.data.corpus.integrity import MANIFEST
+from bert_jax.data.corpus.staging import KEY
+from bert_jax.data.corpus.store import open_corpus, read_manifest
+from bert_jax.data.rows import RowShape, assemble_features
+from bert_jax.errors import UserError
+from bert_jax.files import Json, JsonObject, read_object
+from bert_jax.finetuning.program import ProgramSettings, shared, training_program
+from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface_config import config_from_json
+from bert_jax.interop.locate import CONFIG, find_model_directory
+from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
+from bert_jax.objectives.flops import forward_flops, task_row_flops
+from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.pretraining.inferred_settings import infer_settings
+from bert_jax.pretraining.program import (
+    jitted_eval_step,
+    phase_row_flops,
+    pretraining_program,
+    taught_config,
+    trained_parameters,
+)
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.paths import checked, is_remote
+from bert_jax.tasks.registry import head_class
+from bert_jax.tpu.costs.report import Step
+from bert_jax.training.steps import TrainState
+
+# --------------------------------------------------------------------------------------------------------------------- the steps
+Experiment = TypeVar("Experiment", bound=PretrainingExperiment | FinetuningExperiment)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepProgram:
+    """One step, lowered."""
+
+    lowered: jax.stages.Lowered
+    mesh: Mesh
+    state: TrainState | Mapping[str, PyTree[jax.ShapeDtypeStruct]]
+    """Abstract arrays with their shardings: a `TrainState`, or the parameters of an evaluation step."""
+    batch: Mapping[str, jax.ShapeDtypeStruct]
+    """Abstract arrays with their shardings."""
+    rows: int
+    """Rows of the batch, over all devices."""
+    length: int
+    """Tokens of a row."""
+    flops: float
+    """Model FLOPs of the step over all devices, by `objectives/flops.py`; with those of a teacher that is part of the step."""
+    teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
+    """The parameters of the teacher of a distillation in pretraining, abstract with their shardings."""
+
+    def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
+        """The arguments of the step by name: "parameters", "optimizer" (of a training step), "batch", and "teacher" where there
+        is one."""
+        taught = {} if self.teacher is None else {"teacher": self.teacher}
+        if isinstance(self.state, TrainState):
+            return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch} | taught
+        return {"parameters": self.state, "batch": self.batch}
+
+
+def batch_shapes(rows: int, length: int, predictions: int, examples: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked positions and
+    at most `examples` packed examples, as `data/rows.py` builds them."""
+    widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
+    widths |= dict.fromkeys(("masked_positions", "masked_targets"), predictions)
+    widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
+    return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
+
+
+def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
+    """The training step of a phase, the same function that `pretrain` jits, lowered for the experiment's mesh of `devices`."""
+    mesh = make_mesh(experiment.mesh, devices)
+    p = experiment.phases[phase]
+    check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
+    experiment, teacher = _with_described_teacher(experiment)
+    program = pretraining_program(experiment, mesh, teacher)
+    batch = _sharded_by_row(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
+    lowered = _lower(mesh, program.training_step(phase), *program.arguments(program.state, batch))
+    flops = p.batch_size * phase_row_flops(experiment, phase, teacher.config if teacher else None)
+    taught = program.teacher.params if program.teacher else None
+    return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops, taught)
+
+
+def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[PretrainingExperiment, Teacher | None]:
+    """(the experiment with the width of its teacher, the teacher with shapes for parameters), from the teacher's config.json
+    alone; (the experiment, None) without one."""
+    if not experiment.teacher:
+        return experiment, None
+    directory = find_model_directory(experiment.teacher)
+    config = config_from_json(read_object(directory / CONFIG, "copy the model again"), str(directory))
+    config = taught_config(config, experiment)
+    boxed = abstract_parameters(config)
+    shapes = nn.unbox({part: boxed[part] for part in TEACHER_PARTS})
+    distillation = dataclasses.replace(experiment.distillation, teacher_width=config.hidden_size)
+    return dataclasses.replace(experiment, distillation=distillation), Teacher(config, shapes)
+
+
+def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
+    """The step that scores held-out rows of a phase's length. It has a third of a training step's FLOPs: no backward pass."""
+    mesh = make_mesh(experiment.mesh, devices)
+    p, rows = experiment.phases[phase], experiment.evaluation.batch_size
+    check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
+    boxed = trained_parameters(experiment)
+    params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
+    batch = _sharded_by_row(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
+    lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
+    return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * forward_flops(phase_row_flops(experiment, phase)))
+
+
+def _sharded_by_row(mesh: Mesh, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, BATCH)), batch)
+
+
+def _lower(mesh: Mesh, step: jax.stages.Wrapped, *arguments: PyTree[jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        return step.lower(*arguments)
+
+
+def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[jax.Device]) -> StepProgram:
+    """The training step of a task for the model configuration `model`; for a sweep, the step of its `costliest_run`, on the
+    devices of one run.
+
+    The data is not read, so the number of rows is an upper bound: one row of the task's length for every example of the batch
+    (four times the length for multiple choice with four candidates), while packing needs fewer. With a teacher, its predictions
+    are part of the batch; the teacher itself is not part of the step.
+    """
+    run = costliest_run(experiment)
+    mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
+    head, t, d = run.head_config(head_class(run.task).typical()), run.training, run.distillation
+    config = run.model_config(model, mesh.devices.flat[0].platform)
+    taught = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
+    loss = LabelLoss(label_smoothing=t.label_smoothing, **taught)
+    unfreeze_every = int(t.gradual_unfreezing)
+    settings = ProgramSettings(
+        model=config, head=head, loss=loss, optimizer=run.optimizer, training=shared(t), unfreeze_every=unfreeze_every
+    )
+    program = training_program(settings, mesh)
+    candidates = head.typical_candidates
+    shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)
+    multiple = row_multiple(mesh) * t.accumulation
+    rows = -(-t.batch_size // multiple) * multiple
+    batch: dict[str, Any] = dict(assemble_features([], [], rows, shape, 0))
+    if d.teacher:
+        batch["teacher_logits"] = jax.eval_shape(program.logits, program.abstract.params, batch)
+    if d.hidden_weight:
+        states = (rows, config.num_layers + 1, shape.length, config.hidden_size)
+        batch["teacher_hidden_states"] = jax.ShapeDtypeStruct(states, config.dtype)
+    scalars = {"steps": np.int32(0), "warmup_steps": np.int32(0), "peak": np.float32(0), "seed": np.uint32(0)}
+    state, arrays = with_shardings(program.abstract, program.shardings), _sharded_by_row(mesh, batch)
+    flops = task_row_flops(config, head, shape, frozen=t.freeze_encoder)
+    lowered = _lower(mesh, program.train, state, arrays, scalars)
+    return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)
+
+
+def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
+    """The run of the experiment's sweep with the largest batch, and among those the run with the most epochs."""
+    return max(experiment.runs(), key=lambda run: (run.training.batch_size, run.training.epochs))
+
+
+def model_config_to_finetune(name: str) -> ModelConfig:
+    """The model configuration of a published size, or of the model in a directory. Raises UserError for a directory without
+    config.json and for an unknown size."""
+    directory = pathlib.Path(name)
+    if (directory / "config.json").is_file():
+        return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
+    if directory.exists():
+        raise UserError(f"--model={name} holds no config.json; give a Hugging Face directory, or a published size such as large")
+    return ModelConfig(**published(name))  # type: ignore[arg-type]
+
+
+def with_overrides(experiment: Experiment, changes: Mapping[str, Json]) -> Experiment:
+    """The experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where the changed
+    experiment is not valid."""
+    for key, value in changes.items():
+        experiment = _replaced(experiment, key.split("."), value)
+    experiment.validate()
+    return experiment
+
+
+def _replaced(node: Any, path: Sequence[str], value: Any) -> Any:
+    if not path:
+        return value
+    name, rest = path[0], path[1:]
+    if isinstance(node, tuple):
+        return (*node[: int(name)], _replaced(node[int(name)], rest, value), *node[int(name) + 1 :])
+    return dataclasses.replace(node, **{name: _replaced(getattr(node, name), rest, value)})
+
+
+# ----------------------------------------------------------------------------------------------------------- the cases of a file
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One step to compile."""
+
+    config: str
+    experiment: PretrainingExperiment | FinetuningExperiment
+    kind: str
+    phase: int
+    model: str
+    """The model that fine-tuning starts from."""
+    examples: int | None
+    """Examples of one pass over the data, for steps whose number depends on it."""
+
+    def without_kernels(self, rejected: Collection[str]) -> Case:
+        """The step without the `rejected` kernels where their choice is "auto"."""
+        model: Any = self.experiment.model.without_kernels(rejected)
+        return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, model=model))
+
+    def lower(self, devices: Sequence[jax.Device]) -> StepProgram:
+        """The step, lowered for `devices`."""
+        if isinstance(self.experiment, FinetuningExperiment):
+            return finetuning_step(self.experiment, model_config_to_finetune(self.model), devices)
+        make = evaluation_step if self.kind == "eval" else pretraining_step
+        return make(self.experiment, self.phase, devices)
+
+    def step(self, program: StepProgram) -> Step:
+        """The description of the step for the report."""
+        name, (steps, covers) = f"phase {self.phase}, {self.kind} step", self._steps(program)
+        if isinstance(self.experiment, FinetuningExperiment):
+            runs = len(self.experiment.runs())
+            name = "finetune step" + (f" (1 of {counted(runs, 'run')})" if runs > 1 else "")
+        mesh = dict(program.mesh.shape)
+        return Step(name, self.config, self.kind, mesh, program.rows, program.length, program.flops, steps, covers)
+
+    def _steps(self, program: StepProgram) -> tuple[int | None, str]:
+        """(the number of executions of the step, None where it depends on data that is not given; the work that these cover)."""
+        if isinstance(self.experiment, PretrainingExperiment) and self.kind == "train":
+            return self.experiment.phases[self.phase].steps, "experiment"
+        if self.examples is None:
+            return None, ""
+        if isinstance(self.experiment, PretrainingExperiment):
+            return -(-self.examples // program.rows), f"1 pass, {counted(self.examples, 'row')}"
+        t = costliest_run(self.experiment).training
+        return t.epochs * -(-self.examples // t.batch_size), f"{counted(t.epochs, 'epoch')}, {counted(self.examples, 'example')}"
+
+    @property
+    def accumulation(self) -> int:
+        """Microbatches of a step."""
+        if isinstance(self.experiment, FinetuningExperiment):
+            return self.experiment.training.accumulation
+        return self.experiment.phases[self.phase].accumulation if self.kind == "train" else 1
+
+    def changed(self, changes: JsonObject) -> Case:
+        """The case with other values for dotted keys of the experiment. Raises UserError where the experiment is then invalid."""
+        return dataclasses.replace(self, experiment=with_overrides(self.experiment, changes))
+
+    def batch_key(self, name: str) -> str:
+        """The key of the experiment that sets `name` ("batch_size", "accumulation") for this step."""
+        groups = {"train": f"phases.{self.phase}", "eval": "evaluation", "finetune": "training"}
+        return f"{groups[self.kind]}.{name}"
+
+    def batch_of(self, rows: int) -> JsonObject:
+        """The dotted key, with its value, that sets the batch to `rows`; in a sweep, larger batch sizes are reduced to `rows`."""
+        sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
+        if sizes:
+            return {"sweep.batch_sizes": tuple(sorted({min(size, rows) for size in sizes}))}
+        return {self.batch_key("batch_size"): rows}
+
+
+def kind_of(values: JsonObject) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
+    """The experiment class for the values of an experiment file: fine-tuning where they have a task, else pretraining."""
+    return FinetuningExperiment if "task" in values else PretrainingExperiment
+
+
+def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Namespace, flag: str = "config") -> list[Case]:
+    """The steps to compile of the experiment file `given` by `--config` or another `flag`. Raises UserError for flags that do not
+    apply to it."""
+    values = read_experiment(given, overrides, kind_of, flag)
+    if kind_of(values) is FinetuningExperiment:
+        if options.step not in (None, "finetune"):
+            raise UserError(f"--step={options.step}, but {given} fine-tunes and has only the step finetune; leave it out")
+        if options.phase is not None:
+            raise UserError(f"--phase={options.phase}, but {given} fine-tunes and has no phases; leave it out")
+        require_saveable(given, "finetune", options)
+        experiment = FinetuningExperiment.from_dict(values | {"init_from": values.get("init_from") or "any"})
+        here = pathlib.Path(experiment.init_from).is_dir()
+        model = options.model or (str(find_model_directory(experiment.init_from)) if here else "base")
+        return [Case(given, experiment, "finetune", 0, model, options.rows)]
+    if options.step == "finetune":
+        raise UserError(f"--step=finetune, but {given} pretrains; give an experiment of experiments/finetune/")
+    kind = options.step or "train"
+    require_saveable(given, kind, options)
+    if options.rows is not None and kind == "train":
+        raise UserError(f"--rows={options.rows}, but {given} has the number of steps of pretraining; leave it out")
+    values, notes = infer_settings(values, {key for key, _ in overrides}, vocabulary_size=vocabulary_size(values), download=False)
+    for note in notes:
+        say(note)
+    pretraining = PretrainingExperiment.from_dict(values)
+    phases = range(len(pretraining.phases))
+    if options.phase is not None and options.phase not in phases:
+        raise UserError(f"--phase={options.phase}: {given} has the phases 0 to {len(phases) - 1}")
+    chosen = phases if options.phase is None else [options.phase]
+    return [Case(given, pretraining, kind, phase, options.model, options.rows) for phase in chosen]
+
+
+def vocabulary_size(values: JsonObject) -> int | None:
+    """The vocabulary size of the experiment's corpus; None where the corpus is not on this machine. Of a corpus in a bucket the
+    manifest alone is fetched."""
+    corpus = dataclass_from_dict(CorpusConfig, values.get("corpus", {}), "config.corpus")
+    directory = checked(str(corpus.directory), KEY)
+    if is_remote(directory):
+        return int(read_manifest(fetched(f"{directory}/{MANIFEST}", KEY).parent)["vocabulary"]["size"])
+    return open_corpus(directory).vocabulary.size if pathlib.Path(directory).is_dir() else None
+
+
+def require_saveable(given: str, kind: str, options: argparse.Namespace) -> None:
+    """Raises UserError where --save is given for a step that no command can load."""
+    if options.save and kind != "train":
+        raise UserError(
+            f"--save={options.save} saves training steps for `pretrain --compiled`, and no command loads the {kind} step of "
+            f"{given}; leave it out"
+        )
+
+
+def say(line: str) -> None:
+    """Prints a line of progress to stderr."""
+    print(line, file=sys.stderr, flush=True)
