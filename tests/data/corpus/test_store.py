@@ -15,9 +15,8 @@ from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus import store as store_module
 from bert_jax.data.corpus.integrity import CorruptedCorpus
-from bert_jax.data.corpus.offsets import ShardedOffsets
 from bert_jax.data.corpus.shard import token_dtype
-from bert_jax.data.corpus.store import TokenStore, open_corpus, open_splits
+from bert_jax.data.corpus.store import ShardedOffsets, TokenStore, open_corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from tests.data.conftest import english
