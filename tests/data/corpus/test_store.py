@@ -239,7 +239,7 @@ def test_the_files_of_a_shard_are_those_that_are_written_and_no_others(directory
     shards = json.loads((directory / "manifest.json").read_text())["shards"]
     shards[2]["files"] = {**shards[2]["files"], **listed} if listed else listed
     changed(directory / "manifest.json", shards=shards)
-    with pytest.raises(UserError, match=r"the files of shard-00002-of-00004 are .*; expected heldout\.documents\.npy"):
+    with pytest.raises(UserError, match=r"the files of shard-00002-of-00004 are .*; expected document_hashes\.npy, heldout"):
         open_corpus(directory)
 
 
