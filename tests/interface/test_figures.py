@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax.interface.figures import FORMATS, LONGEST, label, plain, rendered
+from bert_jax.analysis.flags import FORMATS
+from bert_jax.interface.figures import LONGEST, label, plain, rendered
 from bert_jax.training.curves import draw_sweep, draw_task_curves
 
 HOSTILE = [
