@@ -265,7 +265,7 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
     elif verb == "predict":
         parser_of(arguments[0], VERBS[arguments[0]]).parse_args(arguments[1:])
     elif verb == "analyse":
-        analyse_flags.flag_parser(arguments[0]).parse_args(arguments[1:])
+        analyse_flags.parse_flags("", arguments)
     else:
         check_script(REPOSITORY / "bert_jax" / f"{verb.replace('.', '/')}.py", arguments)
 
