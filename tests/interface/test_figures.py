@@ -96,4 +96,4 @@ def test_curves_and_sweeps_are_drawn_with_any_names(tmp_path: pathlib.Path):
 def test_figures_are_written_in_one_place_alone():
     package = pathlib.Path(__file__).parents[2] / "bert_jax"
     found = [path for path in package.rglob("*.py") if re.search(r"savefig\(|print_png", path.read_text())]
-    assert found == [package / "metrics" / "figures.py"]
+    assert found == [package / "interface" / "figures.py"]
