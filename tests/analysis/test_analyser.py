@@ -10,12 +10,12 @@ import pytest
 
 from bert_jax.analysis import analyser as module
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.compare.measure import Comparing
-from bert_jax.analysis.coreference.measure import Coreference
-from bert_jax.analysis.dependencies.measure import Dependencies
-from bert_jax.analysis.heads.measure import Heads
-from bert_jax.analysis.neighbours.measure import Neighbouring
-from bert_jax.analysis.probe.measure import Probing
+from bert_jax.analysis.compare.flags import Comparing
+from bert_jax.analysis.coreference.flags import Coreference
+from bert_jax.analysis.dependencies.flags import Dependencies
+from bert_jax.analysis.heads.flags import Heads
+from bert_jax.analysis.neighbours.flags import Neighbouring
+from bert_jax.analysis.probe.flags import Probing
 from bert_jax.analysis.reading import in_silence, progress_of, progress_of_stage
 
 

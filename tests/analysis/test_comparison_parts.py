@@ -14,8 +14,9 @@ import pytest
 from bert_jax.analysis.compare import measure as models
 from bert_jax.analysis.compare.aligned import WindowPair, aligned_slots, other_batch, own_batch, paired_windows, with_column
 from bert_jax.analysis.compare.cka import alignments, biased_hsic, hsic
+from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.compare.masked import MaskedWords, Predictions
-from bert_jax.analysis.compare.measure import Comparing, compare_models, compared_layers
+from bert_jax.analysis.compare.measure import compare_models, compared_layers
 from bert_jax.analysis.windows import Kind, Window, Word
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig

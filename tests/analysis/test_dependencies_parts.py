@@ -13,7 +13,8 @@ import pytest
 from bert_jax.analysis.bootstrap import poisson_weights
 from bert_jax.analysis.controls import permuted_heads, shuffled_words
 from bert_jax.analysis.dependencies import measure
-from bert_jax.analysis.dependencies.measure import DIRECTIONS, MOST_RELATIONS, Dependencies, Dependents, HitCounts, Relations
+from bert_jax.analysis.dependencies.flags import Dependencies
+from bert_jax.analysis.dependencies.measure import DIRECTIONS, MOST_RELATIONS, Dependents, HitCounts, Relations
 from bert_jax.model.config import ModelConfig
 from bert_jax.tasks.readers.conllu import Sentence
 from tests.analysis.made_up import dependency_scores

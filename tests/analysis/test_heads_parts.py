@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.heads import measure as statistics
-from bert_jax.analysis.heads.measure import Heads, head_sums, measure_heads
+from bert_jax.analysis.heads.flags import Heads
+from bert_jax.analysis.heads.measure import head_sums, measure_heads
 from bert_jax.analysis.windows import Kind, Window, Word
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
