@@ -14,7 +14,8 @@ from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads import measure
 from bert_jax.analysis.heads.figures import write_heads
-from bert_jax.analysis.heads.measure import STATISTICS, Heads
+from bert_jax.analysis.heads.flags import Heads
+from bert_jax.analysis.heads.measure import STATISTICS
 from bert_jax.analysis.windows import Kind, read_windows
 from bert_jax.errors import UserError
 from bert_jax.prediction.engine import Engine

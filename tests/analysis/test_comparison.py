@@ -13,8 +13,9 @@ from bert_jax.analysis.compare import measure
 from bert_jax.analysis.compare.aligned import WindowPair, paired_windows
 from bert_jax.analysis.compare.cka import alignments, cross_sums, own_sums
 from bert_jax.analysis.compare.figures import write_comparison
+from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.compare.masked import MaskedWords, twins
-from bert_jax.analysis.compare.measure import Comparing, Comparison, compared_layers, matched
+from bert_jax.analysis.compare.measure import Comparison, compared_layers, matched
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.windows import Kind, Word
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer

@@ -11,14 +11,8 @@ from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.bootstrap import poisson_weights
 from bert_jax.analysis.controls import engine_with_random_weights, permuted_heads, random_weights, shuffled_words
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
-from bert_jax.analysis.dependencies.measure import (
-    DIRECTIONS,
-    MOST_RELATIONS,
-    Dependencies,
-    Dependents,
-    Relations,
-    count_hits,
-)
+from bert_jax.analysis.dependencies.flags import Dependencies
+from bert_jax.analysis.dependencies.measure import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
 from bert_jax.analysis.dependencies.published import PUBLISHED_COLUMNS, published_rows
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.reading import Treebank

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bert_jax import analyse
 from bert_jax.analysis.attention import verb as attention
 from bert_jax.analysis.compare import verb as compare
 from bert_jax.analysis.coreference import verb as coreference
 from bert_jax.analysis.dependencies import verb as dependencies
+from bert_jax.analysis.flags import flag_parser
 from bert_jax.analysis.heads import verb as heads
 from bert_jax.analysis.probe import verb as probe
 from bert_jax.errors import UserError
@@ -29,7 +29,7 @@ NEEDED = {
 
 
 def parsed(name: str, *flags: str) -> dict[str, Any]:
-    parser = analyse._parser(name)
+    parser = flag_parser(name)
     return vars(parser.parse_args(["--model=m", "--output=d", *NEEDED[name], *flags]))
 
 
@@ -108,7 +108,7 @@ def test_a_flag_that_names_nothing_is_refused(name: str, flags: list[str], says:
 )
 def test_what_a_verb_cannot_do_without_is_required(name: str, flags: list[str]):
     with pytest.raises(UserError, match="required"):
-        analyse._parser(name).parse_args(["--model=m", "--output=d", *flags])
+        flag_parser(name).parse_args(["--model=m", "--output=d", *flags])
 
 
 # --------------------------------------------------------------------------------------------------------------------- printed
