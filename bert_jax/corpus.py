@@ -316,7 +316,6 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
-        # an earlier version did not write all of them
         if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:
             differences = "; ".join(f"{key} was {before[key]}, is {recipe[key]}" for key in changed)
             raise UserError(

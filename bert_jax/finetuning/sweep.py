@@ -251,8 +251,7 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
         )
     settings.sort(key=lambda s: -math.inf if s["mean"] is None else s["mean"], reverse=True)
     baseline = scored[0]["baseline"][split].get(metric) if scored else None
-    unnamed = {} if baseline is None else {"most frequent answer": baseline}  # for results of earlier versions
-    answers = scored[0].get("baseline_answers", {}).get(split, unnamed) if scored else unnamed
+    answers = scored[0].get("baseline_answers", {}).get(split, {}) if scored else {}
     return {
         "metric": f"{split}/{metric}",
         "baseline": baseline,

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from bert_jax import files
+from bert_jax.data.corpus.arrays import SPLITS, shard_name
 from bert_jax.data.corpus.integrity import (
     MANIFEST,
     CorruptedCorpus,
@@ -25,7 +26,6 @@ from bert_jax.data.corpus.integrity import (
     read_arrays,
     read_token_counts,
 )
-from bert_jax.data.corpus.shard import SPLITS, shard_name
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject

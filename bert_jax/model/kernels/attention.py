@@ -23,7 +23,7 @@ from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_ax
 SAVED = "fused_attention"
 """The name of the forward kernel's results in `jax.checkpoint`: with a policy that saves them the backward pass does not run the
 kernel again."""
-AXES = ("batch", "length", "heads")
+AXES = ("batch", None, "heads")  # whole rows: a query reads every key
 """The logical axes of query, key, value and context [B, L, D]; D = H K is split by whole heads."""
 QKV = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]
 """(query, key, value) of all heads, as the projections return them, with D = H K; in bfloat16 or float32."""

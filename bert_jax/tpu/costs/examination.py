@@ -17,7 +17,7 @@ from bert_jax.tpu.costs.compiler import Compiler, calibrate
 from bert_jax.tpu.costs.memory import local_bytes, memory_of, used_bytes
 from bert_jax.tpu.costs.report import GIB, record, refused
 from bert_jax.tpu.programs import Case, StepProgram, say
-from bert_jax.training.saved_programs import save_program
+from bert_jax.training.compilation import save_program
 
 
 def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> JsonObject:
