@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.data.corpus.integrity import CorruptedCorpus
+from bert_jax.data.corpus.store import CorruptedCorpus
 from bert_jax.runtime import launch
 from bert_jax.runtime.goodput import Activity, Ledger
 from bert_jax.runtime.hosts import Hosts
