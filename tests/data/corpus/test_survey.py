@@ -10,7 +10,7 @@ import pytest
 from bert_jax import files
 from bert_jax.data.corpus import report
 from bert_jax.data.corpus.report import ShardSurvey, duplicate_lines, sampling
-from bert_jax.data.corpus.shard import temporary_name
+from bert_jax.data.corpus.shard import drop_documents, temporary_name
 
 EMPTY = ShardSurvey({}, np.zeros(0, np.uint64), np.zeros(0, np.int64), {}, np.zeros(24, np.int64), np.zeros(24, np.int64), 0, {})
 
@@ -69,7 +69,7 @@ def test_rewriting_a_shard_removes_what_a_killed_process_of_the_same_number_left
     (directory / temporary_name(0, 1) / "other").touch()
     content = files.read_json(directory / "shard-00000-of-00001" / "shard.json")
     none = {split: np.zeros(counts["documents"], bool) for split, counts in content["splits"].items()}
-    report.drop_documents(directory, 0, 1, none, 132)
+    drop_documents(directory, 0, 1, none, 132)
     after = {path.name: path.read_bytes() for path in (directory / "shard-00000-of-00001").iterdir()}
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} <= {"shard.json", "token_counts.npy"}
