@@ -94,7 +94,7 @@ TABLE = (
 
 REQUIRED_PARTS = ("embeddings", "encoder")
 
-PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
+PARTS = ("pooler", "mlm_head", "nsp_head", "softmax", "skip_gram_head", *HEAD_PARTS)
 """The optional parts of a model, which an import may drop or add with random weights."""
 
 DECODER = Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D")
@@ -123,7 +123,8 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 def _predecessor_rows(config: ModelConfig) -> Iterator[Row]:
     """The rows of a model that is no Transformer, in names and shapes of our own."""
     for ours, letters in predecessor_axes(config).items():
-        yield Row(ours, letters, ours.replace("/layers/", ".layers.{}.").replace("/", "."), letters)
+        theirs = ours.replace("softmax/", "mlm_head/")  # the name of the softmax in files
+        yield Row(ours, letters, theirs.replace("/layers/", ".layers.{}.").replace("/", "."), letters)
 
 
 def _own_rows(head: TaskHead) -> Iterator[Row]:

@@ -23,7 +23,7 @@ def predecessor_axes(config: ModelConfig) -> dict[str, str]:
     axes |= {f"encoder/layers/{name}/kernel": "B A G F" for name in ("input", "recurrence")}
     axes |= {"encoder/layers/input/bias": "B G F"}
     axes |= {} if config.intermediate_size == config.word_width else {"encoder/layers/projection/kernel": "B F A"}
-    return axes | {"mlm_head/bias": "V"} | ({} if config.tied_decoder else {"mlm_head/decoder": "V A"})
+    return axes | {"softmax/bias": "V"} | ({} if config.tied_decoder else {"softmax/decoder": "V A"})
 
 
 def predecessor_sizes(config: ModelConfig) -> dict[str, int]:

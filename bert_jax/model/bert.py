@@ -34,6 +34,13 @@ ENCODERS: Mapping[str, tuple[type[nn.Module], type[nn.Module]]] = {
 """`ModelConfig.encoder` -> the modules of embeddings and layers, with the methods of `Embeddings` and `Encoder`."""
 
 
+def natural_objective(config: ModelConfig) -> str:
+    """The name of the objective that trains a model of this configuration where none is named: its encoder says which."""
+    _, layers = ENCODERS[config.encoder]
+    names: Mapping[str, str] = layers.objectives  # type: ignore[attr-defined]
+    return names[config.direction]
+
+
 class Bert(nn.Module):
     """Embeddings, encoder and pooler. Models with heads inherit from it, so that all of them share one parameter tree.
 

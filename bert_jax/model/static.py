@@ -1,6 +1,9 @@
-"""The layers of a static model: none. Its word vectors are trained by skip-gram (`training/skip_gram.py`)."""
+"""The layers of a static model: none. Its word vectors are trained by skip-gram (`objectives/skip_gram.py`)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -11,6 +14,9 @@ from bert_jax.model.layers import Seed
 
 class NoLayers(WholeRows):
     """The word vectors as the only hidden state."""
+
+    objectives: ClassVar[Mapping[str, str]] = {"both": "skip_gram"}
+    """`ModelConfig.direction` -> the objective that trains it where none is named."""
 
     def __call__(
         self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None
