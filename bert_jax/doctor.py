@@ -36,7 +36,6 @@ from bert_jax.interface.command import require_stdout
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
-from bert_jax.metrics.writer import write_json
 from bert_jax.model.kernels.first_contact import KERNELS, compare_kernels_once, verdicts
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
@@ -44,6 +43,7 @@ from bert_jax.runtime.flags import add_process_flags
 from bert_jax.runtime.gathering import gather_json
 from bert_jax.runtime.heartbeats import Heartbeats
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
+from bert_jax.runtime.workdir import write_json
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
 from bert_jax.tpu.costs.cases import kind_of

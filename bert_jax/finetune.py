@@ -14,7 +14,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.finetune", check="bert_jax.runtime.flags:check_flags")
+    run_command("bert_jax.finetune", check="bert_jax.configs.command_line:check_flags")
 
 import contextlib
 import functools
@@ -28,10 +28,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.batches.prefetch import prefetch
 from bert_jax.data.corpus.files import JsonObject
+from bert_jax.data.prefetch import prefetch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, read_features
@@ -42,18 +43,17 @@ from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
-from bert_jax.metrics.ledger import Activity, goodput_line
-from bert_jax.metrics.profile import Profile
-from bert_jax.metrics.writer import RESULTS
-from bert_jax.runtime.exporting import MODEL, write_results
-from bert_jax.runtime.flags import Flags, parse_flags
+from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
-from bert_jax.runtime.saving import Saver, due
-from bert_jax.runtime.step_sums import StepSums, require_learned
+from bert_jax.runtime.profile import Profile
+from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.tasks.registry import load_task
 from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.exporting import write_results
+from bert_jax.training.saving import Saver, due
+from bert_jax.training.step_sums import StepSums, require_learned
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb

@@ -34,7 +34,6 @@ from bert_jax.interface.command import choose_verb
 from bert_jax.interface.flags import FlagParser, nonempty, steps_to_profile
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, SEED, InRange
 from bert_jax.interface.words import counted
-from bert_jax.metrics.profile import PROFILE, Profile
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.embedding import COMBINATIONS, POOLINGS, Embed
 from bert_jax.prediction.engine import Engine
@@ -46,6 +45,7 @@ from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.streams import Record, read_records, read_texts
 from bert_jax.prediction.vectors import VectorWriter
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.storage.fetching import local_place
 from bert_jax.storage.mirror import uploaded_file
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.pretrain", check="bert_jax.runtime.flags:check_flags")
+    run_command("bert_jax.pretrain", check="bert_jax.configs.command_line:check_flags")
 
 import bisect
 import functools
@@ -26,16 +26,16 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import with_defaults
+from bert_jax.configs.memory_advice import pretraining_demand, state_demand
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.data.batches.prefetch import prefetch
 from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.corpus.verification import Verification, verify
+from bert_jax.data.prefetch import prefetch
 from bert_jax.interface.words import counted
-from bert_jax.metrics.ledger import Activity, Ledger, goodput_line
-from bert_jax.metrics.writer import RESULTS
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, check_corpus, fingerprint
 from bert_jax.pretraining.inferred_settings import infer_settings
@@ -47,19 +47,19 @@ from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.returns import first_parameters, go_back, passed_over, returns
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
-from bert_jax.runtime.exporting import MODEL, export_trained, on_host
-from bert_jax.runtime.flags import parse_flags
+from bert_jax.runtime.goodput import Activity, Ledger, goodput_line
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
-from bert_jax.runtime.memory_advice import pretraining_demand, state_demand
-from bert_jax.runtime.saving import Saver, due
-from bert_jax.runtime.step_sums import StepSums, require_learned
+from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.storage.paths import Place
 from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.exporting import export_trained, on_host
+from bert_jax.training.saving import Saver, due
 from bert_jax.training.spikes import LossSpike
+from bert_jax.training.step_sums import StepSums, require_learned
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb

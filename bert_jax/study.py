@@ -13,7 +13,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.study", check="bert_jax.runtime.flags:check_flags")
+    run_command("bert_jax.study", check="bert_jax.configs.command_line:check_flags")
 
 import functools
 import logging
@@ -21,14 +21,14 @@ import time
 
 import jax
 
+from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.data.corpus.files import write_text
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
-from bert_jax.metrics.writer import METRICS, write_json
-from bert_jax.runtime.flags import Flags, parse_flags
 from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.workdir import METRICS, write_json
 from bert_jax.studies import report
 from bert_jax.studies.arms import Checked, check
 from bert_jax.studies.calibration import Measurement, awaited_plan, plan

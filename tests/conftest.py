@@ -40,7 +40,8 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.contexts import share_contexts
 from tests.shapes import check_shapes
 
-check_shapes([f"bert_jax.{folder}" for folder in ("examples", "batches", "model", "heads", "training", "prediction", "analysis")])
+of_data = (f"data.{name}" for name in ("config", "counter_rng", "plan", "packing", "masking", "rows", "batches", "prefetch"))
+check_shapes([f"bert_jax.{name}" for name in (*of_data, "model", "objectives", "training", "prediction", "analysis")])
 jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many programs: most of the time is compiling
 jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so every one is spelt out
 share_contexts()

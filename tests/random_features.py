@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from bert_jax.data.labelled import Feature
+from bert_jax.data.rows import Feature
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import registry
 from bert_jax.model.heads.bert_with_head import initial_label_parameters

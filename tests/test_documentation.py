@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from bert_jax import analyse, aot, convert, corpus, doctor, predict
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
-from bert_jax.runtime.flags import parse_flags
 from bert_jax.tpu.costs.cases import kind_of
 from tests.documented import own_experiment
 from tests.test_architecture import FOLDERS, TOP_LEVEL

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.model.config import published_sizes
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.runtime.flags import parse_flags
 from bert_jax.sharding.mesh import MeshConfig, mesh_shape
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]

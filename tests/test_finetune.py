@@ -18,7 +18,7 @@ import pytest
 from bert_jax import finetune as verb
 from bert_jax.errors import UserError
 from bert_jax.finetuning.sweep import UNSAVED
-from bert_jax.metrics.ledger import Activity
+from bert_jax.runtime.goodput import Activity
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.notes import Notes
 

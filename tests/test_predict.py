@@ -21,7 +21,6 @@ import pytest
 from bert_jax import predict
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model, without_parts
-from bert_jax.metrics.profile import Profile
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
@@ -30,6 +29,7 @@ from bert_jax.model.heads.token import TokenHead
 from bert_jax.predict import AS_A_PAIR, VERBS, main
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
+from bert_jax.runtime.profile import Profile
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]

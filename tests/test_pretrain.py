@@ -16,8 +16,8 @@ import pytest
 from bert_jax import pretrain as module
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.metrics.ledger import Ledger
 from bert_jax.pretrain import MAY_CHANGE, first_state, main, pretrain, replay_step
+from bert_jax.runtime.goodput import Ledger
 from bert_jax.training.spikes import LossSpike
 from tests.pretraining.notebook import EXPERIMENT, Notebook, Notes, state_of
 

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
-from bert_jax.metrics.figures import FORMATS, rendered
+from bert_jax.interface.figures import FORMATS, rendered
 from bert_jax.prediction.output import PARTIAL_SUFFIX, PartialFile, checked_target, is_being_written, writing
 
 _LOCK = "analysis"  # of its temporary file, which a process keeps in the directory that it writes to

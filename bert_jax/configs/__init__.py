@@ -3,13 +3,15 @@
 In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment, a FinetuningExperiment or a StudyExperiment,
 every value checked.
 
-    files.py         reads an experiment file and applies the overrides of the command line
-    overrides.py     `--config.key=value`: finds the key and parses the value by the key's type
-    keys.py          suggests known keys for an unknown one
-    sections.py      nested values -> dataclasses; unknown keys, wrong types and values out of range are UserErrors
-    pretraining.py   every key of a pretraining experiment
-    finetuning.py    every key of a fine-tuning experiment
-    study.py         every key of a study: arms, tasks, seeds, budget
+    files.py          reads an experiment file and applies the overrides of the command line
+    overrides.py      `--config.key=value`: finds the key and parses the value by the key's type
+    keys.py           suggests known keys for an unknown one
+    sections.py       nested values -> dataclasses; unknown keys, wrong types and values out of range are UserErrors
+    pretraining.py    every key of a pretraining experiment
+    finetuning.py     every key of a fine-tuning experiment
+    study.py          every key of a study: arms, tasks, seeds, budget
+    command_line.py   the command line of `pretrain`, `finetune` and `study`
+    memory_advice.py  the settings that lower a step's memory, for the message when a step does not fit
 
 The dataclass of a group that belongs to another folder (model, examples, optimizer, mesh, task) is defined in that folder.
 """

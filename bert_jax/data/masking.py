@@ -7,6 +7,7 @@ docstrings state the differences.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ class MaskingTables:
     continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` piece; only for whole-word masking
 
 
+@functools.lru_cache(maxsize=4)  # the held-out set is evaluated many times
 def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = None) -> MaskingTables:
     """The tables of a vocabulary. Without its tokenizer, placeholders such as [unused7] are legal, and `continuation` is None."""
     illegal = set(vocabulary.special_ids)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.labelled import Feature, RowShape, row_shape
+from bert_jax.data.rows import Feature, RowShape, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning.warm_start import weights_fingerprint
 from bert_jax.interop.huggingface import Model

@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches.device import process_rows, process_shard, to_device
-from bert_jax.data.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
+from bert_jax.configs.memory_advice import finetuning_demand, least_bytes, scoring_demand
+from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows, process_rows, process_shard, to_device
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
 from bert_jax.finetuning.program import Program, Teach, program_of
@@ -25,11 +25,10 @@ from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
-from bert_jax.metrics.flops import forward_flops, task_row_flops
-from bert_jax.metrics.ledger import Ledger
 from bert_jax.model.embeddings import check_ids
+from bert_jax.model.flops import forward_flops, task_row_flops
+from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.launch import Run
-from bert_jax.runtime.memory_advice import finetuning_demand, least_bytes, scoring_demand
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory, require_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple, with_shardings

@@ -15,17 +15,17 @@ import numpy as np
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
-from bert_jax.metrics.ledger import Activity
-from bert_jax.metrics.ledger_file import LedgerFile
-from bert_jax.metrics.plots import draw_task_curves
-from bert_jax.metrics.throughput import Throughput, training_line
-from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
+from bert_jax.runtime.goodput import Activity, LedgerFile
+from bert_jax.runtime.workdir import METRICS
 from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.published import PUBLISHED
 from bert_jax.tasks.task import Task
 from bert_jax.training.compilation import compiling
+from bert_jax.training.curves import draw_task_curves
+from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.throughput import Throughput, training_line
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
-from bert_jax.data.labelled import Feature
+from bert_jax.data.rows import Feature
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model

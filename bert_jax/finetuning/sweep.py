@@ -25,15 +25,15 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
-from bert_jax.metrics.ledger import combined, goodput_line
-from bert_jax.metrics.plots import draw_sweep
-from bert_jax.metrics.writer import METRICS, RESULTS
-from bert_jax.runtime.exporting import write_results
+from bert_jax.runtime.goodput import combined, goodput_line
 from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run
+from bert_jax.runtime.workdir import METRICS, RESULTS
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.objects import read_bytes, remove_tree
 from bert_jax.storage.paths import Place
+from bert_jax.training.curves import draw_sweep
+from bert_jax.training.exporting import write_results
 
 log = logging.getLogger(__name__)
 

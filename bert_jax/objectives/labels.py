@@ -1,4 +1,4 @@
-"""The loss of a labelled task on packed rows (`data/labelled.py`)."""
+"""The loss of a labelled task on packed rows (`data/rows.py`)."""
 
 from __future__ import annotations
 

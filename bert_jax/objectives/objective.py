@@ -41,7 +41,7 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Seed
-from bert_jax.objectives.flops import counted_flops
+from bert_jax.model.flops import counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name
@@ -61,7 +61,7 @@ class Objective:
     """
 
     rows: ClassVar[str] = MASKED
-    """The rows that it reads: MASKED or NEXT. Their arrays are those of `data/assemble.py`."""
+    """The rows that it reads: MASKED or NEXT. Their arrays are those of `data/rows.py`."""
     judges_pairs: ClassVar[bool] = False
     """Whether it learns from "nsp_labels" where rows hold pairs of texts; other objectives get one text a row unless
     `config.examples.pairs` says otherwise."""
@@ -255,7 +255,7 @@ def row_counts(batch: Batch) -> Sums:
 
 def abstract_rows(rows: int, length: int, predictions: int, examples: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
     """The abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked positions and
-    at most `examples` packed examples, as `data/assemble.py` builds them."""
+    at most `examples` packed examples, as `data/rows.py` builds them."""
     widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
     widths |= dict.fromkeys(("masked_positions", "masked_targets"), predictions)
     widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)

@@ -19,11 +19,11 @@ from jaxtyping import Int8
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
-from bert_jax.metrics.profile import Profile
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
+from bert_jax.runtime.profile import Profile
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 
 log = logging.getLogger(__name__)

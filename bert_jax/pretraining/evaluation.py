@@ -9,22 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches.device import process_shard, to_device
-from bert_jax.data.batches.heldout import heldout_batches
-from bert_jax.data.batches.source import tables_of
+from bert_jax.configs.memory_advice import evaluation_demand, least_bytes
+from bert_jax.data.batches import heldout_batches, process_shard, tables_of, to_device
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.plan import EpochPlan
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted
-from bert_jax.metrics.scores import next_sentence_baseline, perplexity, summarise, token_measure, unigram_baseline
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.objective import bilm_targets
+from bert_jax.objectives.scores import next_sentence_baseline, perplexity, summarise, token_measure, unigram_baseline
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.program import PretrainingProgram, jitted_eval_step, trained_parameters
 from bert_jax.runtime.launch import Run
-from bert_jax.runtime.memory_advice import evaluation_demand, least_bytes
 from bert_jax.sharding.out_of_memory import fits_in_memory, require_memory
 from bert_jax.sharding.rules import BATCH, parameter_shardings, row_multiple
 from bert_jax.training.compilation import compiling

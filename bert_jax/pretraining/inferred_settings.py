@@ -21,10 +21,9 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
-from bert_jax.metrics.writer import METRICS
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.warm_start import MAY_DIFFER
-from bert_jax.runtime.workdir import CONFIG, stored_config
+from bert_jax.runtime.workdir import CONFIG, METRICS, stored_config
 from bert_jax.storage.objects import explained
 from bert_jax.storage.paths import Place
 

@@ -16,12 +16,12 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.pretraining.program import former_layout, pretraining_program
 from bert_jax.pretraining.results import trained_model
-from bert_jax.runtime.exporting import MODEL, on_host
-from bert_jax.runtime.workdir import from_start, run_config
+from bert_jax.runtime.workdir import MODEL, from_start, run_config
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import Place, is_remote
 from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.exporting import on_host
 
 
 def model_of_step(workdir: Place, step: int) -> Model:

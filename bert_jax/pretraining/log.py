@@ -11,18 +11,19 @@ from typing import Any
 import jax
 
 from bert_jax.interface.words import counted
-from bert_jax.metrics.ledger_file import LedgerFile
-from bert_jax.metrics.plots import draw_curves
-from bert_jax.metrics.scores import score_title, summarise, token_measure
-from bert_jax.metrics.throughput import Throughput, training_line
-from bert_jax.metrics.writer import METRICS, MetricsWriter
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
+from bert_jax.objectives.scores import score_title, summarise, token_measure
 from bert_jax.pretraining.corpora import Corpora, fingerprint
 from bert_jax.pretraining.phases import Phase
 from bert_jax.pretraining.program import PretrainingProgram, flops_left, phase_row_flops
 from bert_jax.pretraining.reference_curves import comparison, find_curve, usual_causes
+from bert_jax.runtime.goodput import LedgerFile
 from bert_jax.runtime.launch import Run
+from bert_jax.runtime.workdir import METRICS
+from bert_jax.training.curves import draw_curves
+from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.throughput import Throughput, training_line
 
 log = logging.getLogger(__name__)
 

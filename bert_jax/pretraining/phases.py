@@ -6,17 +6,16 @@ from typing import Any
 
 import jax
 
+from bert_jax.configs.memory_advice import require_training_memory
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches.device import process_shard, to_device
-from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.batches import BatchSource, process_shard, to_device
 from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.rows import Batch
 from bert_jax.model.embeddings import check_ids
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.evaluation import HeldoutEvaluation
 from bert_jax.pretraining.program import PretrainingProgram
 from bert_jax.runtime.launch import Run
-from bert_jax.runtime.memory_advice import require_training_memory
 from bert_jax.sharding.rules import BATCH
 from bert_jax.training.compilation import compiled
 from bert_jax.training.steps import TrainState

@@ -14,8 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.metrics.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.objectives.distillation import Teacher, abstract_projection, distillation_objective, projection_parameters
 from bert_jax.objectives.objective import PRETRAINING, Batch, Objective, Params

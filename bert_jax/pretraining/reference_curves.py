@@ -19,9 +19,8 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.files import JsonObject, read_object
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.metrics.scores import TOKENS, score_title, token_measure
-from bert_jax.metrics.writer import METRICS, read_metrics
-from bert_jax.runtime.workdir import flatten, run_config
+from bert_jax.objectives.scores import TOKENS, score_title, token_measure
+from bert_jax.runtime.workdir import METRICS, flatten, read_metrics, run_config
 
 FOLDER = "curves"
 MEASURES = {name: score_title(name) for name in (*(f"{measure}_loss" for measure in TOKENS), "nsp_loss")}

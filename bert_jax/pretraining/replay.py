@@ -18,17 +18,17 @@ from jaxtyping import Float, Int, PyTree
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.overrides import override
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches.device import to_device
+from bert_jax.data.batches import to_device
 from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import Corpus, open_splits
+from bert_jax.data.rows import Batch
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
-from bert_jax.metrics.scores import TOKENS, token_measure
 from bert_jax.objectives.losses import IGNORED, Sums, row_losses
 from bert_jax.objectives.objective import forward
+from bert_jax.objectives.scores import TOKENS, token_measure
 from bert_jax.pretraining.corpora import FINGERPRINT, fingerprint
 from bert_jax.pretraining.phases import batch_source
 from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program

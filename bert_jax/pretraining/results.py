@@ -21,9 +21,9 @@ from bert_jax.interop.card import Training, pretraining_scores
 from bert_jax.interop.card import training_of as read_training
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.locate import find_model_directory
-from bert_jax.metrics.scores import token_measure
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.distillation import PROJECTION
+from bert_jax.objectives.scores import token_measure
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.program import PretrainingProgram
 from bert_jax.training.spikes import WatchedTrainState

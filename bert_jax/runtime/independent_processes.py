@@ -21,8 +21,7 @@ from typing import TypeVar
 
 from bert_jax.data.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
-from bert_jax.metrics.writer import write_json
-from bert_jax.runtime.workdir import locked
+from bert_jax.runtime.workdir import locked, write_json
 from bert_jax.storage.objects import read_bytes
 from bert_jax.storage.paths import Place
 

@@ -20,17 +20,17 @@ import jax
 
 from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.corpus.integrity import CorruptedCorpus
-from bert_jax.metrics.ledger import Activity, Ledger
-from bert_jax.metrics.profile import PROFILE, Profile
 from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
-from bert_jax.runtime.flags import Flags
+from bert_jax.runtime.flags import StartFlags
 from bert_jax.runtime.gathering import gather_json
+from bert_jax.runtime.goodput import Activity, Ledger
 from bert_jax.runtime.heartbeats import Heartbeats
 from bert_jax.runtime.independent_processes import ProcessShare
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
+from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
 from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
@@ -76,7 +76,7 @@ class Run:
 @contextlib.contextmanager
 def begin(
     verb: str,
-    flags: Flags,
+    flags: StartFlags,
     config: JsonObject,
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,
@@ -149,7 +149,7 @@ def begin(
             raise
 
 
-def _meet_independently(found: processes.Hosts, flags: Flags, config: JsonObject, open_first: Callable[[], None]) -> str:
+def _meet_independently(found: processes.Hosts, flags: StartFlags, config: JsonObject, open_first: Callable[[], None]) -> str:
     """The roll call of processes that will be independent, during which process 0 opens the workdir. Returns a random identifier
     of this start, the same in every process."""
 

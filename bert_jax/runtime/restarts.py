@@ -23,7 +23,7 @@ from types import FrameType
 from bert_jax.errors import UserError
 from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART, STOPPED
 from bert_jax.interface.words import counted, duration
-from bert_jax.metrics.writer import METRICS, read_metrics
+from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.storage.objects import explained, place
 from bert_jax.storage.paths import Place
 

@@ -8,6 +8,7 @@ import fcntl
 import fnmatch
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
@@ -16,17 +17,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from bert_jax import __version__
-from bert_jax.data.corpus.files import Json, JsonObject, read_json
+from bert_jax.data.corpus.files import Json, JsonObject, parse_json, read_json, write_text
 from bert_jax.errors import UserError, missing_path
-from bert_jax.metrics.ledger_file import LEDGER
-from bert_jax.metrics.writer import EVENTS, METRICS, write_json
+from bert_jax.runtime.goodput import LEDGER
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
 from bert_jax.storage.mirror import Mirror
+from bert_jax.storage.objects import read_bytes
 from bert_jax.storage.paths import Place, is_remote
 
 CONFIG = "config.json"
 LOCK = ".lock"
+METRICS = "metrics.jsonl"
+RESULTS = "results.json"
+EVENTS = "tensorboard"
+MODEL = "model"
 WRITTEN_BY = "written_by"  # the key of config.json that distinguishes a workdir from a model directory
 STARTED_IN = "started_in"  # the key of config.json with the directory that relative paths of the configuration start from
 
@@ -136,6 +141,37 @@ def from_start(directory: Place, path: str) -> str:
         return path
     there = pathlib.Path(started_in) / path
     return str(there) if there.exists() else path
+
+
+def read_metrics(path: Place) -> list[JsonObject]:
+    """The records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
+    try:
+        text = read_bytes(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return []
+    return [record for line in text.splitlines() if (record := _parse(line))]
+
+
+def _parse(line: str) -> JsonObject | None:
+    try:
+        record = parse_json(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def write_json(path: Place, value: Json) -> None:
+    """Writes `value` as JSON atomically: a reader sees the complete old file or the complete new one. NaN and infinities, which
+    JSON cannot represent, become null."""
+
+    def finite(value: Json) -> Json:
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, Mapping):
+            return {key: finite(item) for key, item in value.items()}
+        return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+    write_text(path, json.dumps(finite(value), indent=2) + "\n")
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.data.corpus.files import JsonObject
+from bert_jax.interface.figures import label
 from bert_jax.interface.words import prefixed
-from bert_jax.metrics.figures import label
-from bert_jax.metrics.plots import BASELINE, FAINT, HELDOUT, INK, TRAIN, draw_panels
 from bert_jax.studies.words import heldout_loss, score
+from bert_jax.training.curves import BASELINE, FAINT, HELDOUT, INK, TRAIN, draw_panels
 
 COLOURS = (HELDOUT, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)
 MARKERS = ("o", "s", "^", "D", "v", "P")

@@ -19,9 +19,8 @@ from bert_jax.data.corpus.files import JsonObject, parse_json, read_json, write_
 from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RUNS
-from bert_jax.metrics.writer import METRICS, RESULTS, read_metrics, write_json
 from bert_jax.model.config import ModelConfig
-from bert_jax.runtime.exporting import MODEL
+from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS, read_metrics, write_json
 from bert_jax.storage.objects import read_bytes, remove_tree
 from bert_jax.storage.paths import Place
 from bert_jax.studies.arms import families, finetuning_values, merged, pretraining_values, with_new_parts

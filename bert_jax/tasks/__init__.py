@@ -1,6 +1,6 @@
 """Labelled tasks: from files to examples and features, and from logits to scores and prediction files. numpy only.
 
-In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or the user's own data. Out: features for `examples/labelled.py`, scores and
+In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or the user's own data. Out: features for `data/rows.py`, scores and
 prediction files from logits.
 
     registry.py           the tasks by name, found in the files *_task.py

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.data.labelled import Feature
+from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.heads.choice import ChoiceHead

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bert_jax.data.labelled import Feature
+from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted, cut

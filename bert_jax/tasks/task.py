@@ -13,8 +13,8 @@ import numpy as np
 from annotated_types import Interval
 
 from bert_jax.data.config import LONGEST
-from bert_jax.data.labelled import Feature
-from bert_jax.data.pairs import truncation
+from bert_jax.data.plan import truncation
+from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf, PathText

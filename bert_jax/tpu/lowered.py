@@ -18,13 +18,13 @@ from jaxtyping import PyTree
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.files import Json, read_object
-from bert_jax.data.labelled import RowShape, assemble_features
+from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.errors import UserError
 from bert_jax.finetuning.program import ProgramSettings, shared, training_program
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import CONFIG, find_model_directory
-from bert_jax.metrics.flops import forward_flops, task_row_flops
 from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.flops import forward_flops, task_row_flops
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
 from bert_jax.objectives.label_losses import LabelLoss
@@ -58,7 +58,7 @@ class StepProgram:
     length: int
     """Tokens of a row."""
     flops: float
-    """Model FLOPs of the step over all devices, by `metrics/flops.py`; with those of a teacher that is part of the step."""
+    """Model FLOPs of the step over all devices, by `model/flops.py`; with those of a teacher that is part of the step."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
     """The parameters of the teacher of a distillation in pretraining, abstract with their shardings."""
 
@@ -73,7 +73,7 @@ class StepProgram:
 
 def batch_shapes(rows: int, length: int, predictions: int, examples: int) -> dict[str, jax.ShapeDtypeStruct]:
     """The abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked positions and
-    at most `examples` packed examples, as `examples/assemble.py` builds them."""
+    at most `examples` packed examples, as `data/rows.py` builds them."""
     widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
     widths |= dict.fromkeys(("masked_positions", "masked_targets"), predictions)
     widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)

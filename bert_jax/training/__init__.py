@@ -1,6 +1,7 @@
-"""(state, batch) -> (state, sums): optimizers and steps as pure functions; compiled programs and checkpoints.
+"""(state, batch) -> (state, sums): optimizers and steps as pure functions; the state, log, checkpoints and export of a run.
 
-In: logits and targets, gradients, the state of a run. Out: sums that add over batches, and the next state.
+In: an objective, batches, the state of a run. Out: the next state; metrics.jsonl, TensorBoard event files, curves.png, log lines,
+checkpoints, results.json and model/.
 
     optimizers.py         AdamW, LAMB and the original's Adam; which parameters decay
     schedules.py          the learning rate as a function of the step
@@ -11,4 +12,10 @@ In: logits and targets, gradients, the state of a run. Out: sums that add over b
     compilation.py        compiles a step or loads a saved one, and logs the time
     saved_programs.py     compiled steps on disk
     checkpoints/          saves and restores the training state; the only folder that imports Orbax
+    saving.py             saves checkpoints, and records failed saves in metrics.jsonl
+    step_sums.py          the sums of the steps since the last log line; ends a run that diverges
+    throughput.py         rows and tokens per second, model FLOPs utilisation; the log line of a step
+    metrics.py            metrics.jsonl and TensorBoard event files
+    curves.py             curves.png, drawn from metrics.jsonl
+    exporting.py          writes the trained model to the workdir, or to another disk where that one is full
 """

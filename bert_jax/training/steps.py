@@ -134,7 +134,7 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
 
     `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
     reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
-    `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task those of `examples/labelled.py`. `rule` is
+    `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task those of `data/rows.py`. `rule` is
     described at `UpdateRule`.
 
     The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row", "grad_norm",

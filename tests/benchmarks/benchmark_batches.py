@@ -25,11 +25,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from bert_jax.data.batches.prefetch import prefetch
-from bert_jax.data.batches.source import BatchSource, tables_of
+from bert_jax.data.batches import BatchSource, tables_of
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus, open_corpus
 from bert_jax.data.masking import MaskingTables
+from bert_jax.data.prefetch import prefetch
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from tests.benchmarks.figures import flag_parser, give
 from tests.data.corpora import corpus_from_arrays

@@ -142,8 +142,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from bert_jax.configs.finetuning import FinetuningExperiment
-    from bert_jax.data.batches.device import to_device
-    from bert_jax.data.batches.labelled import LabelledBatches
+    from bert_jax.data.batches import LabelledBatches, to_device
     from bert_jax.finetuning.data import read_features
     from bert_jax.finetuning.program import program_of
     from bert_jax.finetuning.warm_start import labelled_start, with_own_head

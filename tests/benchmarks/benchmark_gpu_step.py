@@ -35,20 +35,20 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bert_jax.runtime.flags import parse_flags
+from bert_jax.configs.command_line import parse_flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from bert_jax.data.batches.source import BatchSource, tables_of
+from bert_jax.data.batches import BatchSource, tables_of
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus, open_corpus
 from bert_jax.data.masking import MaskingTables
 from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
-from bert_jax.metrics.flops import model_row_flops
 from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.flops import model_row_flops
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
 from tests.benchmarks.figures import flag_parser, give
 from tests.benchmarks.gpu_timing import WARM_UP, largest_rate, process_bytes, timed
@@ -210,8 +210,8 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     import jax
 
     from bert_jax.configs.pretraining import PretrainingExperiment
-    from bert_jax.data.batches.device import to_device
-    from bert_jax.data.batches.prefetch import prefetch
+    from bert_jax.data.batches import to_device
+    from bert_jax.data.prefetch import prefetch
     from bert_jax.model.kernels.dispatch import in_words
     from bert_jax.model.pretraining import abstract_parameters
     from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout

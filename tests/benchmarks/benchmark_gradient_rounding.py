@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.interop.huggingface import import_model

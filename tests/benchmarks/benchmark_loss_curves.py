@@ -29,9 +29,9 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.pretraining.corpora import check_corpus
 from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
-from bert_jax.runtime.flags import parse_flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -43,10 +43,9 @@ import optax
 from flax.training.train_state import TrainState
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.assemble import Batch
-from bert_jax.data.batches.device import to_device
-from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.batches import BatchSource, to_device
 from bert_jax.data.corpus.store import open_corpus
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig

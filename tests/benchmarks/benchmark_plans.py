@@ -16,7 +16,7 @@ import time
 
 import numpy as np
 
-from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.offsets import ShardedOffsets
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus, TokenStore

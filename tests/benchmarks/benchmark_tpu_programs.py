@@ -23,12 +23,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bert_jax.runtime.flags import parse_flags
+from bert_jax.configs.command_line import parse_flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.metrics.flops import row_flops
+from bert_jax.model.flops import row_flops
 from bert_jax.tpu import lowered as step_programs
 from bert_jax.tpu.costs.compiling import Compiler, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation

@@ -8,9 +8,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
-from bert_jax.metrics.flops import row_flops
+from bert_jax.model.flops import row_flops
 from tests.benchmarks.benchmark_batches import made_up_corpus
 from tests.benchmarks.benchmark_gpu_step import report, text, unmasked
 

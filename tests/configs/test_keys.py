@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from bert_jax import predict
+from bert_jax.configs.command_line import flag_parser
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import ALIASES, leaf_keys, suggested_keys
@@ -17,7 +18,6 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import kinds_of
-from bert_jax.runtime.flags import flag_parser
 
 BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
 

@@ -8,12 +8,12 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax.data.batches.source import BatchSource
-from bert_jax.data.blocks import SEGMENTS, Blocks
+from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.integrity import CorruptedCorpus
 from bert_jax.data.corpus.offsets import ShardedOffsets
 from bert_jax.data.corpus.store import Corpus, TokenStore
+from bert_jax.data.plan import SEGMENTS, Blocks
 from bert_jax.errors import UserError
 from tests.data.corpora import FIRST, corpus_of, random_documents, vocabulary
 

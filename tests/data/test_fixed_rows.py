@@ -8,12 +8,11 @@ import hashlib
 import numpy as np
 import pytest
 
-from bert_jax.data.assemble import assemble_rows
-from bert_jax.data.blocks import Blocks
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.masking import MaskingTables
-from bert_jax.data.plan import plan_epoch
+from bert_jax.data.plan import Blocks, plan_epoch
+from bert_jax.data.rows import assemble_rows
 from tests.data.corpora import corpus_of
 
 LENGTHS = [[1 + (i * i + 5 * i * j + 3 * j) % 23 for j in range(1 + (7 * i) % 19)] for i in range(60)] + [[400], [1, 300]]

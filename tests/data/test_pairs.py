@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data import chunks
+from bert_jax.data import plan as plan_module
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.pairs import truncation
-from bert_jax.data.plan import plan_epoch
+from bert_jax.data.plan import plan_epoch, truncation
 from tests.data.corpora import FIRST, corpus_of, random_documents
 from tests.data.sequential_original import examples_of
 
@@ -212,6 +211,6 @@ def test_the_plan_does_not_depend_on_how_many_sentences_are_taken_at_a_time(monk
     corpus = corpus_of([[4] * 500, [1] * 200, *random_documents(60, seed=1), [300]])
     whole = plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0).pairs
     for block in (1, 7, 64, 1001):
-        monkeypatch.setattr(chunks, "_BLOCK", block)
+        monkeypatch.setattr(plan_module, "_BLOCK", block)
         for name, values in vars(plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0).pairs).items():
             assert (values == getattr(whole, name)).all()

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.data.assemble import assemble_rows
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
+from bert_jax.data.rows import assemble_rows
 from bert_jax.errors import UserError
 from tests.data.corpora import corpus_of, random_documents
 

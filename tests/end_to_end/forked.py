@@ -28,8 +28,8 @@ from jax._src import compiler, distributed
 from matplotlib.figure import Figure
 
 from bert_jax.interface.command import run_verb
-from bert_jax.metrics import plots
 from bert_jax.storage.objects import place
+from bert_jax.training import curves as plots
 from tests.contexts import share_contexts
 from tests.end_to_end.runs import CACHE, xla_flags
 
@@ -270,7 +270,7 @@ def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
 def _draw_blank_pictures() -> None:
     """Saves a blank picture where a run first draws its curves, and none later: drawing takes 0.3 s, in each of a hundred runs.
 
-    Curves are drawn by `uninterrupted` of conftest.py, which has a process of its own, and by the tests of `metrics/plots.py`.
+    Curves are drawn by `uninterrupted` of conftest.py, which has a process of its own, and by the tests of `training/curves.py`.
     """
 
     def blank(records: Any, panels: Any, picture: pathlib.Path, *rest: Any) -> None:

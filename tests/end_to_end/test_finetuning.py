@@ -16,7 +16,7 @@ from tests.end_to_end.forked import Done
 from tests.end_to_end.kinds import KINDS, agreement, file, table
 from tests.end_to_end.runs import REPOSITORY, records, results
 from tests.end_to_end.toy_tasks import ROWS, WRITERS
-from tests.metrics.test_writer import events
+from tests.training.test_metrics import events
 
 FLAGS = (
     "--config.task.length=32",

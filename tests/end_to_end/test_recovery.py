@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.metrics.ledger_file import read_ledger
 from bert_jax.runtime import interruptions
+from bert_jax.runtime.goodput import read_ledger
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.forked import Done, Started, Surroundings

@@ -11,13 +11,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.interop.huggingface import import_model
-from bert_jax.metrics import plots
-from bert_jax.metrics.scores import score_title
+from bert_jax.objectives.scores import score_title
 from bert_jax.prediction.predictor import Predictor
+from bert_jax.training import curves as plots
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.runs import LAST_STEP, contents, records
-from tests.metrics.test_writer import events
+from tests.training.test_metrics import events
 
 
 def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.batches import BatchSource
 from bert_jax.errors import UserError
 from bert_jax.pretraining.returns import go_back
 from bert_jax.training.spikes import LossSpike, SpikeConfig

@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.batches.labelled import LabelledBatches
-from bert_jax.data.labelled import row_shape
+from bert_jax.data.batches import LabelledBatches
+from bert_jax.data.rows import row_shape
 from bert_jax.finetuning import log as finetuning_log
 from bert_jax.finetuning.log import FinetuningLog, log_start, shown
-from bert_jax.metrics.ledger import Ledger
-from bert_jax.metrics.ledger_file import LEDGER, read_ledger
-from bert_jax.metrics.throughput import Throughput
-from bert_jax.metrics.writer import METRICS, read_metrics
+from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
+from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.tasks.baselines import Baseline
+from bert_jax.training.throughput import Throughput
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
 

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
-from bert_jax.data.batches.device import to_device
-from bert_jax.data.batches.labelled import LabelledBatches
-from bert_jax.data.labelled import Feature, row_shape
+from bert_jax.data.batches import LabelledBatches, to_device
+from bert_jax.data.rows import Feature, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
 from bert_jax.finetuning.program import label_loss, program_of, teaching, training_program

@@ -13,10 +13,10 @@ import sys
 import pytest
 
 from bert_jax import analyse, predict
+from bert_jax.configs.command_line import check_flags
 from bert_jax.errors import UserError
 from bert_jax.interface import early_flags
 from bert_jax.interface.early_flags import LIBRARIES, checked_early
-from bert_jax.runtime.flags import check_flags
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 WITH_STAND_INS = ("analyse", "predict", "convert", "aot", "doctor", "tasks.texts")
@@ -35,7 +35,7 @@ for line in sys.stdin.read().splitlines():
     with contextlib.redirect_stdout(said):
         try:
             if name in ("pretrain", "finetune", "study"):
-                from bert_jax.runtime.flags import check_flags
+                from bert_jax.configs.command_line import check_flags
                 check_flags(name, f"The help of {name}.")
             else:
                 checked_early(f"bert_jax.{name}", "parse_flags")

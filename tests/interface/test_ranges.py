@@ -11,6 +11,7 @@ import pytest
 from annotated_types import Interval
 
 from bert_jax import analyse, aot, convert, corpus, doctor, predict
+from bert_jax.configs.command_line import flag_parser
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.keys import leaf_keys
@@ -21,7 +22,6 @@ from bert_jax.interface import ranges
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, kinds_of, range_error, range_text
 from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.runtime.flags import flag_parser
 from tests.flags import replacing
 
 ODD = ("nan", "inf", "-1", "0", "10000000000000", "")

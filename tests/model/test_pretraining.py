@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.data.assemble import assemble_rows
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import MaskingTables
 from bert_jax.data.plan import plan_epoch
+from bert_jax.data.rows import assemble_rows
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.model.characters import BYTES

@@ -42,13 +42,13 @@ SEEN = [
     ),
     Mistake("bert_jax/prediction/forwards.py", 1, "else total / len(chosen)", "else total"),
     Mistake(
-        "bert_jax/data/batches/source.py",
+        "bert_jax/data/batches.py",
         1,
         "places[blocks == block] % plan.num_rows",
         "np.minimum(places[blocks == block], plan.num_rows - 1)",
     ),
     Mistake("bert_jax/tpu/costs/hlo.py", 1, '(1 if direction == "LE" else -1 if direction == "GE" else 0)', "0"),
-    Mistake("bert_jax/data/pairs.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
+    Mistake("bert_jax/data/plan.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
     Mistake(
         "bert_jax/model/heads/outputs.py",
         1,
@@ -113,7 +113,7 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent("bert_jax/tasks/mention_task.py", "_LEAST = 1e-15", "_LEAST = 2e-15", "its logarithm is finite all the same"),
     Equivalent(
-        "bert_jax/data/batches/source.py",
+        "bert_jax/data/batches.py",
         "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}",
         "return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[1]}",
         "all parts have the same arrays, and there are at least two",

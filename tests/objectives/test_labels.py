@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.data.labelled import assemble_features, feature_logits, pack_features, row_shape
+from bert_jax.data.rows import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.outputs import MultiLabel, Outputs
 from bert_jax.objectives.label_losses import (

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.metrics.scores import next_sentence_baseline, perplexity, summarise, unigram_baseline
+from bert_jax.objectives.scores import next_sentence_baseline, perplexity, summarise, unigram_baseline
 
 
 def test_means_are_over_targets_not_over_batches():

@@ -13,13 +13,13 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, without_parts
-from bert_jax.metrics.profile import Profile
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction import engine as engine_module
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.predictor import Predictor
+from bert_jax.runtime.profile import Profile
 from tests.prediction.reference import WITHIN, engine_on, mixed_texts, pretrained_outputs, with_specials
 from tests.profiles import profiled_steps
 

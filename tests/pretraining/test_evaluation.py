@@ -17,14 +17,14 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches.heldout import heldout_batches
+from bert_jax.data.batches import heldout_batches
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
-from bert_jax.metrics.ledger import Activity
-from bert_jax.metrics.scores import unigram_baseline
 from bert_jax.model.pretraining import initial_parameters
+from bert_jax.objectives.scores import unigram_baseline
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.phases import batch_source
+from bert_jax.runtime.goodput import Activity
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
 

@@ -9,9 +9,8 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.metrics.writer import METRICS
 from bert_jax.pretraining.inferred_settings import infer_settings
-from bert_jax.runtime.workdir import open_workdir
+from bert_jax.runtime.workdir import METRICS, open_workdir
 
 TINY = pathlib.Path(__file__).parents[1] / "golden" / "heads" / "pretraining"  # 2 layers, 20 wide, 16 positions
 FILE: dict[str, Any] = {

@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.metrics.flops import model_row_flops
-from bert_jax.metrics.ledger import Ledger
-from bert_jax.metrics.ledger_file import LEDGER, read_ledger
-from bert_jax.metrics.throughput import Throughput
-from bert_jax.metrics.writer import METRICS, read_metrics
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.flops import model_row_flops
 from bert_jax.model.pretraining import ParameterCounts
 from bert_jax.pretraining import log as pretraining_log
 from bert_jax.pretraining.log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
+from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
+from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.training.throughput import Throughput
 
 SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}
 PHASES = [{"steps": 3, "length": 32, "batch_size": 8, "max_predictions": 5}, {"steps": 4, "length": 64, "batch_size": 4}]

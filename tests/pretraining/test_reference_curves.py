@@ -14,8 +14,8 @@ from scipy import stats
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import CorpusConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.metrics.scores import TOKENS
 from bert_jax.objectives.objective import PRETRAINING
+from bert_jax.objectives.scores import TOKENS
 from bert_jax.pretraining.reference_curves import (
     MEASURES,
     Band,

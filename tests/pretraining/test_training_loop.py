@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bert_jax import pretrain as module
-from bert_jax.metrics.ledger import Ledger
-from bert_jax.metrics.profile import Profile
 from bert_jax.pretrain import train_phase
+from bert_jax.runtime.goodput import Ledger
+from bert_jax.runtime.profile import Profile
 from tests.pretraining.notebook import EXPERIMENT, Notebook, Notes, state_of
 
 

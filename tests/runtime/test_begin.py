@@ -12,8 +12,8 @@ import pytest
 
 from bert_jax.data.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import UserError
-from bert_jax.metrics.ledger import Activity, Ledger
 from bert_jax.runtime import launch
+from bert_jax.runtime.goodput import Activity, Ledger
 from bert_jax.runtime.processes import Hosts
 
 CONFIG = {"seed": 3, "model": {"attention": "auto"}}

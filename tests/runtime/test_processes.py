@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from bert_jax import pretrain
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.errors import UserError
 from bert_jax.runtime import processes
 from bert_jax.runtime.code_version import code_digest, git_commit
-from bert_jax.runtime.flags import parse_flags
 from bert_jax.runtime.heartbeats import BEAT, SILENT
 from bert_jax.runtime.launch import begin
 from tests.end_to_end import forked

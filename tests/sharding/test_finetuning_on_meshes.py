@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.batches.device import to_device
-from bert_jax.data.batches.labelled import EvaluationBatches, LabelledBatches, evaluation_rows
-from bert_jax.data.labelled import row_shape
+from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows, to_device
+from bert_jax.data.rows import row_shape
 from bert_jax.finetuning.program import Program, program_of
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple

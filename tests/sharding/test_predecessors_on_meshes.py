@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches.device import to_device
+from bert_jax.data.batches import to_device
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.sharding import rules
 from bert_jax.sharding.mesh import MeshConfig, make_mesh

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax.data.batches.device import to_device
+from bert_jax.data.batches import to_device
 from bert_jax.objectives.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher
 from bert_jax.objectives.objective import Objective
 from bert_jax.pretraining.program import initial_state, pretraining_program

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
-from bert_jax.data.batches.device import to_device
+from bert_jax.data.batches import to_device
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
 from bert_jax.sharding.mesh import MeshConfig, make_mesh

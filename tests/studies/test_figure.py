@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.configs.study import StudyExperiment
-from bert_jax.metrics import plots
 from bert_jax.studies.figure import draw
+from bert_jax.training import curves as plots
 from tests.looked_at import assert_as_looked_at
 
 SCORES = ([0.6020202, 0.6181818, 0.6161616], [0.1841, 0.2072, 0.4033], [0.8904, 0.8904, 0.8904])

@@ -8,11 +8,11 @@ import re
 
 import pytest
 
+from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.pretraining.inferred_settings import infer_settings
-from bert_jax.runtime.flags import parse_flags
 from bert_jax.studies import arms
 from bert_jax.studies.arms import check_finetuning, finetuning_values, pretraining_values
 from bert_jax.studies.parts import shares_of

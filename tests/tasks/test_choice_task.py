@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.data.labelled import assemble_features, feature_logits, pack_features, row_shape
+from bert_jax.data.rows import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.choice_task import load

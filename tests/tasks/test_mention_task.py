@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.data.labelled import assemble_features, pack_features, row_shape
+from bert_jax.data.rows import assemble_features, pack_features, row_shape
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import PronounExample

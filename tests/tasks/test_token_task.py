@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.data.labelled import Feature
+from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.entity_scores import SCHEMES, entity_scores

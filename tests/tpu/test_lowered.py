@@ -16,15 +16,14 @@ from bert_jax import aot
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.assemble import assemble_rows
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.labelled import RowShape
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
+from bert_jax.data.rows import RowShape, assemble_rows
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.metrics.flops import task_row_flops
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.flops import task_row_flops
 from bert_jax.objectives.label_losses import LabelLoss
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.sharding.rules import BATCH

@@ -15,7 +15,7 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.labelled import RowShape, assemble_features
+from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.finetuning.program import ProgramSettings, shared, teaching, training_program
 from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
 from bert_jax.model.config import ModelConfig

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bert_jax.data.labelled import assemble_features, pack_features, row_shape
+from bert_jax.data.rows import assemble_features, pack_features, row_shape
 from bert_jax.objectives.label_losses import LabelLoss
 from bert_jax.objectives.objective import label_objective
 from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers

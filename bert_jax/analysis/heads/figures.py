@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder, new_figure
 from bert_jax.analysis.heads.statistics import HeadStatistics
+from bert_jax.interface.figures import name_points
 from bert_jax.interface.words import counted
-from bert_jax.metrics.figures import name_points
 
 TITLES = {
     "entropy": "entropy (nats)",

@@ -16,8 +16,8 @@ from bert_jax.analysis.folder import Folder, new_figure
 from bert_jax.analysis.neighbours.contexts import Neighbours, Occurrences
 from bert_jax.analysis.neighbours.pieces import WordPieces
 from bert_jax.analysis.neighbours.senses import clusters, cohesion, middles, principal_plane, unit
+from bert_jax.interface.figures import label
 from bert_jax.interface.words import counted
-from bert_jax.metrics.figures import label
 
 PIECES = "pieces.tsv"
 FILES = (PIECES, "neighbours.tsv", "layers.tsv", "layers.png", "senses.tsv", "senses.png")

@@ -11,9 +11,9 @@ from bert_jax.analysis.attention.weights import arrays_of, read_head
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.verbs.verb import Verb, dress, formats, load, print_written, text_flags
 from bert_jax.errors import UserError
+from bert_jax.interface.figures import FORMATS as PICTURES
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.words import counted
-from bert_jax.metrics.figures import FORMATS as PICTURES
 from bert_jax.prediction.streams import Field, Record, Records, read_texts
 
 FORMATS = ("html", *PICTURES)

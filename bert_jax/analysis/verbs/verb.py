@@ -14,10 +14,10 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.progress import DELAY
 from bert_jax.analysis.words import Window, read_windows
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.figures import FORMATS
 from bert_jax.interface.flags import nonempty
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
-from bert_jax.metrics.figures import FORMATS
 from bert_jax.prediction.streams import Records, check_whole_file
 from bert_jax.storage.fetching import local_place
 

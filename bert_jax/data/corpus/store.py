@@ -34,7 +34,7 @@ from bert_jax.interface.words import counted
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"
 BLOCK_TOKENS = 1 << 29
-"""A larger split is read and planned in blocks of about so many tokens (`examples/blocks.py`), with 170 MB of offsets and, at
+"""A larger split is read and planned in blocks of about so many tokens (`plan.Blocks`), with 170 MB of offsets and, at
 length 128, 105 MB of plan for each. The English Wikipedia is some 2.5 x 10^9 tokens."""
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bert_jax.data.labelled import LabelLayout
+from bert_jax.data.rows import LabelLayout
 from bert_jax.model.bert import Batch
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Interval
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from bert_jax.data.labelled import LabelLayout
+from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
 from bert_jax.model.bert import Batch
@@ -218,7 +218,7 @@ class TaskHead:
     # -------------------------------------------------------------------------------------------------------------- training
 
     def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
-        """An array whose sum is the number of features (`examples/labelled.py`) with a label in a batch."""
+        """An array whose sum is the number of features (`data/rows.py`) with a label in a batch."""
         return batch["label_weights"]
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:

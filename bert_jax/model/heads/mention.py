@@ -6,7 +6,7 @@ import dataclasses
 
 from jaxtyping import Array, Float, Int
 
-from bert_jax.data.labelled import LabelLayout
+from bert_jax.data.rows import LabelLayout
 from bert_jax.model.bert import Batch
 from bert_jax.model.features import mention_features
 from bert_jax.model.heads.head import Pooling, TaskHead

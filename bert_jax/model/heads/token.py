@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Bool, Num
 
-from bert_jax.data.labelled import LabelLayout
+from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
 from bert_jax.model.bert import Batch
 from bert_jax.model.heads.head import TaskHead

@@ -14,13 +14,12 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
+from bert_jax.configs.memory_advice import pretraining_demand
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError
 from bert_jax.interface.words import duration, prefixed
-from bert_jax.metrics.throughput import utilisation
 from bert_jax.runtime.gathering import gather_json
-from bert_jax.runtime.memory_advice import pretraining_demand
 from bert_jax.sharding.out_of_memory import DoesNotFit, shortage_of
 from bert_jax.storage.checks import require_room
 from bert_jax.storage.paths import Place
@@ -31,6 +30,7 @@ from bert_jax.tpu.diagnosis.machine import host_memory
 from bert_jax.tpu.diagnosis.published import chip_of
 from bert_jax.tpu.lowered import StepProgram
 from bert_jax.training.steps import TrainState
+from bert_jax.training.throughput import utilisation
 
 LONGEST = 20.0
 """Seconds of a step, as the measured FLOP/s let expect them, beyond which none is run."""

@@ -11,7 +11,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax.data.batches.source import BatchSource
+from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus import store as store_module
 from bert_jax.data.corpus.integrity import CorruptedCorpus

@@ -1,0 +1,117 @@
+"""Parses the command line of `pretrain` and `finetune`: the experiment file, the workdir, the processes of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from collections.abc import Sequence
+
+from annotated_types import Interval
+
+from bert_jax.configs.files import read_experiment
+from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import FlagParser, nonempty_path, steps_to_profile
+from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.runtime.flags import TIME, StartFlags, add_process_flags
+from bert_jax.storage.objects import place
+from bert_jax.storage.paths import checked
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags(StartFlags):
+    """A parsed command line."""
+
+    config: JsonObject
+    """The values of the experiment file as plain dicts, with the overrides applied; empty where a step is replayed."""
+    given: frozenset[str]
+    """The dotted keys that the command line sets."""
+    experiment: str
+    """FILE[:ARG] of --config; empty where a step is replayed."""
+    verify: bool
+    """Whether the checksums of the whole corpus are verified before training."""
+    replay: int | None
+    """The step to compute once more instead of training."""
+    overrides: tuple[tuple[str, str], ...]
+    """The keys that the command line sets, with their texts."""
+
+
+SCHEMAS = {
+    "pretrain": "bert_jax.configs.pretraining:PretrainingExperiment",
+    "finetune": "bert_jax.configs.finetuning:FinetuningExperiment",
+    "study": "bert_jax.configs.study:StudyExperiment",
+}
+
+
+def check_flags(verb: str, description: str | None) -> None:
+    """Prints the help of a verb that is asked for, and exits; else raises UserError as `parse_flags` does. The schema of the
+    experiment, which takes a second to import, is looked at only once the flags themselves are right."""
+    parse_flags(verb, description, schema=SCHEMAS[verb])
+
+
+def parse_flags(
+    verb: str, description: str | None, argv: Sequence[str] | None = None, schema: type | str | None = None
+) -> Flags:
+    """Parses `--config=FILE[:ARG] --workdir=DIR [--config.key=value ...]` and the flags of a multi-process start.
+
+    `verb` is the name of the command and `description` the text of its --help. `schema`, the dataclass of the experiment or its
+    place as "MODULE:NAME", has the known keys and their types; with None, these are the keys of the file. Raises UserError for a
+    missing flag and for an unknown key, with a suggestion.
+    """
+    parser = flag_parser(verb, description, schema)
+    overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
+    values = parser.parse_args(rest)
+    replayed = getattr(values, "replay", None)
+    if replayed is not None and values.config:
+        raise UserError(f"--replay={replayed} takes the experiment from the workdir; leave --config={values.config} out")
+    for flag, example in (("config", "experiments/pretrain/quickstart.py"), ("workdir", "runs/mine")):
+        if not getattr(values, flag) and (flag == "workdir" or replayed is None):
+            raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
+    return Flags(
+        workdir=place(checked(values.workdir, "--workdir")),
+        coordinator=values.coordinator,
+        processes=values.processes,
+        process=values.process,
+        start_timeout=values.start_timeout,
+        hang_seconds=values.hang_seconds,
+        profile=getattr(values, "profile", None),
+        compiled=getattr(values, "compiled", None),
+        config=read_experiment(values.config, overrides, _found(schema)) if replayed is None else {},
+        given=frozenset(key for key, text in overrides if text != UNSET),
+        experiment=values.config or "",
+        verify=getattr(values, "verify", False),
+        replay=replayed,
+        overrides=tuple(overrides),
+    )
+
+
+def _found(schema: type | str | None) -> type | None:
+    if not isinstance(schema, str):
+        return schema
+    module, _, name = schema.partition(":")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
+
+
+def flag_parser(verb: str, description: str | None, schema: type | str | None = None) -> FlagParser:
+    """The parser of the flags of `pretrain` or `finetune`, without the overrides `--config.key=value`."""
+    parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
+    parser.hint_for_unknown = lambda argument: suggested_flag(argument, _found(schema))
+    parser.may_be_in_bucket = ("--workdir",)
+    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
+    parser.add_argument("--workdir", metavar="DIR", help="directory of this run, or gs://BUCKET/PATH; given again: continues it")
+    one = "sets one key: --config.phases.0.learning_rate=1e-4"
+    whole = "; --config.steps=N scales the whole run: phases, warmups, evaluations, checkpoints, log lines"
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if verb == "pretrain" else one)
+    if verb != "study":
+        parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
+    add_process_flags(parser)
+    parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
+    if verb == "pretrain":
+        parser.add_argument("--compiled", type=nonempty_path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
+        parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")
+        step = InRange(int, Interval(ge=1, le=MAX_COUNT))
+        parser.add_argument("--replay", type=step, metavar="STEP", help="show this step of DIR again: texts, losses, gradients")
+    return parser

@@ -1,0 +1,105 @@
+"""Describes the steps of a run and the settings that lower their memory, for the message when a step does not fit the devices."""
+
+from __future__ import annotations
+
+import functools
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.batches import LabelledBatches
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.sharding.out_of_memory import Demand, require_memory
+from bert_jax.sharding.rules import row_multiple
+
+KEPT = "The workdir is unchanged: the same command with one of these flags continues the run."
+ELSEWHERE = "(in another --workdir: it changes the trained model)"
+
+
+def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, mesh: Mesh, layers: int = 1) -> float:
+    """A lower bound on the bytes that a step takes on one device for its part of `rows`: the hidden states of `layers` layers,
+    and the logits of the predicted tokens."""
+    hidden = layers * length * model.hidden_size * jnp.dtype(model.dtype).itemsize
+    logits = 0 if model.encoder == "static" else 4 * predictions * model.vocab_size
+    return rows / row_multiple(mesh) / mesh.shape["tensor"] * (hidden + logits)
+
+
+def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:
+    """Raises OutOfMemory if the batch of a phase cannot fit into the memory of the devices, before anything is compiled."""
+    p, model = experiment.phases[phase], experiment.model
+    layers = max(model.num_layers, 1) if model.rematerialisation == "none" else 1  # their inputs are kept for the backward pass
+    needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, layers)
+    require_memory(needs, mesh, functools.partial(pretraining_demand, experiment, phase, mesh))
+
+
+def state_demand(experiment: PretrainingExperiment, mesh: Mesh) -> Demand:
+    """The memory message about the parameters and the optimizer state of a pretraining run."""
+    return Demand("the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {KEPT}")
+
+
+def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
+    """The memory message about the training step of a phase."""
+    p, key, parts = experiment.phases[phase], f"--config.phases.{phase}", row_multiple(mesh)
+    k, per_device = p.accumulation, p.batch_size // parts
+    more = next((n for n in range(2 * k, per_device + 1) if per_device % n == 0), None)
+    fewer = p.batch_size // 2 // (k * parts) * k * parts
+    remedies = [
+        *([f"{key}.accumulation={more}"] if more else []),
+        *_recomputing(experiment.model.rematerialisation),
+        *_sharding(experiment.mesh, mesh),
+        *([f"{key}.batch_size={fewer} {ELSEWHERE}"] if fewer else []),
+    ]
+    batch = f"{_rows(p.batch_size, p.length, mesh)} (config.phases.{phase}.batch_size={p.batch_size}, accumulation={k})"
+    return Demand(f"the training step of phase {phase}", batch, remedies, f"{_before(f'--phase={phase}')} {KEPT}")
+
+
+def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
+    """The memory message about the evaluation step on held-out rows of a phase's length."""
+    rows, parts = experiment.evaluation.batch_size, row_multiple(mesh)
+    fewer = rows // 2 // parts * parts
+    remedies = [*([f"--config.evaluation.batch_size={fewer}"] if fewer else []), *_sharding(experiment.mesh, mesh)]
+    batch = f"{_rows(rows, experiment.phases[phase].length, mesh)} (config.evaluation.batch_size={rows})"
+    return Demand(f"the evaluation of phase {phase}", batch, remedies, f"{_before('--step=eval', f'--phase={phase}')} {KEPT}")
+
+
+def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches, length: int, mesh: Mesh) -> Demand:
+    """The memory message about the training step of a task, on rows of `length` tokens."""
+    t, rows = experiment.training, batches.row_counts[-1]
+    remedies = [
+        *([f"--config.training.accumulation={2 * t.accumulation}"] if rows >= 2 * t.accumulation * row_multiple(mesh) else []),
+        *([] if t.freeze_encoder else _recomputing(experiment.model.rematerialisation)),
+        *_sharding(experiment.mesh, mesh),
+        *([f"--config.training.batch_size={t.batch_size // 2} {ELSEWHERE}"] if t.batch_size > 1 else []),
+        f"--config.task.length below {experiment.task.length} {ELSEWHERE}",
+    ]
+    batch = f"{_rows(rows, length, mesh)} (config.training.batch_size={t.batch_size}, accumulation={t.accumulation})"
+    return Demand("the training step", batch, remedies, f"{_before('--model=base')} {KEPT}")
+
+
+def scoring_demand(experiment: FinetuningExperiment, rows: int, length: int, mesh: Mesh) -> Demand:
+    """The memory message about the evaluation of a task, in batches of `rows` with `length` tokens each."""
+    remedies = [*_sharding(experiment.mesh, mesh), f"--config.task.length below {experiment.task.length} {ELSEWHERE}"]
+    return Demand("the evaluation", _rows(rows, length, mesh), remedies, KEPT)
+
+
+def _rows(rows: int, length: int, mesh: Mesh) -> str:
+    return f"{counted(rows, 'row')} of {counted(length, 'token')} a step, {rows / row_multiple(mesh):g} a device"
+
+
+def _recomputing(now: str) -> list[str]:
+    return [] if now == "full" else ["--config.model.rematerialisation=full"]
+
+
+def _sharding(config: MeshConfig, mesh: Mesh) -> list[str]:
+    data, fsdp = mesh.shape["data"], 2 * mesh.shape["fsdp"]
+    fixed = f"--config.mesh.data={data // 2} " if config.data != -1 else ""
+    return [] if data % 2 else [f"{fixed}--config.mesh.fsdp={fsdp}"]
+
+
+def _before(*flags: str) -> str:
+    command = " ".join(["python -m bert_jax.aot --config=FILE --topology=v5e:4x4", *flags])
+    return f"Before you rent a TPU, `{command}` reports whether a step fits it."

@@ -1,0 +1,369 @@
+"""Rows of a batch: from the plan of an epoch, and from labelled examples.
+
+`assemble_rows` gathers the spans of all examples at once, chooses their targets, masks these unless they are next tokens, and
+packs the examples into rows. There is no loop over rows. Examples are assembled and masked as rows of [E, L] before they are
+packed, so packing does not change their masks.
+
+`pack_features` and `assemble_features` pack the features of labelled examples, their tokenised form. A batch contains the
+examples of a step, of any lengths, packed into few rows. Attention is limited to each sequence (`sequence_ids`), and hardly any
+padding is computed, although the examples of a step are a random sample and not sorted by length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Int32, Int64, Integer, Num, UInt16
+
+from bert_jax.data.corpus.store import Corpus, TokenStore
+from bert_jax.data.counter_rng import random_bits, rehash
+from bert_jax.data.masking import UNUSED, MaskingTables, choose_spans, choose_tokens, choose_whole_words, replace_tokens
+from bert_jax.data.packing import best_fit
+from bert_jax.data.plan import EpochPlan
+
+Batch = dict[str, Num[np.ndarray, "B ..."]]
+"""The arrays of a batch by name; their first axis is the row."""
+
+_BLOCK = 1 << 17  # tokens at a time (1,024 rows of 128): temporaries of at most 512 KB stay in the processor's cache
+
+
+def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
+    """The batch of the plan's rows with the numbers `rows`; -1 gives an empty row, with padding only and nothing to predict.
+
+    input_ids         int32 [B, L]
+    token_type_ids    int32 [B, L]   0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding
+    sequence_ids      int32 [B, L]   0 = padding, 1..P = the number of the example in the row
+    position_ids      int32 [B, L]   from 0 for every example; 0 at padding
+    masked_positions  int32 [B, M]   positions in the row, ascending; 0 where unused
+    masked_targets    int32 [B, M]   the original tokens; with targets="next" those after the positions; -1 where unused
+    cls_positions     int32 [B, P]   positions in the row of the [CLS]s; 0 where unused
+    nsp_labels        int32 [B, P]   0 = B follows A, 1 = random; -1 = no example, or pairs="none"
+    """
+    L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
+    widths = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "position_ids"), L)
+    widths |= {"masked_positions": M, "masked_targets": M, "cls_positions": P, "nsp_labels": P}
+    batch = {name: np.empty((len(rows), width), np.int32) for name, width in widths.items()}
+    step = _BLOCK // L
+    for first in range(0, len(rows), step):
+        numbers = np.asarray(rows[first : first + step])
+        examples = plan.rows[numbers]
+        row, slot = np.nonzero((examples >= 0) & (numbers >= 0)[:, np.newaxis])
+        made = _make_examples(corpus, plan, examples[row, slot], tables)
+        block = {name: array[first : first + step] for name, array in batch.items()}
+        block["input_ids"][...] = corpus.vocabulary.pad_id
+        if P == 1 and len(row) == len(numbers):
+            _copy_unpacked(made, block)
+        else:
+            _copy_packed(made, row, slot, block)
+    return batch
+
+
+@dataclasses.dataclass(frozen=True)
+class _Examples:
+    """Examples with their targets before packing, one in each row."""
+
+    length: Int64[np.ndarray, " E"]  # with the special tokens
+    real: Bool[np.ndarray, "E L"]  # False at padding
+    in_second: Bool[np.ndarray, "E L"]  # after the first [SEP], padding included
+    ids: Integer[np.ndarray, "E L"]  # arbitrary at padding
+    positions: UInt16[np.ndarray, "E M"]  # ascending, then UNUSED
+    targets: Int32[np.ndarray, "E M"]  # -1 where unused
+    labels: Bool[np.ndarray, " E"] | Int[np.ndarray, " E"]  # of next sentence prediction
+
+
+def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables) -> _Examples:
+    """The plan's examples with the numbers `examples`, masked unless their targets are the next tokens."""
+    config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
+    a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
+    length = a + b + config.special_tokens
+    column = np.arange(config.length, dtype=np.int16)
+    real = column < length[:, np.newaxis].astype(np.int16)
+    in_second = column > (a + 1)[:, np.newaxis].astype(np.int16)
+
+    # A begins at position 1 and B at a + 2: two windows of the store, and the special tokens around them.
+    starts = np.concatenate([pairs.a_start[examples], pairs.b_start[examples]])
+    ids, of_b = np.split(_windows(corpus.tokens, starts, np.concatenate([np.ones_like(a), a + 2]), config.length), 2)
+    np.copyto(ids, of_b, where=in_second)
+    first = np.arange(len(examples)) * config.length
+    separators = np.concatenate([first + a + 1, first + length - 1])
+    flat = ids.ravel()  # a view, as all of these
+    flat[first], flat[separators] = vocabulary.cls_id, vocabulary.sep_id
+
+    # Random bits are a function of (plan.mask_key, example, position), so masks do not depend on the row.
+    key = random_bits(plan.mask_key, examples)[:, np.newaxis]
+    target_ids = ids if config.targets == "masked" else np.roll(ids, -1, axis=1)
+    candidates = real.copy()
+    if config.targets == "masked":
+        candidates.ravel()[first] = candidates.ravel()[separators] = False
+    else:
+        candidates.ravel()[first + length - 1] = False  # no token of the example follows its last [SEP]
+    candidates &= target_ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
+    counts = np.minimum(config.predictions(length), np.count_nonzero(candidates, axis=1))
+    width = config.max_predictions
+    fates = None
+    if config.masking == "tokens":
+        positions = choose_tokens(key, candidates, counts, width)
+    else:
+        assert tables.continuation is not None, "masking of words needs the vocabulary's continuation table"
+        continues = tables.continuation[ids]
+        if config.masking == "words":
+            most = config.most_pieces(length)
+            positions = choose_whole_words(key, candidates, continues, most, width, config.predicted_words)
+        elif config.masking == "spans":
+            positions, firsts = choose_spans(key, candidates, continues, counts, width)
+            fates = random_bits(rehash(key), firsts)  # those of the first position of the span, for all of its positions
+        else:
+            positions = choose_whole_words(key, candidates, continues, counts, width)
+    used = positions != UNUSED
+    places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
+    originals = target_ids.ravel()[places]
+    if config.targets == "masked":
+        replaced = replace_tokens(originals, random_bits(rehash(key), positions), config, tables, fates)
+        flat[places] = np.where(used, replaced, originals)
+    targets = np.where(used, originals, np.int32(-1)).astype(np.int32)
+    labels = pairs.random_next[examples] if config.pairs != "none" else np.full(len(examples), -1)
+    return _Examples(length, real, in_second, ids, positions, targets, labels)
+
+
+def _windows(
+    tokens: TokenStore, starts: Int64[np.ndarray, " E"], columns: Int64[np.ndarray, " E"], length: int
+) -> Integer[np.ndarray, "E {length}"]:
+    """Windows of the token store, in its dtype: row i has the token `starts[i]` of the store in column `columns[i]`.
+
+    Whole windows are copied, which is five times as fast as an index for each token. Tokens beyond the ends of the shard that
+    contains `starts[i]` are arbitrary.
+    """
+    out = np.empty((len(starts), length), tokens.dtype)
+    shard_of = (np.searchsorted(tokens.bounds, starts, side="right") - 1).astype(np.uint16)
+    wanted = starts - columns - tokens.bounds[shard_of]
+    begins = np.clip(wanted, 0, np.maximum(np.diff(tokens.bounds) - length, 0)[shard_of])
+    order = np.argsort(shard_of, kind="stable")
+    cuts = np.searchsorted(shard_of[order], np.arange(len(tokens.bounds)))
+    for shard in np.flatnonzero(np.diff(cuts)).tolist():
+        here = order[cuts[shard] : cuts[shard + 1]]
+        held = tokens.shard(shard)
+        if len(held) < length:
+            held = np.resize(held, length)
+        windows = np.ndarray((len(held) - length + 1, length), held.dtype, held, strides=held.strides * 2)
+        out[here] = windows[begins[here]]
+    moved = np.flatnonzero(wanted != begins)  # a window beyond an end of its shard was shifted into the shard
+    columns_in = np.clip(np.arange(length) + (wanted - begins)[moved, np.newaxis], 0, length - 1)
+    out[moved] = np.take_along_axis(out[moved], columns_in, axis=1)
+    return out
+
+
+def _copy_unpacked(made: _Examples, block: Batch) -> None:
+    """`_copy_packed` for one example in every row: nothing is moved, which is three times as fast."""
+    np.copyto(block["input_ids"], made.ids, where=made.real, casting="same_kind")
+    np.logical_and(made.in_second, made.real, out=block["token_type_ids"], casting="unsafe")
+    block["sequence_ids"][...] = made.real
+    np.multiply(np.arange(made.ids.shape[1], dtype=np.int32), made.real, out=block["position_ids"])
+    block["masked_positions"][...] = np.where(made.positions != UNUSED, made.positions, 0)
+    block["masked_targets"][...] = made.targets
+    block["cls_positions"][...] = 0
+    block["nsp_labels"][...] = made.labels[:, np.newaxis]
+
+
+def _copy_packed(made: _Examples, row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], block: Batch) -> None:
+    """Copies example i into row `row[i]` as its number `slot[i]`, directly after the examples before it; rows and slots
+    ascend."""
+    (rows, L), P = block["input_ids"].shape, block["nsp_labels"].shape[1]
+    column = _sums_before(made.length, row, slot, (rows, P))
+    for name in ("sequence_ids", "token_type_ids", "position_ids", "masked_positions", "cls_positions"):
+        block[name][...] = 0
+    block["masked_targets"][...] = block["nsp_labels"][...] = -1
+    block["cls_positions"][row, slot], block["nsp_labels"][row, slot] = column, made.labels
+
+    # In row-major order and without padding, the tokens of all examples are the tokens of all rows.
+    filled = np.arange(L) < np.bincount(row, made.length, minlength=rows)[:, np.newaxis]
+    block["input_ids"][filled] = made.ids[made.real]
+    block["token_type_ids"][filled] = made.in_second[made.real]
+    block["sequence_ids"][filled] = np.repeat(slot + 1, made.length)
+    block["position_ids"][filled] = np.broadcast_to(np.arange(L), made.real.shape)[made.real]
+
+    example, order = np.nonzero(made.positions != UNUSED)
+    slots = order + _sums_before(np.bincount(example, minlength=len(row)), row, slot, (rows, P))[example]
+    block["masked_positions"][row[example], slots] = made.positions[example, order] + column[example]
+    block["masked_targets"][row[example], slots] = made.targets[example, order]
+
+
+def _sums_before(
+    values: Int[np.ndarray, " E"], row: Int[np.ndarray, " E"], slot: Int[np.ndarray, " E"], shape: tuple[int, int]
+) -> Int64[np.ndarray, " E"]:
+    """For each example, the sum of `values` over the examples before it in its row."""
+    table = np.zeros(shape, np.int64)
+    table[row, slot] = values
+    return (np.cumsum(table, axis=1) - table)[row, slot]
+
+
+ROW_LENGTHS = (32, 64, 128, 192, 256, 384, 512)
+"""The lengths of packed rows; longer rows are multiples of 128."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelLayout:
+    """The label arrays of packed rows, and the axes of their logits.
+
+    The defaults are an int32 label and a vector of logits for each feature: labels [B, U], logits [B, U, C].
+    """
+
+    shape: tuple[int, ...] = ()
+    """The shape of a label; labels are [B, U, *shape]."""
+    dtype: type[np.generic] = np.int32
+    per_token: bool = False
+    """Each token has a label: labels are [B, L]. Negative targets do not count in the loss."""
+    are_positions: bool = False
+    """Labels are positions of tokens: in a feature from its first token, in a packed row from the first token of the row."""
+    logits_per_token: bool = False
+    """Logits are [B, L, C]."""
+    logits_per_candidate: bool = False
+    """Logits are [B, P, 1], one for each sequence of a feature."""
+    read_positions: int = 0
+    """The number of tokens of a feature that the head reads instead of its [CLS]; 0: the [CLS]."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """An input of the model and its target: one sequence, or for a choice a sequence for each candidate.
+
+    An example is one feature, or several for a question about a long context. `target` is None if unknown (a test set), otherwise
+    an array with the shape and dtype of the head's `LabelLayout`:
+
+        default        int [] the label, or the number of the right candidate; float [] of a regression; float [C] of multi-label
+        per_token      int [tokens], -1 for tokens without a label
+        are_positions  int [2], the first and the last token of an answer; (0, 0), the [CLS], without an answer
+    """
+
+    example: int
+    """The number of the example in its split."""
+    ids: tuple[Int32[np.ndarray, " _"], ...]
+    """The token ids of each sequence, with [CLS] and [SEP]."""
+    types: tuple[Int32[np.ndarray, " _"], ...]
+    """The token types of each sequence."""
+    target: Num[np.ndarray, " ..."] | None = None
+    read_positions: Int32[np.ndarray, " chosen"] | None = None
+    """The positions that the head reads instead of the [CLS], such as the first tokens of a pronoun and of two names; of a layout
+    per token the first pieces of the words that are labelled, whether or not their labels are known."""
+
+    @functools.cached_property
+    def size(self) -> int:
+        """The number of tokens of all sequences."""
+        return sum(len(ids) for ids in self.ids)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowShape:
+    """The shape of the packed rows of a data set."""
+
+    layout: LabelLayout
+    """The label arrays."""
+    length: int
+    """L, the length of a row in tokens."""
+    features: int
+    """U, the maximum number of features in a row."""
+    candidates: int = 1
+    """The maximum number of sequences of a feature; a row has P = U x candidates slots."""
+
+    @property
+    def slots(self) -> int:
+        """P, the maximum number of sequences in a row."""
+        return self.features * self.candidates
+
+
+def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
+    """The shape of rows for `features`: the shortest row into which the longest feature fits, with slots for twice the average
+    number of features in a row (more slots would hardly ever be used)."""
+    longest = max(feature.size for feature in features)
+    length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
+    mean = sum(feature.size for feature in features) / len(features)
+    return RowShape(layout, length, round(2 * length / mean), max(len(feature.ids) for feature in features))
+
+
+def pack_features(features: Sequence[Feature], shape: RowShape) -> list[list[int]]:
+    """Rows as lists of indices of `features`, by best-fit decreasing, with at most `shape.features` in a row."""
+    return pack_sizes([feature.size for feature in features], shape)
+
+
+def pack_sizes(sizes: Sequence[int], shape: RowShape) -> list[list[int]]:
+    """`pack_features` for features with these numbers of tokens."""
+    rows = best_fit(sizes, lambda n: shape.length, lambda length: shape.features)
+    return [members for _, members in rows]
+
+
+def assemble_features(
+    features: Sequence[Feature], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int
+) -> Batch:
+    """The batch of `count` rows: `rows` are the indices in `features` of the members of each of the first rows; the others are
+    empty.
+
+    input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
+    if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target; of a
+    layout per token word_starts int32 [B, L], 1 on the first pieces of the labelled words.
+
+    Slot p of a row has sequence_ids p + 1.
+    """
+    L, P, layout = shape.length, shape.slots, shape.layout
+    names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+    batch: Batch = {name: np.zeros((count, L), np.int32) for name in names}
+    batch["input_ids"][:] = pad_id
+    batch["cls_positions"] = np.zeros((count, P), np.int32)
+    width = L if layout.per_token else shape.features
+    labels: np.ndarray = np.zeros((count, width, *layout.shape), layout.dtype)
+    weights = np.zeros((count, width), np.float32)
+    if layout.per_token:
+        batch["word_starts"] = np.zeros((count, L), np.int32)
+    if layout.read_positions:
+        batch["read_positions"] = np.zeros((count, shape.features, layout.read_positions), np.int32)
+    for r, members in enumerate(rows):
+        column = 0
+        for u, i in enumerate(members):
+            feature, start = features[i], column
+            for candidate, (ids, types) in enumerate(zip(feature.ids, feature.types, strict=True)):
+                slot, end = u * shape.candidates + candidate, column + len(ids)
+                batch["input_ids"][r, column:end] = ids
+                batch["token_type_ids"][r, column:end] = types
+                batch["position_ids"][r, column:end] = np.arange(len(ids))
+                batch["sequence_ids"][r, column:end] = slot + 1
+                batch["cls_positions"][r, slot] = column
+                column = end
+            if feature.read_positions is not None and layout.per_token:
+                batch["word_starts"][r, start + feature.read_positions] = 1
+            elif feature.read_positions is not None:
+                batch["read_positions"][r, u] = start + feature.read_positions
+            if feature.target is None:
+                continue
+            if layout.per_token:
+                has_label = feature.target >= 0
+                labels[r, start:column] = np.where(has_label, feature.target, 0)
+                weights[r, start:column] = has_label
+            else:
+                labels[r, u] = feature.target + (start if layout.are_positions else 0)
+                weights[r, u] = 1
+    return batch | {"labels": labels, "label_weights": weights}
+
+
+def feature_logits(
+    logits: Float[np.ndarray, "B _ C"], features: Sequence[Feature], rows: Sequence[Sequence[int]], shape: RowShape
+) -> list[Float[np.ndarray, " ..."]]:
+    """The logits of each of the `features` of a batch, in their order.
+
+    `logits` are float32, by the layout [B, U, C], [B, L, C] per token, or [B, P, 1] per candidate; the logits of a feature are
+    then [C], [tokens, C] or [candidates]. `rows` are those of `assemble_features`.
+    """
+    layout = shape.layout
+    found: dict[int, np.ndarray] = {}
+    for r, members in enumerate(rows):
+        column = 0
+        for u, i in enumerate(members):
+            if layout.logits_per_token:
+                found[i] = logits[r, column : column + features[i].size]
+            elif layout.logits_per_candidate:
+                first = u * shape.candidates
+                found[i] = logits[r, first : first + len(features[i].ids), 0]
+            else:
+                found[i] = logits[r, u]
+            column += features[i].size
+    return [found[i] for i in range(len(features))]

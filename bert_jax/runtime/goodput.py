@@ -1,0 +1,279 @@
+"""The ledger of time of a run: the seconds of every activity over all of its starts, kept in `ledger.jsonl`, and the goodput.
+
+Every second between the first start of a run and its end belongs to exactly one activity. The goodput is the fraction of
+`training`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import itertools
+import json
+import pathlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import jax
+
+from bert_jax.data.corpus.files import JsonObject, parse_json
+from bert_jax.data.prefetch import prefetch
+from bert_jax.interface.words import counted, duration
+
+Made = TypeVar("Made")
+
+LEDGER = "ledger.jsonl"
+EVERY = 30.0
+"""Seconds between two lines of the file; the time after the last line of a killed start counts as time between starts."""
+POLL = 0.001
+"""Seconds between two looks at the devices while no batch is ready."""
+
+
+class Activity(enum.StrEnum):
+    """An activity that takes time; the value is its key in `results.json`."""
+
+    TRAINING = "training"
+    """Steps that no earlier start had done."""
+    REPEATED = "repeated_steps"
+    """Steps that an earlier start had done and lost, and the time of a step that was never finished."""
+    WAITING = "waiting_for_data"
+    """The devices have nothing to compute, because the next batch is not ready."""
+    COMPILING = "compiling"
+    EVALUATING = "evaluating"
+    SAVING = "saving"
+    """The time for which saving a checkpoint stops the training; most of a save goes on beside it."""
+    RESTORING = "restoring"
+    STAGING = "staging"
+    """Bringing the corpus, the model, the data and the workdir from a bucket to this machine, and verifying the corpus, where the
+    training waits."""
+    OTHER = "other"
+    """The start of the processes, reading data, exporting the model."""
+    BETWEEN = "between_starts"
+
+
+class Ledger:
+    """Measures the time of each activity since it was made, and adds up the starts of a run.
+
+    `clock` counts seconds from any moment, `wall_clock` from the epoch. Safe to read from another thread.
+
+    >>> ledger = Ledger()
+    >>> with ledger.during(Activity.RESTORING):
+    ...     state = restore()
+    >>> with ledger.training(prefetch(rows, step, last_step), sums.is_computing) as batches:
+    ...     for batch in batches:
+    ...         state, sums = train_step(state, batch)
+    ...         ledger.step_done(step := step + 1)
+    >>> ledger.totals()["goodput"]
+    0.931
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall_clock: Callable[[], float] = time.time):
+        self._clock, self._began = clock, wall_clock()
+        self._since = clock()
+        self._activity = Activity.OTHER
+        self._seconds = dict.fromkeys(Activity, 0.0)
+        self._of_this_step = 0.0  # the training time since the last step that was finished
+        self._step = self._furthest = 0
+        self._earlier: Sequence[JsonObject] = ()
+        self._lock = threading.Lock()
+
+    def continue_after(self, earlier: Sequence[JsonObject]) -> None:
+        """Adds the records of earlier starts. Steps up to the furthest of theirs count as repeated from now on."""
+        self._earlier = earlier
+        self._furthest = max((record["step"] for record in earlier), default=0)
+
+    def preceded_by(self, activity: Activity, seconds: float) -> None:
+        """Counts time before this ledger was made as that of an activity: the start began so much earlier."""
+        with self._lock:
+            self._seconds[activity] += seconds
+            self._began -= seconds
+
+    @contextlib.contextmanager
+    def during(self, activity: Activity) -> Iterator[None]:
+        """Counts the time of the `with` block as `activity`; a block within it may count as another one."""
+        before = self._change(activity)
+        try:
+            with jax.profiler.TraceAnnotation(activity.value):  # its name in a profile
+                yield
+        finally:
+            self._change(before)
+
+    @contextlib.contextmanager
+    def training(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Iterator[Made]]:
+        """Counts the time of the `with` block as training. Gives the iterator over `batches`, and closes them at the end.
+
+        A wait for a batch counts as waiting once the devices are idle, which `is_computing` tells. The time after the last
+        finished step counts as training too, but not where an exception ends the block: that step will be repeated.
+        """
+        with batches, self.during(Activity.TRAINING):
+            yield self._awaited(batches, is_computing)
+            self._finish_step()
+
+    def step_done(self, step: int) -> None:
+        """Counts the training time since the last call as that of the step that led to `step`."""
+        self._step = step
+        self._finish_step()
+
+    def went_back(self) -> None:
+        """Counts the steps that this start has done as repeated when they are done again."""
+        self._furthest = max(self._furthest, self._step)
+
+    def record(self) -> JsonObject:
+        """The line of the ledger's file for this start: its number, the moment it began, the last finished step, seconds."""
+        with self._lock:
+            self._settle()
+            seconds = dict(self._seconds)
+            seconds[Activity.REPEATED] += self._of_this_step
+        return {
+            "start": max((record["start"] for record in self._earlier), default=0) + 1,
+            "began": round(self._began, 3),
+            "step": self._step,
+            "seconds": {str(activity): round(spent, 3) for activity, spent in seconds.items() if spent},
+        }
+
+    def totals(self) -> JsonObject:
+        """The entry "ledger" of `results.json`: all starts up to this moment; see `totals_of`."""
+        return totals_of([*self._earlier, self.record()])
+
+    def _awaited(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Made]:
+        while True:
+            while not batches.is_ready() and is_computing():
+                batches.is_ready(within=POLL)
+            try:
+                if batches.is_ready():
+                    batch = next(batches)
+                else:
+                    with self.during(Activity.WAITING):
+                        batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
+
+    def _change(self, activity: Activity) -> Activity:
+        """Counts the time from now on as `activity`; returns the activity up to now."""
+        with self._lock:
+            self._settle()
+            before, self._activity = self._activity, activity
+        return before
+
+    def _settle(self) -> None:
+        """Counts the time since the last call as the current activity."""
+        now = self._clock()
+        spent, self._since = now - self._since, now
+        if self._activity is Activity.TRAINING:
+            self._of_this_step += spent
+        else:
+            self._seconds[self._activity] += spent
+
+    def _finish_step(self) -> None:
+        with self._lock:
+            self._settle()
+            kind = Activity.REPEATED if 0 < self._step <= self._furthest else Activity.TRAINING
+            self._seconds[kind] += self._of_this_step
+            self._of_this_step = 0.0
+
+
+def totals_of(records: Sequence[JsonObject]) -> JsonObject:
+    """Adds up the starts of a run: {"goodput", "starts", "seconds": of every activity}.
+
+    records: the lines of the ledger's file. The last line of a start replaces those before it. The time between two starts runs
+    from the last line of the former to the beginning of the latter; where a clock was set back, it counts as 0.
+    """
+    last = {record["start"]: record for record in records}
+    starts = [last[number] for number in sorted(last)]
+    seconds = dict.fromkeys(map(str, Activity), 0.0)
+    for start in starts:
+        for activity, spent in start["seconds"].items():
+            seconds[activity] = seconds.get(activity, 0.0) + spent
+    for former, latter in itertools.pairwise(starts):
+        ended = former["began"] + sum(former["seconds"].values())
+        seconds[Activity.BETWEEN] += max(0.0, latter["began"] - ended)
+    return _summary(len(starts), seconds)
+
+
+def combined(ledgers: Sequence[JsonObject]) -> JsonObject:
+    """The sum of several `totals_of`: those of the runs of a sweep."""
+    seconds: dict[str, float] = {}
+    for ledger in ledgers:
+        for activity, spent in ledger["seconds"].items():
+            seconds[activity] = seconds.get(activity, 0.0) + spent
+    return _summary(sum(ledger["starts"] for ledger in ledgers), seconds)
+
+
+def _summary(starts: int, seconds: dict[str, float]) -> JsonObject:
+    total = sum(seconds.values())
+    goodput = seconds[Activity.TRAINING] / total if total else 0.0
+    return {"goodput": round(goodput, 4), "starts": starts, "seconds": {name: round(spent, 3) for name, spent in seconds.items()}}
+
+
+def goodput_line(totals: JsonObject) -> str:
+    """The log line of `totals_of`: the goodput, and every activity that took half a second, the longest first.
+
+    >>> goodput_line(ledger.totals())
+    'goodput 93.1 % of 2h13m in 2 starts: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 1m44s'
+    """
+    spent = sorted(totals["seconds"].items(), key=lambda item: -item[1])
+    parts = [f"{name.replace('_', ' ')} {duration(seconds)}" for name, seconds in spent if seconds >= 0.5]
+    total = duration(sum(totals["seconds"].values()))
+    line = f"goodput {100 * totals['goodput']:.1f} % of {total} in {counted(totals['starts'], 'start')}"
+    return f"{line}: {', '.join(parts)}" if parts else line
+
+
+class LedgerFile:
+    """Appends lines of a `ledger` to `WORKDIR/ledger.jsonl`: at every call of `write`, every 30 seconds, and at the end.
+
+    A line holds the seconds of a start so far, so a later line replaces it, and a write that fails loses nothing for long.
+    """
+
+    def __init__(self, workdir: pathlib.Path, ledger: Ledger):
+        self._path, self._ledger = workdir / LEDGER, ledger
+        ledger.continue_after(read_ledger(self._path))
+        self._torn = True  # the last line may lack its end: another process was killed while it wrote it, or the disk was full
+        self._writing = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._write_regularly, name="ledger", daemon=True)
+        self._thread.start()
+
+    def write(self) -> None:
+        """Appends a line. Does nothing where the file cannot be written: the next line replaces this one."""
+        with self._writing:
+            line = json.dumps(self._ledger.record()).encode() + b"\n"
+            try:
+                with self._path.open("ab", buffering=0) as file:
+                    text = b"\n" + line if self._torn and file.tell() else line
+                    self._torn = True
+                    self._torn = file.write(text) < len(text)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        """Appends the last line."""
+        self._closed.set()
+        self._thread.join()
+        self.write()
+
+    def _write_regularly(self) -> None:
+        while not self._closed.wait(EVERY):
+            self.write()
+
+
+def read_ledger(path: pathlib.Path) -> list[JsonObject]:
+    """The records of a ledger's file in order, without lines that are empty or incomplete; none without a file."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    return [record for line in lines if (record := _parse(line))]
+
+
+def _parse(line: bytes) -> JsonObject | None:
+    try:
+        record = parse_json(line, strict=True)
+    except ValueError:
+        return None
+    match record:
+        case {"start": int(), "began": int() | float(), "step": int(), "seconds": {**seconds}}:
+            return record if all(isinstance(spent, int | float) for spent in seconds.values()) else None
+    return None

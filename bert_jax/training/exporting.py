@@ -1,0 +1,76 @@
+"""Writes the trained model and the results of a run to the workdir, or to another disk where that one is full."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import tempfile
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from bert_jax.data.corpus.files import JsonObject
+from bert_jax.errors import UserError
+from bert_jax.interop.card import Training, model_card
+from bert_jax.interop.directory import Unwritable
+from bert_jax.interop.huggingface import Model, export_model
+from bert_jax.runtime.workdir import MODEL, RESULTS, write_json
+
+
+def export_trained(
+    workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, training: Training | None = None
+) -> None:
+    """Writes `model` to WORKDIR/model, with a card that describes its `training`, and `results`, if not None, to
+    WORKDIR/results.json.
+
+    Where the model cannot be written to the workdir, writes both to a new directory of the same layout on another disk, and
+    raises a UserError that names that directory.
+    """
+    card = model_card(model, training or Training())
+    try:
+        export_model(workdir / MODEL, model, about, card=card)
+    except Unwritable as error:
+        raise UserError(f"{error}. {_exported_elsewhere(workdir, model, about, results, card)}") from error
+    if results is not None:
+        write_json(workdir / RESULTS, results)
+
+
+def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | None:
+    """Writes `results` to the directory's results.json. Returns the error of a failed write instead of raising it, so that the
+    caller can still export the model."""
+    try:
+        write_json(directory / RESULTS, results)
+    except OSError as error:
+        return UserError(f"{directory / RESULTS} could not be written ({error.strerror}); free space and give the command again")
+    return None
+
+
+def _exported_elsewhere(
+    workdir: pathlib.Path, model: Model, about: JsonObject, results: JsonObject | None, card: str
+) -> str:
+    """Writes the model and the results below the first of several directories that can be written; returns a sentence that names
+    the directory, or the errors of all of them."""
+    tried = []
+    places = (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home(), pathlib.Path.cwd(), pathlib.Path("/dev/shm"))
+    for place in dict.fromkeys(places):
+        directory = None
+        try:
+            directory = pathlib.Path(tempfile.mkdtemp(prefix=f"bert_jax-{workdir.name}-", dir=place))
+            export_model(directory / MODEL, model, about, card=card)
+            if results is not None:
+                write_json(directory / RESULTS, results)
+            return f"The trained model is in {directory / MODEL}: copy it to permanent storage"
+        except (Unwritable, OSError) as error:
+            tried.append(f"{place} ({error.__cause__ or error})")
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+    return f"No other directory could be written either: {', '.join(tried)}"
+
+
+def on_host(params: PyTree[jax.Array], mesh: Mesh) -> PyTree[np.ndarray]:
+    """Gathers parameters that may be sharded over devices and processes into whole numpy arrays. A collective: every process must
+    call it."""
+    replicated = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec()))(params)
+    return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), replicated)

@@ -1,0 +1,154 @@
+"""The remedies that a person is given are settings that the run would take, and ask for less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import pytest
+
+from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.memory_advice import evaluation_demand, finetuning_demand, pretraining_demand, scoring_demand, state_demand
+from bert_jax.configs.overrides import split_overrides
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.rules import check_batch_size
+
+
+def experiment(batch_size: int = 256, accumulation: int = 2, **values: Any) -> PretrainingExperiment:
+    phase = {"steps": 1, "length": 128, "batch_size": batch_size, "accumulation": accumulation}
+    return PretrainingExperiment.from_dict({"phases": [phase, phase], **values})
+
+
+def flags(remedies: Any) -> dict[str, str]:
+    """The settings that remedies name."""
+    return dict(split_overrides([word for remedy in remedies for word in remedy.split() if "=" in word])[0])
+
+
+def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
+    whole = experiment()
+    demand = pretraining_demand(whole, 1, make_mesh(whole.mesh))
+    assert demand.what == "the training step of phase 1"
+    assert demand.batch == "256 rows of 128 tokens a step, 32 a device (config.phases.1.batch_size=256, accumulation=2)"
+    assert list(demand.remedies) == [
+        "--config.phases.1.accumulation=4",
+        "--config.model.rematerialisation=full",
+        "--config.mesh.fsdp=2",
+        "--config.phases.1.batch_size=128 (in another --workdir: it changes the trained model)",
+    ]
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --phase=1`" in demand.advice
+    assert "The workdir is unchanged" in demand.advice
+
+
+@pytest.mark.parametrize("mesh", [{}, {"fsdp": 2}, {"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(48, 1), (48, 2), (48, 6), (120, 5), (8, 1), (16, 2)])
+def test_what_is_advised_is_what_a_run_takes(mesh: dict[str, int], batch_size: int, accumulation: int):
+    whole = experiment(batch_size, accumulation, mesh=mesh)
+    now = make_mesh(whole.mesh)
+    advised = flags(pretraining_demand(whole, 0, now).remedies)
+    advised |= flags(evaluation_demand(whole, 0, now).remedies)
+    rows, parts = int(advised.get("phases.0.batch_size", batch_size)), int(advised.get("phases.0.accumulation", accumulation))
+    check_batch_size("fewer", rows, accumulation, now)
+    check_batch_size("more microbatches", batch_size, parts, now)
+    check_batch_size("evaluation", int(advised["evaluation.batch_size"]), 1, now)
+    sizes = {axis: int(advised[f"mesh.{axis}"]) for axis in ("data", "fsdp") if f"mesh.{axis}" in advised}
+    assert make_mesh(MeshConfig(**{**mesh, **sizes})).shape["fsdp"] >= now.shape["fsdp"]
+
+
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(48, 1), (48, 2), (48, 6), (120, 5), (8, 1), (16, 2), (16, 1), (72, 3)])
+def test_the_next_number_of_microbatches_and_the_largest_batch_within_a_half_are_advised(batch_size: int, accumulation: int):
+    whole = experiment(batch_size, accumulation, evaluation={"batch_size": batch_size})
+    advised = flags(pretraining_demand(whole, 1, make_mesh(whole.mesh)).remedies)
+    per_device = batch_size // 8
+    more = [n for n in range(1, per_device + 1) if n >= 2 * accumulation and per_device % n == 0]
+    fewer = [rows for rows in range(1, batch_size + 1) if 2 * rows <= batch_size and rows % (8 * accumulation) == 0]
+    assert advised.get("phases.1.accumulation") == (str(more[0]) if more else None)
+    assert advised.get("phases.1.batch_size") == (str(fewer[-1]) if fewer else None)
+    scored = flags(evaluation_demand(whole, 1, make_mesh(whole.mesh)).remedies)
+    rows = range(8, batch_size // 2 + 1, 8)
+    assert scored.get("evaluation.batch_size") == (str(rows[-1]) if rows else None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "accumulation", "batch_size", "advised"),
+    [
+        (3, 1, 2, {"batch_size": "1"}),
+        (4, 1, 1, {"accumulation": "2"}),
+        (12, 3, 8, {"accumulation": "6", "batch_size": "4"}),
+        (11, 3, 1, {}),
+    ],
+)
+def test_a_tasks_step_is_divided_as_long_as_every_device_has_a_row(
+    rows: int, accumulation: int, batch_size: int, advised: dict[str, str]
+):
+    training = {"batch_size": batch_size, "accumulation": accumulation}
+    task = FinetuningExperiment.from_dict({"init_from": "m", "training": training})
+    given: Any = Rows(rows)
+    found = flags(finetuning_demand(task, given, 128, make_mesh(task.mesh, jax.devices()[:2])).remedies)
+    assert {key.removeprefix("training."): value for key, value in found.items() if key.startswith("training.")} == advised
+
+
+def test_where_data_is_given_it_is_halved_as_parameters_are_spread():
+    for mesh, advised in (
+        ({"data": 8}, {"mesh.data": "4", "mesh.fsdp": "2"}),
+        ({"fsdp": 2}, {"mesh.fsdp": "4"}),
+        ({}, {"mesh.fsdp": "2"}),
+    ):
+        whole = experiment(mesh=mesh)
+        demand = state_demand(whole, make_mesh(whole.mesh))
+        assert flags(demand.remedies) == advised
+        assert demand.what == "the state (parameters and optimizer)"
+        assert "--topology=v5e:4x4` reports" in demand.advice
+    scored = scoring_demand(
+        FinetuningExperiment.from_dict({"init_from": "m"}), 64, 384, make_mesh(MeshConfig(), jax.devices()[:2])
+    )
+    assert scored.batch == "64 rows of 384 tokens a step, 32 a device"
+    assert scored.remedies[0] == "--config.mesh.fsdp=2"
+
+
+def test_nothing_is_advised_that_is_done_already():
+    whole = experiment(8, 1, model={"rematerialisation": "full"}, mesh={"data": 1, "fsdp": 8}, evaluation={"batch_size": 8})
+    mesh = make_mesh(whole.mesh)
+    assert not pretraining_demand(whole, 0, mesh).remedies
+    assert not evaluation_demand(whole, 0, mesh).remedies
+    assert not state_demand(whole, mesh).remedies
+
+
+def test_an_evaluation_has_a_batch_of_its_own():
+    whole = experiment()
+    demand = evaluation_demand(whole, 0, make_mesh(whole.mesh, jax.devices()[:1]))
+    assert demand.batch == "256 rows of 128 tokens a step, 256 a device (config.evaluation.batch_size=256)"
+    assert list(demand.remedies) == ["--config.evaluation.batch_size=128"]
+    assert "--step=eval --phase=0`" in demand.advice
+
+
+class Rows:
+    """Batches of at most so many rows."""
+
+    def __init__(self, rows: int):
+        self.row_counts = (1, rows)
+
+
+def test_a_tasks_step_is_told_by_its_rows_and_the_keys_of_fine_tuning():
+    task = FinetuningExperiment.from_dict({"init_from": "m", "training": {"batch_size": 32}, "task": {"length": 384}})
+    rows: Any = Rows(24)
+    demand = finetuning_demand(task, rows, 384, make_mesh(task.mesh, jax.devices()[:2]))
+    assert demand.batch == "24 rows of 384 tokens a step, 12 a device (config.training.batch_size=32, accumulation=1)"
+    assert list(demand.remedies) == [
+        "--config.training.accumulation=2",
+        "--config.model.rematerialisation=full",
+        "--config.mesh.fsdp=2",
+        "--config.training.batch_size=16 (in another --workdir: it changes the trained model)",
+        "--config.task.length below 384 (in another --workdir: it changes the trained model)",
+    ]
+    assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in demand.advice
+
+
+def test_a_task_of_one_row_a_device_that_trains_its_head_alone_has_little_left():
+    values = {"init_from": "m", "training": {"batch_size": 1, "freeze_encoder": True}}
+    task = FinetuningExperiment.from_dict(values)
+    rows: Any = Rows(1)
+    mesh = make_mesh(task.mesh, jax.devices()[:1])
+    (remedy,) = finetuning_demand(task, rows, 128, mesh).remedies
+    assert remedy.startswith("--config.task.length below 128")
+    assert list(scoring_demand(task, 64, 128, mesh).remedies) == [remedy]

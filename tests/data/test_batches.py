@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+
+from bert_jax.data import batches as source_module
+from bert_jax.data.batches import BatchSource, tables_of
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.masking import masking_tables
+from bert_jax.data.plan import plan_epoch
+from bert_jax.data.rows import assemble_rows
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.errors import UserError
+from tests.data.corpora import corpus_of, random_documents
+
+CORPUS = corpus_of(random_documents(300, seed=1), shards=3)
+CONFIG = ExampleConfig(length=64, max_predictions=12)
+
+
+def assert_equal(batch, expected):
+    assert batch.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(batch[name], expected[name])
+
+
+def joined(batches):
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+@pytest.fixture(scope="module")
+def source():
+    return BatchSource(CORPUS, CONFIG, 52, seed=9)
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_any_number_of_hosts_makes_the_same_global_rows(source, hosts):
+    straddling = source.rows_per_epoch // 52
+    for step in (0, 3, straddling, 5 * straddling + 4):
+        sources = [BatchSource(CORPUS, CONFIG, 52, seed=9) for _ in range(hosts)]
+        assert_equal(joined([sources[i].at(step, (i, hosts)) for i in range(hosts)]), source.at(step))
+
+
+def test_a_batch_does_not_depend_on_what_was_asked_before_or_by_how_many_threads(source):
+    steps = np.random.default_rng(0).permutation(4 * source.rows_per_epoch // 52)[:60].tolist()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for step, batch in zip(steps, pool.map(source.at, steps), strict=True):
+            assert_equal(batch, BatchSource(CORPUS, CONFIG, 52, seed=9).at(step))
+
+
+def test_batches_run_through_every_row_of_an_epoch_once_and_straight_on_into_the_next(source):
+    rows = source.rows_per_epoch
+    assert rows % 52  # else no batch straddles
+    steps = range(2 * rows // 52)
+    served = joined([source.at(step) for step in steps])
+    tables = masking_tables(CORPUS.vocabulary)
+    plans = [plan_epoch(CORPUS, CONFIG, seed=9, epoch=epoch) for epoch in (0, 1)]
+    first = assemble_rows(CORPUS, plans[0], np.arange(rows), tables)
+    second = assemble_rows(CORPUS, plans[1], np.arange(len(steps) * 52 - rows) % plans[1].num_rows, tables)
+    assert_equal(served, joined([first, second]))
+
+
+def test_an_epoch_with_fewer_rows_than_the_first_repeats_its_first_ones_once():
+    shorter, rows = plan_epoch(CORPUS, CONFIG, seed=5, epoch=1), plan_epoch(CORPUS, CONFIG, seed=5, epoch=0).num_rows
+    missing = rows - shorter.num_rows
+    assert 1 < missing < shorter.num_rows
+    served = BatchSource(CORPUS, CONFIG, rows, seed=5).at(1)
+    expected = np.concatenate([np.arange(shorter.num_rows), np.arange(missing)])
+    assert_equal(served, assemble_rows(CORPUS, shorter, expected, masking_tables(CORPUS.vocabulary)))
+
+
+def test_a_batch_larger_than_several_epochs_goes_round(source):
+    small = corpus_of([[9, 8], [7], [6, 5, 4]])
+    batch = BatchSource(small, CONFIG, 40, seed=0).at(2)
+    assert batch["input_ids"].shape == (40, 64)
+    assert (batch["nsp_labels"] >= 0).all()
+    assert len(np.unique(batch["input_ids"], axis=0)) > 20  # with new masks each time
+
+
+def test_another_seed_gives_other_rows(source):
+    assert (BatchSource(CORPUS, CONFIG, 52, seed=10).at(0)["input_ids"] != source.at(0)["input_ids"]).any(axis=1).all()
+
+
+def test_the_next_epoch_is_planned_in_the_background_before_it_is_needed(monkeypatch):
+    planned = {epoch: threading.Event() for epoch in range(3)}
+    threads = []
+
+    def plan(corpus, config, *, seed, epoch):
+        threads.append(threading.current_thread())
+        result = plan_epoch(corpus, config, seed=seed, epoch=epoch)
+        planned[epoch].set()
+        return result
+
+    monkeypatch.setattr(source_module, "plan_epoch", plan)
+    source = BatchSource(CORPUS, CONFIG, 16, seed=9)
+    source.at(0)
+    assert not planned[1].is_set()
+    source.at(source.rows_per_epoch * 2 // 3 // 16)
+    assert planned[1].wait(30)
+    source.at(source.rows_per_epoch // 16)
+    assert not planned[2].is_set()
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
+    assert all(thread.daemon for thread in threads)
+
+
+def test_a_plan_that_fails_fails_the_batch_that_needs_it_and_is_tried_again(monkeypatch):
+    source = BatchSource(CORPUS, CONFIG, 16, seed=9)
+
+    def fail(*_, **__):
+        raise MemoryError("no room")
+
+    step = source.rows_per_epoch // 16 + 5
+    with monkeypatch.context() as patch:
+        patch.setattr(source_module, "plan_epoch", fail)
+        with pytest.raises(MemoryError, match="no room"):
+            source.at(step)
+    assert source.at(step)["input_ids"].shape == (16, 64)
+
+
+def test_the_next_block_is_planned_from_the_batch_on_that_reaches_the_middle_of_one():
+    source = BatchSource(CORPUS, CONFIG, 1, seed=9)
+    source._rows_per_block = 10
+    source.at(4)
+    assert list(source._planned) == [0]
+    source.at(5)
+    assert list(source._planned) == [0, 1]
+    source = BatchSource(CORPUS, CONFIG, 3, seed=9)
+    source._rows_per_block = 10
+    source.at(1)  # its last row, not its second, is the sixth
+    assert list(source._planned) == [0, 1]
+    source = BatchSource(CORPUS, CONFIG, 8, seed=9)
+    source._rows_per_block = 10
+    source.at(1)  # two rows of block 0, six of block 1
+    assert list(source._planned) == [0, 1, 2]
+
+
+def test_the_plan_that_was_not_used_for_longest_is_forgotten():
+    source = BatchSource(CORPUS, CONFIG, 16, seed=9)
+    for block in (1, 2, 0, 3):
+        source.plan(block)
+    assert list(source._planned) == [2, 0, 3]
+
+
+@pytest.mark.parametrize("shard", [(2, 2), (-1, 2)])
+def test_a_host_beyond_their_number_is_a_bug(source, shard):
+    with pytest.raises(ValueError, match=f"shard {shard[0]} of 2"):
+        source.at(0, shard)
+
+
+def test_few_plans_are_held(source):
+    for step in range(0, 10 * source.rows_per_epoch // 52, 7):
+        source.at(step)
+    assert len(source._planned) <= 3
+
+
+def test_a_batch_that_does_not_divide_over_the_hosts_is_an_error_that_names_sizes_that_do(source):
+    with pytest.raises(UserError, match="batch_size=52 does not divide over 5 hosts; 50 and 55 would"):
+        source.at(0, (1, 5))
+
+
+def test_a_batch_without_rows_is_an_error():
+    with pytest.raises(UserError, match="batch_size=0"):
+        BatchSource(CORPUS, CONFIG, 0, seed=0)
+
+
+def test_the_tables_come_from_the_tokenizer_of_the_corpus(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused5]", *"abcdefghijklmnopqrstuvwxyz", "##s"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
+    tables = tables_of(dataclasses.replace(CORPUS, vocabulary=tokenizer.vocabulary, tokenizer=tokenizer))
+    assert tables.legal_ids.tolist() == list(range(6, 33))
+    assert np.flatnonzero(tables.continuation).tolist() == [32]

@@ -1,0 +1,98 @@
+"""Figures as files, whatever their texts hold."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import warnings
+import xml.dom.minidom
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from bert_jax.interface.figures import FORMATS, LONGEST, label, plain, rendered
+from bert_jax.training.curves import draw_sweep, draw_task_curves
+
+HOSTILE = [
+    "$x^{$", "$5 and $10", r"a_b^c\frac{}", "{", r"\$", "%", "日本語", "😀", "אב", "a\0b\x01\x1b[31m", "\t", "\ud800", "\ufffe",
+    "-->", "_hidden", "<b>&", "x" * 100_000,
+]  # fmt: skip
+
+
+def figure_of(*texts: str) -> Figure:
+    """A figure in which texts stand wherever they can."""
+    figure = Figure(layout="constrained")
+    figure.suptitle("\n".join(texts))
+    figure.supxlabel(texts[0])
+    left, right = figure.subplots(1, 2)
+    left.set_title(texts[0])
+    left.set_xticks(range(len(texts)), texts)
+    for i, text in enumerate(texts):
+        left.plot([0, i], [1, 2], label=label(text))
+        left.annotate(text, (i, 1))
+    left.legend()
+    right.barh([text[:50] for text in texts], range(len(texts)))
+    figure.colorbar(right.imshow(np.eye(2)), ax=right, label=texts[0])
+    return figure
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_any_text_is_drawn(form: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = rendered(figure_of(*HOSTILE), form, tight=form != "png")
+    assert len(drawn) > 1_000
+    if form == "svg":
+        xml.dom.minidom.parseString(drawn)
+
+
+def test_a_text_is_drawn_as_it_is_and_no_mathematics():
+    figure = Figure()
+    drawn = [figure.text(0.5, 0.5, text) for text in ("$a_b$", r"\$", "a" * (LONGEST + 1), "b\0", "c" * LONGEST)]
+    rendered(figure)
+    assert [text.get_text() for text in drawn] == ["$a_b$", r"\$", "a" * (LONGEST - 1) + "…", "b\ufffd", "c" * LONGEST]
+    assert not any(text.get_parse_math() for text in drawn)
+    widths = [text.get_window_extent().width for text in (figure.text(0, 0, "$a$", parse_math=False), drawn[0])]
+    assert widths[1] > widths[0]  # "_b" is drawn too, in the size of the other letters
+
+
+def test_texts_of_ticks_that_are_made_while_a_figure_is_drawn_are_no_mathematics():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.barh(["$a_b$", "c"], [1, 2])
+    rendered(figure)
+    assert [(tick.get_text(), tick.get_parse_math()) for tick in axes.get_yticklabels()] == [("$a_b$", False), ("c", False)]
+
+
+def test_a_caption_is_drawn_once_for_all_formats():
+    figure = figure_of("a")
+    for form in FORMATS:
+        rendered(figure, form, tight=True, caption="runs/$m_1")
+    assert [text.get_text() for text in figure.texts].count("runs/$m_1") == 1
+
+
+def test_equal_figures_are_equal_files():
+    for form in ("png", "svg"):
+        assert rendered(figure_of("a"), form) == rendered(figure_of("a"), form)
+
+
+def test_a_text_that_fits_is_not_changed():
+    assert plain("a line\nand another, in 日本語") == "a line\nand another, in 日本語"
+    assert (label("a_b"), label("_b").strip()) == ("a_b", "_b")
+
+
+def test_curves_and_sweeps_are_drawn_with_any_names(tmp_path: pathlib.Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0, "dev/f1": 0.5}\n')
+    names = [text[:500] for text in HOSTILE]
+    baselines = dict.fromkeys(names, 0.25)
+    title = " ".join(names)
+    draw_task_curves(tmp_path / "metrics.jsonl", tmp_path / "a.png", title=title, metric="dev/$x^{$", baselines=baselines)
+    draw_sweep(tmp_path / "b.png", title=title, metric="dev/f1", settings=[(n, [0.5]) for n in names], baselines=baselines)
+    assert all((tmp_path / name).stat().st_size > 1_000 for name in ("a.png", "b.png"))
+
+
+def test_figures_are_written_in_one_place_alone():
+    package = pathlib.Path(__file__).parents[2] / "bert_jax"
+    found = [path for path in package.rglob("*.py") if re.search(r"savefig\(|print_png", path.read_text())]
+    assert found == [package / "metrics" / "figures.py"]

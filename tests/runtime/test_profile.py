@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import argparse
+import logging
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import steps_to_profile
+from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.profile import Profile
+from tests.profiles import host_events, profiled_steps
+
+STEP = jax.jit(lambda x: jnp.tanh(x @ x))
+
+
+def loop(profile: Profile, first: int, last: int, waits: list[int] | None = None) -> int:
+    """A loop over so many steps; the last step that it did."""
+    x, ledger = jnp.ones((8, 8)), Ledger()
+    for step in profile.of_steps(iter(range(first, last)), first, (waits if waits is not None else []).append):
+        x = STEP(x)
+        if step == 3:
+            with ledger.during(Activity.EVALUATING):
+                x.block_until_ready()
+    return step
+
+
+def test_a_profile_has_the_steps_that_were_asked_for_and_the_names_of_what_happens_in_them(tmp_path: pathlib.Path):
+    waits: list[int] = []
+    with Profile(range(2, 5), tmp_path) as profile:
+        assert loop(profile, 0, 8, waits) == 7
+    assert profile.was_taken
+    assert profiled_steps(tmp_path) == [2, 3, 4]
+    names = [name for name, _ in host_events(tmp_path)]
+    assert names.count("evaluating") == 1
+    assert not [name for name in names if name.startswith("$")], "every call of a Python function is an event"
+    assert waits == [5]  # for the devices, before the profile ends
+    assert [path.name for path in (tmp_path / "plugins" / "profile").iterdir()] == ["steps-2-5"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "profiled"), [(3, 8, [3, 4]), (0, 4, [2, 3]), (5, 8, []), (0, 2, []), (2, 3, [2]), (4, 5, [4])]
+)
+def test_a_loop_that_begins_or_ends_within_the_profile_is_profiled_as_far_as_it_goes(
+    tmp_path: pathlib.Path, first: int, last: int, profiled: list[int]
+):
+    directory = tmp_path / "workdir" / "profile"
+    with Profile(range(2, 5), directory) as profile:
+        loop(profile, first, last)
+    assert profile.was_taken == bool(profiled)
+    assert directory.exists() == bool(profiled)
+    assert not profiled or profiled_steps(directory) == profiled
+
+
+def test_a_profile_goes_on_from_one_phase_to_the_next(tmp_path: pathlib.Path):
+    with Profile(range(2, 5), tmp_path) as profile:
+        loop(profile, 0, 3)
+        loop(profile, 3, 8)
+    assert profiled_steps(tmp_path) == [2, 3, 4]
+
+
+def test_a_loop_that_ends_at_an_error_leaves_its_profile(tmp_path: pathlib.Path):
+    def fail() -> None:
+        with Profile(range(1, 5), tmp_path) as profile:
+            for step in profile.of_steps(iter(range(8)), 0, lambda step: None):
+                if step == 3:
+                    raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert profiled_steps(tmp_path) == [1, 2, 3]
+
+
+def test_without_a_profile_the_batches_are_what_they_were():
+    batches = iter([1, 2])
+    assert Profile().of_steps(batches, 0, lambda step: None) is batches
+
+
+def test_a_profile_that_cannot_be_written_is_told_and_the_loop_goes_on(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "profile").write_text("in the way")
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: pytest.fail("a profile is begun that cannot be written"))
+    with Profile(range(2, 5), tmp_path / "profile") as profile:
+        assert loop(profile, 0, 8) == 7
+    (message,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert message.startswith(f"the profile in {tmp_path / 'profile'} could not be written (")
+
+
+def test_each_of_several_processes_leaves_a_file_of_its_own_in_one_session(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for index in range(2):
+        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+        with Profile(range(2, 4), tmp_path) as profile:
+            loop(profile, 0, 6)
+    session = tmp_path / "plugins" / "profile" / "steps-2-4"
+    assert {"process-0.xplane.pb", "process-1.xplane.pb"} <= {path.name for path in session.iterdir()}
+    assert [path.name for path in tmp_path.iterdir()] == ["plugins"]
+
+
+@pytest.mark.parametrize("text", ["10", "15:10", "10:10", "-1:3", "3:-1", "1:2:3", ":5", "5:", "", "1.0:2", "1:99999999999"])
+def test_steps_that_are_no_range_are_refused(text: str):
+    with pytest.raises(argparse.ArgumentTypeError, match=f"={text} must be FIRST:LAST, two whole numbers"):
+        steps_to_profile(text)
+
+
+def test_steps_are_a_range():
+    assert steps_to_profile("10:15") == range(10, 15)
+
+
+def test_a_run_that_is_alone_must_reach_the_last_step_of_its_profile(tmp_path: pathlib.Path):
+    profile = Profile(range(10, 15), tmp_path)
+    with pytest.raises(UserError, match="--profile=10:15 ends after the last step of this run, 14; name earlier steps"):
+        profile.of_run(14, alone=True)
+    assert profile.of_run(15, alone=True) is profile
+
+
+def test_of_a_sweep_the_first_run_that_is_long_enough_is_profiled(tmp_path: pathlib.Path):
+    profile = Profile(range(10, 15), tmp_path)
+    runs = [profile.of_run(last_step, alone=False) for last_step in (14, 15, 16)]
+    assert [run is profile for run in runs] == [False, True, False]
+    assert [run.steps for run in runs] == [None, range(10, 15), None]

@@ -1,0 +1,171 @@
+"""What both training loops are made of: how a run ends with its model, whatever its disk does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import tempfile
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import Model, export_model, import_model
+from bert_jax.training.exporting import export_trained, on_host, write_results
+from bert_jax.training.step_sums import StepSums, require_learned
+from bert_jax.training.steps import add_sums
+from tests.interop.tiny import as_model, make_model, make_vocabulary
+from tests.small_disk import files_of_at_most
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    vocabulary = make_vocabulary(tmp_path_factory.mktemp("loop") / "vocabulary", cased=False)
+    return as_model(*make_model(vocabulary), vocabulary)
+
+
+@pytest.fixture
+def workdir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """An empty workdir; every other place that a model may go to is in `tmp_path` too."""
+    for name in ("run", "temporary", "home", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "run"
+
+
+def fill_disk_of(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No weights can be written under it, as safetensors says that of a full disk."""
+    save = safetensors.numpy.save_file
+
+    def save_elsewhere(tensors: dict, path: pathlib.Path, **named: object) -> None:
+        if directory in pathlib.Path(path).parents:
+            pathlib.Path(path).write_bytes(b"half")
+            raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        save(tensors, path, **named)
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", save_elsewhere)
+
+
+def test_a_model_and_its_results_go_to_the_workdir(model, workdir):
+    export_trained(workdir, model, {"step": 3}, {"steps": 3})
+    assert sorted(path.name for path in workdir.iterdir()) == ["model", "results.json"]
+    assert import_model(workdir).config == dataclasses.replace(model.config, vocab_multiple=1)
+
+
+def test_a_model_whose_workdir_is_full_goes_elsewhere_and_the_error_names_where(model, workdir, monkeypatch):
+    fill_disk_of(workdir, monkeypatch)
+    with pytest.raises(UserError) as error:
+        export_trained(workdir, model, {"step": 3}, {"steps": 3})
+    (place,) = (workdir.parent / "temporary").iterdir()
+    assert place.name.startswith("bert_jax-run-")
+    assert str(error.value).startswith(f"cannot write a model to {workdir / 'model'}: No space left on device; free space")
+    assert f"The trained model is in {place / 'model'}: copy it" in str(error.value)
+    written = import_model(place).params["pooler"]["dense"]["kernel"]
+    np.testing.assert_array_equal(written, model.params["pooler"]["dense"]["kernel"])
+    assert (place / "results.json").exists()
+    assert list(workdir.iterdir()) == []
+
+
+def test_a_run_without_results_of_its_own_exports_the_model_alone(model, workdir, monkeypatch):
+    export_trained(workdir, model, {}, None)
+    assert [path.name for path in workdir.iterdir()] == ["model"]
+    shutil.rmtree(workdir / "model")
+    fill_disk_of(workdir, monkeypatch)
+    with pytest.raises(UserError, match="The trained model is in "):
+        export_trained(workdir, model, {}, None)
+    (place,) = (workdir.parent / "temporary").iterdir()
+    assert [path.name for path in place.iterdir()] == ["model"]
+
+
+def test_results_that_cannot_be_written_are_an_error_that_is_returned(tmp_path):
+    assert write_results(tmp_path, {"steps": 3}) is None
+    assert json.loads((tmp_path / "results.json").read_text()) == {"steps": 3}
+    error = write_results(tmp_path / "gone", {"steps": 3})
+    assert str(error).startswith(f"{tmp_path / 'gone' / 'results.json'} could not be written (No such file or directory)")
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_parameters_are_gathered_whole_from_all_devices(devices):
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+    spread = jax.device_put(np.arange(8.0), NamedSharding(mesh, PartitionSpec("data")))
+    (found,) = on_host([spread], mesh)
+    assert type(found) is np.ndarray
+    np.testing.assert_array_equal(found, np.arange(8.0))
+
+
+def test_where_no_disk_takes_the_model_the_error_names_all_that_were_tried(model, workdir):
+    with files_of_at_most(8_000), pytest.raises(UserError) as error:
+        export_trained(workdir, model, {}, {})
+    assert "No other directory could be written either: " in str(error.value)
+    for name in ("temporary", "home", "here"):
+        assert f"{workdir.parent / name} ([Errno 27] File too large" in str(error.value)
+        assert list((workdir.parent / name).iterdir()) == []
+
+
+def test_weights_that_are_not_finite_are_never_exported(model, workdir):
+    export_model(workdir / "model", model)
+    broken = jax.tree.map(np.copy, model.params)
+    broken["pooler"]["dense"]["kernel"][3, 5] = np.inf
+    with pytest.raises(UserError, match=r"nothing is written to .*: NaN or infinity in bert.pooler.dense.weight; "):
+        export_trained(workdir, dataclasses.replace(model, params=broken), {}, {})
+    import_model(workdir)  # the one before
+    assert not list((workdir.parent / "temporary").iterdir())
+
+
+@pytest.mark.parametrize(("steps", "skipped"), [(10, 6), (1, 1), (3, 2)])
+def test_a_run_of_which_less_than_half_of_the_steps_counted_is_a_failure(steps, skipped):
+    with pytest.raises(UserError, match=f"only {steps - skipped} of {steps} steps? changed the weights"):
+        require_learned(steps, skipped)
+
+
+@pytest.mark.parametrize(("steps", "most_skipped"), [(10, 5), (1, 0), (2, 1), (3, 1)])
+def test_the_error_begins_with_the_first_skipped_step_beyond_half(steps, most_skipped):
+    def is_refused(skipped: int) -> bool:
+        try:
+            require_learned(steps, skipped)
+        except UserError:
+            return True
+        return False
+
+    assert [is_refused(skipped) for skipped in range(steps + 1)] == [skipped > most_skipped for skipped in range(steps + 1)]
+
+
+def test_a_window_adds_sums_and_keeps_the_last_rate():
+    first, second = ({"rows": np.float32(n), "learning_rate": np.float32(rate)} for n, rate in ((8, 0.5), (4, 0.25)))
+    assert add_sums(add_sums({}, first), second) == {"rows": 12.0, "learning_rate": 0.25}
+
+
+def test_the_devices_compute_until_the_last_step_that_was_added_is_done(tmp_path):
+    class Step:
+        done = False
+
+        def is_ready(self) -> bool:
+            return self.done
+
+        def __float__(self) -> float:
+            return 0.0
+
+    sums, step = StepSums(3, tmp_path, dict), Step()
+    assert not sums.is_computing()
+    sums._last = {"skipped_in_a_row": step}
+    assert sums.is_computing()
+    step.done = True
+    assert not sums.is_computing()
+
+
+def test_a_diverged_run_says_so_on_a_full_disk_too(tmp_path):
+    def rows(step: int) -> dict[str, np.ndarray]:
+        return {"input_ids": np.random.default_rng(step).integers(0, 1 << 30, (64, 64))}
+
+    sums = StepSums(3, tmp_path, rows)
+    sums.add(7, {"skipped_in_a_row": np.float32(3)})
+    with files_of_at_most(1000), pytest.raises(UserError, match=r"in 3 steps in a row, .*could not be kept in .*File too large"):
+        sums.check(7)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import time
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from bert_jax.runtime.workdir import read_metrics, write_json
+from bert_jax.training.metrics import MetricsWriter
+from tests.small_disk import files_of_at_most
+
+
+def events(workdir: pathlib.Path) -> list[tuple[int, str, float]]:
+    """(step, tag, value) of every scalar in the event files. TFRecord framing: length u64, crc u32, data, crc u32."""
+    found = []
+    for path in sorted((workdir / "tensorboard").iterdir()):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            at += 16 + size
+    return found
+
+
+def test_lines_and_events_say_the_same_at_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "time", lambda: 1234.5678901)
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        metrics.write(10, {"train/loss": 9.5, "train/rows": 3})
+        metrics.write(20, {"train/loss": 8.5})
+        assert read_metrics(tmp_path / "metrics.jsonl") == [  # at once, so that a kill loses nothing
+            {"step": 10, "time": 1234.568, "train/loss": 9.5, "train/rows": 3.0},
+            {"step": 20, "time": 1234.568, "train/loss": 8.5},
+        ]
+        assert events(tmp_path) == [(10, "train/loss", 9.5), (10, "train/rows", 3.0), (20, "train/loss", 8.5)]
+    assert metrics._file.closed
+
+
+def test_a_resumed_run_has_every_step_once(tmp_path: pathlib.Path):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        for step in (10, 20, 30, 40):
+            metrics.write(step, {"train/loss": float(step)})
+    with MetricsWriter(tmp_path, resume_step=20) as metrics:  # the checkpoint of step 20 is the newest
+        assert [step for step, _, _ in events(tmp_path)] == [10, 20]
+        for step in (30, 40, 50):
+            metrics.write(step, {"train/loss": step + 0.5})
+    wanted = [(10, 10.0), (20, 20.0), (30, 30.5), (40, 40.5), (50, 50.5)]
+    assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
+    assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+
+
+def test_event_files_of_other_runs_where_a_link_leads_to_stay(tmp_path: pathlib.Path):
+    (tmp_path / "board").mkdir()
+    (tmp_path / "board" / "events.out.tfevents.1.other").write_bytes(b"another run's")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "board")
+    with MetricsWriter(tmp_path / "run", resume_step=0) as metrics:
+        metrics.write(10, {"train/loss": 9.5})
+    assert (tmp_path / "board" / "events.out.tfevents.1.other").read_bytes() == b"another run's"
+    assert len(list((tmp_path / "board").iterdir())) == 2
+
+
+def test_a_run_that_goes_back_has_every_step_once_too(tmp_path: pathlib.Path):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        for step in (10, 20, 30):
+            metrics.write(step, {"train/loss": float(step)})
+        with files_of_at_most(100):
+            metrics.write(40, {"train/loss": 40.0})  # is kept in memory
+        before = metrics._file
+        metrics.go_back(20)
+        assert before.closed
+        wanted = [(10, 10.0), (20, 20.0)]
+        assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+        metrics.write(30, {"train/loss": 30.5})
+        wanted.append((30, 30.5))
+        assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
+        assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+
+
+@pytest.mark.parametrize(
+    "debris",
+    ['{"step": 20, "train/lo', "\x00\x00\x00", '{"step": 20}', "[1]\n", "\n", '{"time": 1.0}\n', '{"step": "20"}\n'],
+)
+def test_what_a_kill_left_in_the_last_line_does_not_survive(tmp_path: pathlib.Path, debris: str):
+    path = tmp_path / "metrics.jsonl"
+    whole = '{"step": 10, "time": 1.0, "train/loss": 9.5}\n'
+    path.write_text(whole + debris)
+    with MetricsWriter(tmp_path, resume_step=10) as metrics:
+        metrics.write(20, {"train/loss": 1.0})
+    lines = path.read_text().splitlines()
+    assert lines[0] + "\n" == whole
+    assert [json.loads(line)["step"] for line in lines] == [10, 20]
+
+
+def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: pathlib.Path):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        metrics.write(1, {"train/loss": math.nan, "heldout/perplexity": math.inf})
+    (record,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert record["train/loss"] is None
+    assert record["heldout/perplexity"] is None
+    assert [tag for _, tag, value in events(tmp_path) if math.isnan(value)] == ["train/loss", "heldout/perplexity"]
+    write_json(tmp_path / "results.json", {"loss": math.nan, "curve": [1.0, math.inf], "dev": {"f1": (0.5, -math.inf)}})
+    assert (tmp_path / "results.json").read_text() == (
+        '{\n  "loss": null,\n  "curve": [\n    1.0,\n    null\n  ],\n'
+        '  "dev": {\n    "f1": [\n      0.5,\n      null\n    ]\n  }\n}\n'
+    )
+
+
+def test_lines_that_a_full_disk_refused_come_when_it_has_room_again(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    """Forty times, so that a queue or a buffer in between would have filled up."""
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        metrics.write(1, {"train/loss": 1.0})
+        with files_of_at_most((tmp_path / "metrics.jsonl").stat().st_size + 100):
+            for step in range(2, 42):
+                metrics.write(step, {"train/loss": float(step)})
+        assert len(read_metrics(tmp_path / "metrics.jsonl")) < 41
+        metrics.write(42, {"train/loss": 42.0})
+    wanted = [(step, float(step)) for step in range(1, 43)]
+    assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
+    assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+    assert [r.getMessage().partition(" (")[2] for r in caplog.records] == [
+        "File too large); they are kept in memory until they can, and training continues"
+    ]
+
+
+def test_every_outage_of_the_disk_is_told_once_and_what_came_last_is_written_at_the_end(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    with MetricsWriter(tmp_path, resume_step=0) as metrics:
+        for step in (1, 3, 5):
+            metrics.write(step, {"train/loss": float(step)})
+            with files_of_at_most(10):
+                metrics.write(step + 1, {"train/loss": step + 1.0})
+    wanted = [(step, float(step)) for step in range(1, 7)]
+    assert [(r["step"], r["train/loss"]) for r in read_metrics(tmp_path / "metrics.jsonl")] == wanted
+    assert [(step, value) for step, _, value in events(tmp_path)] == wanted
+    assert len(caplog.records) == 3
+
+
+def test_lines_that_could_not_be_written_to_the_end_are_counted(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    metrics = MetricsWriter(tmp_path, resume_step=0)
+    with files_of_at_most(10):
+        for step in (1, 2):
+            metrics.write(step, {"train/loss": 1.0})
+        metrics.close()
+    assert caplog.messages[-1] == f"lost 2 lines of {tmp_path / 'metrics.jsonl'}"
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: pathlib.Path):
+    path = tmp_path / "results.json"
+    write_json(path, {"loss": 1.0})
+    with pytest.raises(TypeError):
+        write_json(path, {"loss": object()})
+    assert json.loads(path.read_text()) == {"loss": 1.0}
+    assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_missing_file_has_no_records(tmp_path: pathlib.Path):
+    assert read_metrics(tmp_path / "metrics.jsonl") == []

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bert_jax.hardware import peak_flops
+from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.training.throughput import Throughput, training_line
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("kind", "tera"),
+    [
+        ("TPU v2", 22.5),
+        ("TPU v3", 61.5),
+        ("TPU v4", 275),
+        ("TPU v5 lite", 197),
+        ("TPU v5e", 197),
+        ("TPU v5", 459),
+        ("TPU v5p", 459),
+        ("TPU v6 lite", 918),
+        ("TPU v6e", 918),
+        ("TPU7x", 1153.5),  # one of a chip's two cores
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA A10", 125),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H100 NVL", 835),
+        ("NVIDIA H200", 989),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362),
+        ("NVIDIA L40", None),  # neither an L4 nor an L40S
+        ("NVIDIA A10G", None),
+        ("cpu", None),
+    ],
+)
+def test_peaks_are_those_of_the_data_sheets_and_match_whole_device_names(kind: str, tera: float | None):
+    assert peak_flops(kind) == (None if tera is None else tera * 1e12)
+
+
+def test_throughput_leaves_pauses_out_and_starts_a_new_window_after_each_report():
+    clock = Clock()
+    ledger = Ledger(clock)
+    throughput = Throughput(ledger, clock)
+    for _ in range(4):
+        clock.now += 0.5
+        throughput.add(10, tokens=1000, flops=5e9)
+    with throughput.pause(Activity.SAVING):
+        clock.now += 60
+    first = throughput.report(flops_left=100e9)
+    assert first == {"rows_per_second": 20, "tokens_per_second": 2000, "flops_per_second": 10e9, "seconds_left": 10}
+    clock.now += 1
+    throughput.add(1, tokens=2, flops=3)
+    second = {"rows_per_second": 1, "tokens_per_second": 2, "flops_per_second": 3, "seconds_left": 2}
+    assert throughput.report(flops_left=6) == second
+    clock.now += 1
+    assert throughput.report(flops_left=6)["seconds_left"] == math.inf  # where nothing was done
+    throughput.add(3, tokens=2, flops=1)
+    assert throughput.report(flops_left=6)["rows_per_second"] == 3e9  # a clock that has not moved divides nothing by 0
+
+
+def test_training_line_shows_utilisation_where_a_peak_is_known_and_flops_elsewhere():
+    scores = {"loss": 6.8634, "mlm_loss": 6.2134, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}
+    rates = {"rows_per_second": 4310.4, "tokens_per_second": 478_100.0, "flops_per_second": 902e12, "seconds_left": 3722.0}
+    line = "step  1,200/10,000  MLM loss 6.213  MLM accuracy 18.4 %  NSP accuracy 62.0 %  4,310 rows/s  478 k tokens/s"
+    assert training_line(1200, 10_000, scores, rates, "TPU v4", 8) == line + "  41 % of peak  ETA 1h02m"
+    assert training_line(1200, 10_000, scores, rates, "cpu", 1) == line + "  902 TFLOP/s  ETA 1h02m"
+
+
+def test_training_line_without_nsp_and_at_the_last_step():
+    rates = {"rows_per_second": 30.2, "tokens_per_second": 3400.0, "flops_per_second": 107e9, "seconds_left": 0.0}
+    line = training_line(500, 500, {"loss": 5.0, "mlm_loss": 5.0, "mlm_accuracy": 0.2}, rates, "cpu", 1)
+    assert line == "step 500/500  MLM loss 5.000  MLM accuracy 20.0 %  30.2 rows/s  3,400 tokens/s  107 GFLOP/s"
+
+
+def test_training_line_names_the_accuracy_of_a_task_and_has_no_eta_where_the_rest_is_not_known():
+    rates = {"examples_per_second": 30.2, "tokens_per_second": 3400.0, "flops_per_second": 107e9, "seconds_left": math.inf}
+    line = training_line(5, 500, {"loss": 5.0, "accuracy": 0.25}, rates, "cpu", 1)
+    assert line == "step   5/500  loss 5.000  accuracy 25.0 %  30.2 examples/s  3,400 tokens/s  107 GFLOP/s"
