@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
+from bert_jax.configs.files import OBJECTIVE_OPTIONS, RENAMED_GROUPS
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
 from bert_jax.data.corpus.files import JsonObject
@@ -51,7 +52,7 @@ class CorpusConfig:
     directory: GivenPath = "runs/embedded_corpus"
 
 
-OBJECTIVE, OPTIONS = "config.objective", "objective_options"
+OBJECTIVE, OPTIONS = "config.objective", OBJECTIVE_OPTIONS
 
 ROW_KEYS = ("length", "max_predictions", "packed_examples")
 """The keys of `config.examples` that a phase may override."""
@@ -358,8 +359,8 @@ def _with_objective(values: JsonObject) -> JsonObject:
     So a stored configuration says them all. Raises UserError for other targets than those of the objective, and for settings that
     it does not have.
     """
-    if "skip_gram" in values:
-        raise UserError("config.skip_gram is called config.objective_options now; give its keys there")
+    if renamed := next((group for group in RENAMED_GROUPS if group in values), None):
+        raise UserError(f"config.{renamed} is called config.{RENAMED_GROUPS[renamed]} now; give its keys there")
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):
         return values  # `dataclass_from_dict` reports it

@@ -96,7 +96,8 @@ class FinetuningLog(contextlib.AbstractContextManager["FinetuningLog"]):
         if self._task.head.outputs.has_accuracy:
             scores["accuracy"] = values["correct"] / max(values["labels"], 1.0)
         kind = self._job.mesh.devices.flat[0].device_kind
-        self.note(training_line(step, self._job.last_step, scores, rates, kind, self._job.mesh.size))
+        texts = [score.text(scores[name]) for name, score in self._job.program.objective.shown_scores().items() if name in scores]
+        self.note(training_line(step, self._job.last_step, texts, rates, kind, self._job.mesh.size))
         if values["skipped"]:
             skipped = int(values["skipped"])
             log.warning("%s%d of these steps had no finite loss or gradient and were skipped", self._job.prefix, skipped)

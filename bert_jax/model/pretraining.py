@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -228,12 +229,12 @@ class ParameterCounts:
         return ", ".join(words)
 
 
-def count_parameters(config: ModelConfig, *, heads: bool = False, next_sentence: bool = True) -> ParameterCounts:
-    """The numbers of parameters of embeddings, encoder and pooler: 109,482,240 are trained for Base. With `heads` those of the
-    pretraining heads are included; without `next_sentence` those of the pooler and of the NSP head are not."""
-    parts = abstract_parameters(config, next_sentence=next_sentence)
-    if not heads:
-        parts = {name: parts[name] for name in ("embeddings", "encoder", "pooler") if name in parts}
+def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None) -> ParameterCounts:
+    """The numbers of parameters of the boxed `parts` of a model; by default of embeddings, encoder and pooler, of which
+    109,482,240 are trained for Base."""
+    if parts is None:
+        every = abstract_parameters(config)
+        parts = {name: every[name] for name in ("embeddings", "encoder", "pooler") if name in every}
     trained = fixed = padded = 0
     for path, leaf in flatten_dict(parts, sep="/").items():
         shape = nn.unbox(leaf).shape

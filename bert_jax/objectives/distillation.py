@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, Int, Key
 from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
 from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import DTYPES, MOST_WIDE, ModelConfig
+from bert_jax.model.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.model.heads.outputs import kl_divergence
 from bert_jax.model.layers import Seed, named, truncated_normal
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.model.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.objectives.labels import hidden_state_difference, teacher_layers
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.mlm_nsp import MlmNsp

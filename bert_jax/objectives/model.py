@@ -134,7 +134,7 @@ class _Part(nn.Module):
     @nn.compact
     def __call__(self, *inputs: Num[Array, " ..."]) -> Num[Array, " ..."]:
         """The output of the module."""
-        module: Any = self.kind(self.config, name=self.part)  # type: ignore[call-arg]
+        module: Any = self.kind(self.config, name=self.part)
         return cast(Array, module(*inputs))
 
 

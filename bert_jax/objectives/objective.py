@@ -40,8 +40,8 @@ from jaxtyping import Array, Float, Int, Key
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Seed
 from bert_jax.model.flops import counted_flops
+from bert_jax.model.layers import Seed
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name
@@ -166,10 +166,10 @@ class Objective:
             if isinstance(given, tuple):
                 given = Score(*given)
             if isinstance(given, Score):
-                own = {"title": given.title or title}
+                given = dataclasses.replace(given, title=given.title or title)
                 if title in self.baselines:
-                    own |= {"baseline": f"{score_name(title)}_baseline", "baseline_title": self.baselines[title].title}
-                given = dataclasses.replace(given, **own)
+                    beside = self.baselines[title].title
+                    given = dataclasses.replace(given, baseline=f"{score_name(title)}_baseline", baseline_title=beside)
             found[score_name(title)] = given
         return found
 
@@ -205,6 +205,10 @@ class Objective:
     def abstract_parameters(self) -> Boxed:
         """The boxed shapes of `initial_parameters`; no arrays are made. Raises UserError for a parameter without axes."""
         return jax.tree.map(lambda shape: shape, _abstract_parameters(self, self.model))  # a tree of the caller's own
+
+    def model_parameters(self) -> Boxed:
+        """The boxed shapes of the parameters that are not `temporary`."""
+        return {part: tree for part, tree in self.abstract_parameters().items() if part not in self.temporary}
 
     def flops(self, length: int, predictions: int) -> float:
         """Model FLOPs of a training step for a row of `length` tokens."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -13,11 +14,10 @@ import jax
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.objectives.scores import score_title, summarise, token_measure
 from bert_jax.pretraining.corpora import Corpora, fingerprint
 from bert_jax.pretraining.phases import Phase
 from bert_jax.pretraining.program import PretrainingProgram, flops_left, phase_row_flops
-from bert_jax.pretraining.reference_curves import comparison, find_curve, usual_causes
+from bert_jax.pretraining.reference_curves import comparison, find_curve, losses, usual_causes
 from bert_jax.runtime.goodput import LedgerFile
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS
@@ -39,7 +39,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
     """
 
     def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int, config: str = ""):
-        self._experiment, self._run = program.experiment, run
+        self._experiment, self._run, self._objective = program.experiment, run, program.experiment.trained_objective
         self._teacher = program.teacher.config if program.teacher else None
         self._fingerprint, self._skipped = fingerprint(corpora.train, corpora.heldout) if config else "", 0
         self._last_step = program.experiment.phase_starts()[-1]
@@ -102,8 +102,9 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         flops = rows * phase_row_flops(self._experiment, phase.index, self._teacher)
         self.throughput.add(rows, tokens=float(window["tokens"]), flops=flops)
         rates = self.throughput.report(flops_left(self._experiment, step, self._teacher))
-        scores = summarise(window)
-        log.info(training_line(step, self._last_step, scores, rates, jax.devices()[0].device_kind, jax.device_count()))
+        scores = self._objective.summarise(window)
+        texts = [score.text(scores.get(name, math.nan)) for name, score in self._objective.shown_scores().items()]
+        log.info(training_line(step, self._last_step, texts, rates, jax.devices()[0].device_kind, jax.device_count()))
         self._skipped += int(window["skipped"])
         if float(window["skipped"]):
             log.warning("%d of these steps had no finite loss or gradient and were skipped", int(window["skipped"]))
@@ -121,20 +122,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
         self._run.require_in_place()
         self.scores = scores
-        measure = token_measure(scores)
-        accuracy, loss = (f"{measure}_{name}" for name in ("accuracy", "loss"))
-        line = f"held out after step {step:,}: {score_title(accuracy)} {100 * scores[accuracy]:.1f} %"
-        if "unigram_accuracy" in scores:
-            line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), {score_title(loss)} {scores[loss]:.3f}"
-            line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
-        else:
-            line += f", {score_title(loss)} {scores[loss]:.3f} a pair"
-        if "word_perplexity" in scores:
-            line += f" ({scores['word_perplexity']:.1f} by word)"
-        if "nsp_accuracy" in scores:
-            line += f", {score_title('nsp_accuracy')} {100 * scores['nsp_accuracy']:.1f} %"
-            line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"
-        log.info(line)
+        log.info("held out after step %s: %s", f"{step:,}", self._objective.heldout_line(scores))
         self._compare(step, scores)
         if self.metrics:
             self.metrics.write(step, {f"heldout/{name}": value for name, value in scores.items()})
@@ -145,7 +133,7 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
         """Logs whether held-out scores lie in the band of the experiment's reference curve, where there is one."""
         if self._curve is None:
             return
-        inside, line = comparison(self._curve, step, scores)
+        inside, line = comparison(self._curve, step, scores, losses(self._objective))
         if inside and line:
             log.info("%s", line)
         elif line:
@@ -162,7 +150,8 @@ class PretrainingLog(contextlib.AbstractContextManager["PretrainingLog"]):
             starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
             phases = [(start, f"length {phase.length}") for start, phase in starts]
             workdir = self._run.workdir
-            draw_curves(workdir / METRICS, workdir / PICTURE, title=workdir.name, phases=phases)
+            panels = self._objective.shown_scores()
+            draw_curves(workdir / METRICS, workdir / PICTURE, panels, title=workdir.name, phases=phases)
 
 
 def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None:
@@ -173,7 +162,7 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None
         "model: %s, vocabulary %s: %s, %s",
         m.in_words,
         f"{m.vocab_size:,}",
-        count_parameters(m, heads=True, next_sentence=experiment.next_sentence).in_words,
+        count_parameters(m, experiment.trained_objective.model_parameters()).in_words,
         m.dtype,
     )
     log.info(
