@@ -50,7 +50,6 @@ from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.objectives.losses import pretraining_loss
 from bert_jax.pretraining.warm_start import pretraining_start
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -149,7 +148,7 @@ def our_curves(experiment: PretrainingExperiment, seeds: Sequence[int], batches:
             state, losses = jax.device_put(start(seed), shardings), []
             for batch in batches:
                 state, sums = step(seed, state, to_device(batch, mesh, BATCH))
-                losses.append(pretraining_loss(sums, sums))
+                losses.append(objective.loss(sums, sums))
             if int(state.skipped):
                 raise UserError(f"{int(state.skipped)} steps of ours with seed {seed} were not finite; lower the learning rate")
             curves.append(np.array(losses, np.float64))

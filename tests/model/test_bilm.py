@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.pretraining import natural_objective
+from bert_jax.model.bert import natural_objective
 from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
 from bert_jax.model import bilm
 from bert_jax.model.bert import Bert
@@ -20,7 +20,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.layers import Dropout
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
-from bert_jax.objectives.objective import PRETRAINING
+from tests.random_rows import objective_for
 from tests.model.head_in_numpy import sigmoid
 from tests.model.lowbias32 import hashed
 
@@ -112,7 +112,7 @@ def test_hidden_states_and_losses_of_packed_rows_are_those_of_each_text_alone(co
             for vector, t in pairs:
                 loss -= log_softmax(table @ vector + np.float64(head["bias"])[:20])[tokens[t]]
             predictions += len(pairs)
-    objective, measure = PRETRAINING[natural_objective(config)](config, next_sentence=False), natural_objective(config)
+    objective, measure = objective_for(config, False), natural_objective(config)
     sums, counts = jax.jit(objective.sums)(params, batch, None), objective.counts(batch)
     assert counts[f"{measure}_targets"] == predictions
     np.testing.assert_allclose(sums[f"{measure}_loss"], loss, rtol=1e-5)

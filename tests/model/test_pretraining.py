@@ -20,7 +20,7 @@ from bert_jax.model.config import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfi
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.layers import Dropout, activation, dropout, gelu, random_words
 from bert_jax.model.pretraining import ParameterCounts, abstract_parameters, count_parameters
-from bert_jax.objectives.objective import forward
+from tests.random_rows import forward
 from tests.data.corpora import corpus_from_arrays
 from tests.random_rows import TINY, gradients_of, largest_difference, logits_of, outputs_of, random_batch, random_parameters
 

@@ -14,8 +14,6 @@ from scipy import stats
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import CorpusConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.objectives.objective import PRETRAINING
-from bert_jax.objectives.scores import TOKENS
 from bert_jax.pretraining.reference_curves import (
     MEASURES,
     Band,
@@ -41,7 +39,7 @@ def write_run(directory: pathlib.Path, seed: int, losses: dict[int, float], corp
     """A run with the held-out losses of its objective after some steps; `changes` may hold another `experiment`."""
     directory.mkdir()
     experiment = dataclasses.replace(changes.pop("experiment", EXPERIMENT), seed=seed, **changes)
-    measure = {"bert": "mlm"}.get(experiment.objective_name, experiment.objective_name)
+    measure = {"bert": "mlm", "auto": "mlm"}.get(experiment.objective, experiment.objective)
     config = experiment.to_dict()
     config |= {"written_by": "bert_jax 1 pretrain", PRINT: corpus}
     (directory / "config.json").write_text(json.dumps(config))
@@ -105,20 +103,14 @@ def test_the_runs_of_every_objective_have_a_curve_of_the_loss_that_they_write(me
     experiment = PretrainingExperiment.from_dict(
         {"model": MODELS[measure], "examples": {"pairs": "none"}, "phases": [{"steps": 20}]}
     )
-    assert f"{experiment.objective_name}_loss" == measure
+    assert f"{experiment.objective}_loss" == measure
     runs = [write_run(tmp_path / f"{seed}", seed, {20: 5.0 + seed}, experiment=experiment) for seed in range(2)]
     curve = curve_of(runs, "mine", 1_000, PRINT)
     assert {name: list(bands) for name, bands in curve.measures.items()} == {measure: [20]}
-    inside, line = comparison(curve, 20, {measure: 5.5, "loss": 5.5})
+    inside, line = comparison(curve, 20, {measure: 5.5, "loss": 5.5}, titles := losses(experiment.trained_objective))
     assert inside
-    assert line.startswith(f"in the band of 2 seeds of mine ({MEASURES[measure]} ")
-    assert not comparison(curve, 20, {measure: 99.0})[0]
-
-
-def test_no_objective_is_without_a_measure():
-    """The scores of its token predictions are named by `token_measure`, from the sums that training returns."""
-    assert {"mlm" if name == "bert" else name for name in PRETRAINING} == set(TOKENS)
-    assert MEASURES.keys() == {f"{measure}_loss" for measure in (*TOKENS, "nsp")}
+    assert line.startswith(f"in the band of 2 seeds of mine ({titles[measure]} ")
+    assert not comparison(curve, 20, {measure: 99.0}, titles)[0]
 
 
 def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
@@ -158,7 +150,7 @@ def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and
         says = f"its corpus has 1,000 tokens, this one {tokens}"
         assert says in find_curve(shipped, EXPERIMENT, int(tokens.replace(",", "")), "b")[1]
     assert "config.abort" not in find_curve(shipped, dataclasses.replace(other, abort_after_skipped=3), 1_000, "a")[1]
-    both = dataclasses.replace(other, skip_gram=dataclasses.replace(other.skip_gram, window=3))
+    both = dataclasses.replace(other, objective_options={**other.objective_options, "window": 3})
     assert find_curve(shipped, both, 1_000, "a")[1].endswith("0.0001 there, 1.0 here, and in 1 other key")
     assert line.endswith("0.0001 there, 1.0 here")
 

@@ -16,6 +16,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
@@ -285,18 +286,13 @@ def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(row
         sizes.append(len(batch["input_ids"]))
         return batch
 
-    def forward(model: Any, params: Any, batch: Any, seed: Any, next_sentence: bool) -> Any:
-        assert (model, seed, next_sentence) == (TINY, None, True)
-        return params * batch["input_ids"]
-
     monkeypatch.setattr(module, "to_device", to_device)
-    monkeypatch.setattr(module, "forward", forward)
-    monkeypatch.setattr(module, "row_losses", lambda outputs, batch, measure: {f"{measure}_loss": (outputs + batch["x"]).sum(1)})
+    monkeypatch.setattr(MlmNsp, "row_losses", lambda self, params, batch: {"mlm_loss": (params * batch["input_ids"] + batch["x"]).sum(1)})
     ids = np.arange(2 * rows).reshape(rows, 2)
     program: Any = types.SimpleNamespace(
         experiment=dataclasses.replace(EXPERIMENT, model=TINY), mesh=types.SimpleNamespace(size=devices)
     )
-    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1}, "mlm")
+    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
     np.testing.assert_array_equal(found["mlm_loss"], (4 * ids + 1).sum(1))
     assert sizes == parts
 
