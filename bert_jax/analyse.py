@@ -24,34 +24,17 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     run_command("bert_jax.analyse", flags="parse_flags")
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from bert_jax.analysis import VERBS
 from bert_jax.analysis.folder import appearing_together
-from bert_jax.analysis.verbs.attention import ATTENTION
-from bert_jax.analysis.verbs.compare import COMPARE
-from bert_jax.analysis.verbs.coreference import COREFERENCE
-from bert_jax.analysis.verbs.dependencies import DEPENDENCIES
-from bert_jax.analysis.verbs.heads import HEADS
-from bert_jax.analysis.verbs.neighbours import NEIGHBOURS
-from bert_jax.analysis.verbs.probe import PROBE
-from bert_jax.analysis.verbs.verb import Verb
-from bert_jax.analysis.verbs.vocabulary import VOCABULARY
 from bert_jax.interface.command import choose_verb
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.runtime.compilation_cache import enable_compilation_cache
 from bert_jax.storage.mirror import uploaded
-
-VERBS = {
-    "attention": ATTENTION,
-    "heads": HEADS,
-    "neighbours": NEIGHBOURS,
-    "dependencies": DEPENDENCIES,
-    "coreference": COREFERENCE,
-    "probe": PROBE,
-    "compare": COMPARE,
-    "vocabulary": VOCABULARY,
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,23 +43,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     enable_compilation_cache()
     flags.place = flags.output
     with uploaded(flags.output, "--output") as flags.output, appearing_together():
-        return VERBS[name].run(flags)
+        return int(_verb(name).run(flags))
 
 
 def parse_flags(argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
     """The verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    summaries = {name: verb.summary for name, verb in VERBS.items()}
-    name = choose_verb("python -m bert_jax.analyse", __doc__, summaries, arguments)
+    name = choose_verb("python -m bert_jax.analyse", __doc__, VERBS, arguments)
     if name is None:
         sys.exit(0)
-    return name, _parser(name, VERBS[name]).parse_args(arguments[1:])
+    return name, _parser(name).parse_args(arguments[1:])
 
 
-def _parser(name: str, verb: Verb) -> FlagParser:
-    parser = FlagParser(prog=f"python -m bert_jax.analyse {name}", description=verb.summary)
+def _verb(name: str) -> Any:
+    """The module of a verb: its `add_flags` and `run`."""
+    return importlib.import_module(f"bert_jax.analysis.{name}.verb")
+
+
+def _parser(name: str) -> FlagParser:
+    parser = FlagParser(prog=f"python -m bert_jax.analyse {name}", description=VERBS[name])
     parser.may_be_in_bucket = ("--model", "--input", "--output", "--corpus")
     parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
     parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
-    verb.add_flags(parser)
+    _verb(name).add_flags(parser)
     return parser

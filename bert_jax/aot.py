@@ -27,8 +27,8 @@ from annotated_types import Interval
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import split_overrides, suggested_flag
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import JsonObject
 from bert_jax.interface.command import require_stdout
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange

@@ -15,7 +15,8 @@ import sys
 
 from annotated_types import Interval
 
-from bert_jax.data.corpus import files, sources
+from bert_jax import files
+from bert_jax.data.corpus import arrays, sources
 from bert_jax.data.corpus.build import RECIPE_FILE, BuildConfig, build_corpus, write_or_check_tokenizer
 from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.data.corpus.hub import find_vocabulary
@@ -261,7 +262,7 @@ def main() -> None:
 
 def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
     """Builds the corpus in the directory --output, which messages call `shown`, and prints its report."""
-    with files.disk_errors(flags.output):
+    with arrays.disk_errors(flags.output):
         tokenizer = _tokenizer(flags, config)
     if flags.vocab_only:
         print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {shown}/{TOKENIZER}")
@@ -327,6 +328,6 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     )
     flags.output.mkdir(parents=True, exist_ok=True)
     if not (directory / CONFIG_FILE).is_file():  # another process may have been faster
-        files.write_json(path, recipe)
+        files.write_json(path, recipe, indent=1)
     write_or_check_tokenizer(trained, directory)
     return load_tokenizer(directory)

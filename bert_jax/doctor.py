@@ -30,8 +30,8 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.overrides import split_overrides, suggested_flag
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject, write_json
 from bert_jax.interface.command import require_stdout
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import MAX_COUNT, InRange
@@ -43,7 +43,6 @@ from bert_jax.runtime.flags import add_process_flags
 from bert_jax.runtime.gathering import gather_json
 from bert_jax.runtime.heartbeats import Heartbeats
 from bert_jax.runtime.log_setup import quiet_libraries, start_logging
-from bert_jax.runtime.workdir import write_json
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
 from bert_jax.tpu.costs.cases import kind_of

@@ -17,6 +17,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     run_command("bert_jax.finetune", check="bert_jax.configs.command_line:check_flags")
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -31,35 +32,35 @@ import numpy as np
 from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.corpus.files import JsonObject
-from bert_jax.data.prefetch import prefetch
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import fingerprints, read_features
+from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
-from bert_jax.finetuning.log import FinetuningLog, log_start
 from bert_jax.finetuning.program import teaching
-from bert_jax.finetuning.results import results
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
-from bert_jax.runtime.profile import Profile
 from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
+from bert_jax.tasks.published import PUBLISHED
 from bert_jax.tasks.registry import load_task
 from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.exporting import write_results
-from bert_jax.training.saving import Saver, due
-from bert_jax.training.step_sums import StepSums, require_learned
+from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.finetune")  # not __name__: that is __main__ when run as a verb
 
 MAY_CHANGE = (
     "log_every",
+    "log.*",
     "checkpoints.*",
     "mesh.*",
     "training.accumulation",
@@ -87,7 +88,7 @@ PREDICTIONS = "predictions"
 def finetune(job: Job) -> JsonObject | None:
     """Trains one run until the last step or early stopping, and returns its results; None if it was asked to stop."""
     started = time.monotonic()
-    experiment, run = job.experiment, job.run
+    experiment, run, program = job.experiment, job.run, job.program
     profile = run.profile.of_run(job.last_step, alone=not job.prefix)
     with fits_in_memory(job.demand), contextlib.ExitStack() as opened:
         # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
@@ -99,78 +100,99 @@ def finetune(job: Job) -> JsonObject | None:
         if state is None:
             state = job.begin()
 
-        # -------------------------------------------------------------------------------------------------------------- the loop
+        # ------------------------------------------------------------------------------------------------------------- the steps
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
+
+        def step(state: TrainState, rows: Batch) -> tuple[TrainState, Sums]:
+            if program.is_new("train", rows):
+                with run_log.compiling("training step", rows):
+                    program.train.lower(*job.arguments(state, rows)).compile()  # the next call takes it from the cache
+            found: tuple[TrainState, Sums] = program.train(*job.arguments(state, rows))
+            return found
+
+        def evaluate(step: int, state: TrainState) -> bool:
+            scores, logits = job.evaluate(state.params)
+            run_log.evaluation(step, scores)
+            best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params, logits)
+            return best.ends_run(step)
+
+        every, evaluations, last = experiment.checkpoints.every, job.evaluations, job.last_step
+        whole = Stage(
+            end=last,
+            rows=job.rows,
+            step=step,
+            logs=lambda step: due(step, experiment.log_every, last=last) or step in evaluations,
+            evaluates=lambda step: step in evaluations,
+            evaluate=evaluate,
+            saves=lambda step: due(step, every, last=last),
+        )
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
             kept = checkpoints, run_log.metrics, run.watchdog, best.ensure_saved, best.checkpoints
-            saver = Saver(*kept, run.mirror, run.require_in_place)
-            state, is_whole = train_task(job, state, best, run_log, saver, profile)
-            step = int(state.step)
+            parts = Parts(
+                run=run,
+                directory=job.directory,
+                ledger=job.ledger,
+                profile=profile,
+                last_step=last,
+                stage=lambda state: contextlib.nullcontext(whole),
+                log=run_log,
+                saver=Saver(*kept, run.mirror, run.require_in_place),
+                abort_after_skipped=experiment.abort_after_skipped,
+                is_ended=best.ends_run(int(state.step)),
+            )
+            trained = train(parts, state)
 
             # ----------------------------------------------------------------------------------------------------------- the end
-            with job.ledger.during(Activity.SAVING):
-                unsaved, best_unsaved = saver.finish(step), best.checkpoints.failure()
-            if not is_whole:
-                if error := unsaved or best_unsaved:
-                    raise error
-                run_log.note(f"stopped at step {step:,} of {job.last_step:,}, saved; the same command continues")
+            if not trained.is_whole:
                 return None
-            require_learned(step, int(state.skipped))
-            if best_unsaved:
+            if trained.best_unsaved:
                 best.export(job.directory, job.start)
-                raise UserError(f"{best_unsaved}. The best weights so far are in {job.directory / MODEL}")
+                raise UserError(f"{trained.best_unsaved}. The best weights so far are in {job.directory / MODEL}")
             with job.ledger.during(Activity.EVALUATING):
                 logits = {split: best.logits(split) for split in (*job.data.dev, *job.data.scored_tests)}
-        found = results(job, state, best, logits, time.monotonic() - started)
+        found = results(job, trained.state, best, logits, time.monotonic() - started)
         failures = checkpoints.failures + best.checkpoints.failures
         found |= {"failed_saves_since_last_start": failures, "ledger": job.ledger.totals()}
         run_log.tests(found["test_scores"])
         run_log.note(goodput_line(found["ledger"]))
         if found["degenerate"]:
             run_log.warn_degenerate(job.data.dev[0], job.data.task.degeneracy(job.data.dev[0], logits[job.data.dev[0]]))
+        unsaved = trained.unsaved
         if run.is_first:
             unsaved = write_results(job.directory, found) or unsaved
             run_log.draw()
     return found | ({UNSAVED: str(unsaved)} if unsaved else {})
 
 
-def train_task(
-    job: Job, state: TrainState, best: BestWeights, run_log: FinetuningLog, saver: Saver, profile: Profile
-) -> tuple[TrainState, bool]:
-    """The training loop. Returns (the state after the last step, after early stopping, or after the step at which the run was
-    asked to stop; whether the run is finished)."""
-    experiment, run, program = job.experiment, job.run, job.program
-    step = int(state.step)
-    ended = best.ends_run(step)
-    sums = StepSums(experiment.abort_after_skipped, job.directory, job.rows)
-    with job.ledger.training(prefetch(job.rows, step, step if ended else job.last_step), sums.is_computing) as batches:
-        for batch in profile.of_steps(batches, step, sums.check):
-            if program.is_new("train", batch):
-                with run_log.compiling("training step", batch):
-                    program.train.lower(*job.arguments(state, batch)).compile()  # the next call takes it from the cache
-            state, of_step = program.train(*job.arguments(state, batch))
-            step += 1
-            sums.add(step, of_step)
-            run.watchdog.step_done(step)
-            job.ledger.step_done(step)
-            stopped = run.preemption.requested(step)
-            evaluates = step in job.evaluations
-            saves = due(step, experiment.checkpoints.every, last=job.last_step) or stopped
-            if due(step, experiment.log_every, last=job.last_step) or evaluates or saves:
-                run_log.training(step, sums.take())
-            if evaluates:
-                with run_log.throughput.pause(Activity.EVALUATING):
-                    scores, logits = job.evaluate(state.params)
-                    run_log.evaluation(step, scores)
-                    best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params, logits)
-                    ended = best.ends_run(step)
-            if saves or ended:
-                with run_log.throughput.pause(Activity.SAVING):
-                    saver.save(step, state)
-            if stopped or ended:
-                break
-        sums.check(step)
-    return state, ended or step == job.last_step
+def results(
+    job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
+) -> JsonObject:
+    """The content of `results.json`: the final numbers of a run whose best weights have these `logits` on each dev split and each
+    test split with labels, and of which `seconds` have passed since its last start; beside them the `PUBLISHED` scores of other
+    systems, if there are any."""
+    scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
+    task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
+    return {
+        "task": task.name,
+        "metric": task.metric,
+        "scores": {split: scores for split, scores in scored.items() if not split.startswith("test")},
+        "test_scores": {split: scores for split, scores in scored.items() if split.startswith("test")},
+        "published": [dataclasses.asdict(row) for row in PUBLISHED.get(task.name, ())],
+        "baseline": {split: baseline.scores for split, baseline in baselines.items()},
+        "baseline_answers": {split: baseline.named for split, baseline in baselines.items()},
+        "degenerate": bool(task.degeneracy(job.data.dev[0], logits[job.data.dev[0]])),
+        "best_step": best.step,
+        "steps": int(state.step),
+        "steps_per_epoch": job.batches.steps_per_epoch,
+        "skipped_steps": int(state.skipped),
+        "seed": job.experiment.seed,
+        "learning_rate": training.learning_rate,
+        "batch_size": training.batch_size,
+        "epochs": training.epochs,
+        "seconds_since_last_start": round(seconds, 1),
+        "devices": f"{job.mesh.size} x {job.mesh.devices.flat[0].device_kind}",
+        "jax": jax.__version__,
+    }
 
 
 def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, list[np.ndarray]]) -> None:
@@ -193,10 +215,10 @@ def main() -> int:
     flags = parse_flags("finetune", __doc__, schema=FinetuningExperiment)
     experiment = FinetuningExperiment.from_dict(flags.config)
     with file_errors_explained(experiment.task.module, "config.task.module"):
-        return train(experiment, flags)
+        return train_runs(experiment, flags)
 
 
-def train(experiment: FinetuningExperiment, flags: Flags) -> int:
+def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
     """Trains the runs of `experiment` in the workdir of `flags`; returns the exit status."""
     task = load_task(experiment.task, say=lambda text: print(text, flush=True))
     experiment, note = with_pooling(experiment, task.head, flags.given)

@@ -28,8 +28,8 @@ from typing import Any
 
 from annotated_types import Interval
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.command import choose_verb
 from bert_jax.interface.flags import FlagParser, nonempty, steps_to_profile
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, SEED, InRange

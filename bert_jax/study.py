@@ -23,12 +23,12 @@ import jax
 
 from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.study import StudyExperiment
-from bert_jax.data.corpus.files import write_text
+from bert_jax.files import write_json, write_text
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run, begin
-from bert_jax.runtime.workdir import METRICS, write_json
+from bert_jax.runtime.workdir import METRICS
 from bert_jax.studies import report
 from bert_jax.studies.arms import Checked, check
 from bert_jax.studies.calibration import Measurement, awaited_plan, plan

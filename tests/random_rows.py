@@ -10,14 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.interface.named import load_named
+from bert_jax.model.bert import natural_objective
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, initial_parameters
-from bert_jax.model.bert import natural_objective
-from bert_jax.interface.named import load_named
 from bert_jax.objectives import OBJECTIVES
 from bert_jax.objectives.model import Model
 from bert_jax.training.steps import StepSeed, gradients
-
 
 
 def objective_for(config: ModelConfig, next_sentence: bool = True, **settings: Any) -> Any:
@@ -95,6 +94,18 @@ def random_parameters(config: ModelConfig = TINY, seed: int = 0, scale: float = 
         return jnp.asarray(scale * initial + noise, jnp.float32)
 
     return jax.tree_util.tree_map_with_path(draw, shapes_of(config))
+
+
+def boxed(params: Any) -> Any:
+    """Parameters (arrays or shapes) boxed as those of a model are, with no names of axes but that of stacked layers."""
+
+    def box(path: Any, x: Any) -> nn.Partitioned:
+        names: list[str | None] = [None] * len(x.shape)
+        if any(key.key == "layers" for key in path):
+            names[0] = "layers"
+        return nn.LogicallyPartitioned(x, tuple(names))
+
+    return jax.tree_util.tree_map_with_path(box, params)
 
 
 def largest_difference(a: Any, b: Any) -> float:

@@ -36,6 +36,8 @@ FOLDERS = (
     "studies",
     "tpu",
 )
+ROOT = {"errors": (), "files": ("errors",), "hardware": ()}
+"""The modules of the root that are no commands, and which of them each may import."""
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
 DOTFILES = {".ci", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}
 ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"data"}, "orbax": {"training"}}
@@ -99,7 +101,7 @@ def test_folders_import_only_what_stands_before_them():
         own = folder(path)
         if own is None:
             continue
-        allowed = {"errors", "hardware", "__version__", *FOLDERS[: FOLDERS.index(own) + 1]}
+        allowed = {"errors", "files", "hardware", "__version__", *FOLDERS[: FOLDERS.index(own) + 1]}
         for line, module in imports(path):
             parts = module.split(".")
             if parts[0] == "bert_jax" and (len(parts) == 1 or parts[1] not in allowed):
@@ -107,15 +109,17 @@ def test_folders_import_only_what_stands_before_them():
     assert wrong == []
 
 
-def test_the_root_holds_commands_and_errors_alone():
+def test_the_root_holds_commands_and_what_every_folder_uses():
     root = {path.stem: path.read_text() for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
     commands = {stem for stem, text in root.items() if f'    run_command("bert_jax.{stem}"' in text}
-    assert root.keys() - commands == {"errors", "hardware"}
-    assert [module for _, module in imports(PACKAGE / "errors.py") if module.startswith("bert_jax")] == []
+    assert root.keys() - commands == set(ROOT)
+    for stem, allowed in ROOT.items():
+        ours = {module for _, module in imports(PACKAGE / f"{stem}.py") if module.startswith("bert_jax")}
+        assert ours <= {f"bert_jax.{other}" for other in allowed}, stem
 
 
 def test_nothing_imports_a_command():
-    commands = {f"bert_jax.{path.stem}" for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "errors", "hardware")}
+    commands = {f"bert_jax.{path.stem}" for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", *ROOT)}
     found = [f"{name(path)}:{line} imports {module}" for path in MODULES for line, module in imports(path)]
     assert [line for line in found if line.rpartition(" ")[2] in commands] == []
 
@@ -148,10 +152,18 @@ def test_each_library_stays_in_its_home():
     assert wrong == []
 
 
-def test_json_is_read_in_one_place():
-    """json.loads raises a RecursionError for brackets nested without end, which no reader thinks of."""
-    reading = re.compile(r"\bjson\.loads?\(|\bimport loads?\b")
-    assert [name(path) for path in MODULES if reading.search(path.read_text())] == ["bert_jax/data/corpus/files.py"]
+@pytest.mark.parametrize(
+    "use",
+    [
+        r"\bjson\.loads?\(|\bimport loads?\b",  # which raises a RecursionError for brackets nested without end
+        r"\bjson\.dump\(|\.write_text\(json\.",
+        r"\brmtree\(",
+        r"\bimport filelock\b|\bfcntl\b",
+        r"\bos\.(replace|rename)\(|\b_?(part|partial|temporary|unfinished|own)\.replace\(",
+    ],
+)
+def test_json_locks_and_files_that_appear_whole_have_one_home(use: str):
+    assert {name(path) for path in MODULES if re.search(use, path.read_text())} <= {"bert_jax/files.py"}
 
 
 def test_nothing_needs_tensorflow_or_torch():

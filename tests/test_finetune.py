@@ -1,4 +1,4 @@
-"""What a run of `finetune` asks of its parts, and in which order: the loop, and the frame around it.
+"""What a run of `finetune` asks of its parts, and in which order, around the loop (`tests/training/test_loop.py`).
 
 The parts are stand-ins that take notes; the whole with real ones is in tests/end_to_end/.
 """
@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import pathlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -20,9 +20,11 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.sweep import UNSAVED
 from bert_jax.runtime.goodput import Activity
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.training.loop import Trained
 from tests.notes import Notes
 
 DIRECTORY = pathlib.Path("runs") / "seed-1"
+EXPERIMENT = types.SimpleNamespace(abort_after_skipped=9, log_every=4, checkpoints=types.SimpleNamespace(every=5, keep=4))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,121 +39,6 @@ class State:
         return f"weights of {self.step}"
 
 
-# --------------------------------------------------------------------------------------------------------------------- the loop
-
-
-class Loop:
-    """Steps of a run: it logs every 4, saves every 5, evaluates after 3 and 6, and compiles for the rows of step 0."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, stops: tuple[int, ...] = (), ends: tuple[int, ...] = ()):
-        notes = self.notes = Notes()
-        self.stops, self.ends = stops, ends
-        monkeypatch.setattr(verb, "StepSums", self.sums)
-        monkeypatch.setattr(verb, "prefetch", lambda rows, start, stop: [rows(step) for step in range(start, stop)])
-        experiment = types.SimpleNamespace(abort_after_skipped=9, log_every=4, checkpoints=types.SimpleNamespace(every=5))
-        run = types.SimpleNamespace(
-            watchdog=types.SimpleNamespace(step_done=notes.of("alive at")),
-            preemption=types.SimpleNamespace(requested=lambda step: step in stops),
-        )
-        ledger = types.SimpleNamespace(training=self.awaited, step_done=notes.of("ledger at"))
-        self.job: Any = types.SimpleNamespace(
-            experiment=experiment, run=run, ledger=ledger, directory=DIRECTORY, last_step=6, evaluations={3, 6},
-            rows=lambda step: f"rows {step}",
-            program=types.SimpleNamespace(train=self, is_new=lambda function, rows: (function, rows) == ("train", "rows 0")),
-            arguments=lambda state, rows: (state, rows, "scalars"),
-            evaluate=lambda weights: ({"dev": {"f1": f"f1 of {weights}"}, "dev_other": {"f1": "none"}}, f"logits of {weights}"),
-            data=types.SimpleNamespace(dev=["dev", "dev_other"], task=types.SimpleNamespace(metric="f1")),
-        )  # fmt: skip
-        self.best: Any = types.SimpleNamespace(offer=notes.of("offer"), ends_run=lambda step: step in ends)
-        self.log: Any = types.SimpleNamespace(
-            compiling=notes.block("compile"),
-            training=notes.of("log"),
-            evaluation=lambda step, scores: notes.of("scores")(step, *scores),
-            throughput=types.SimpleNamespace(pause=notes.block("pause")),
-        )
-        self.saver: Any = types.SimpleNamespace(save=lambda step, state: notes.of("save")(step, state.params))
-        self.profile: Any = types.SimpleNamespace(of_steps=self.profiled)
-
-    def sums(self, limit: int, directory: pathlib.Path, rows: Callable[[int], str]) -> Any:
-        """Stands in for StepSums."""
-        assert (limit, directory, rows) == (9, DIRECTORY, self.job.rows)
-        add, check = self.notes.of("add"), self.notes.of("check")
-        self.made: Any = types.SimpleNamespace(add=add, check=check, take=lambda: "sums", is_computing=lambda: False)
-        return self.made
-
-    @contextlib.contextmanager
-    def awaited(self, batches: list[str], is_computing: Callable[[], bool]) -> Iterator[Iterator[str]]:
-        assert is_computing is self.made.is_computing
-        self.notes.append(f"await {len(batches)}")
-        yield iter(batches)
-
-    def profiled(self, batches: Iterator[str], step: int, wait: Callable[[int], object]) -> Iterator[str]:
-        assert wait is self.made.check
-        self.notes.append(f"profile from {step}")
-        return batches
-
-    def __call__(self, state: State, rows: str, scalars: str) -> tuple[State, str]:
-        """The training step."""
-        assert (rows, scalars) == (f"rows {state.step}", "scalars")
-        return State(state.step + 1), f"sums of {rows}"
-
-    def lower(self, state: State, rows: str, scalars: str) -> Any:
-        assert (rows, scalars) == (f"rows {state.step}", "scalars")
-        return types.SimpleNamespace(compile=self.notes.of("compiled for", rows))
-
-    def trained(self, step: int = 0) -> tuple[int, bool]:
-        """(the last step, whether the run is finished) of the loop from `step` on."""
-        state: Any = State(step)
-        state, is_whole = verb.train_task(self.job, state, self.best, self.log, self.saver, self.profile)
-        return state.step, is_whole
-
-
-def one(step: int) -> list[str]:
-    """What every step notes."""
-    return [f"add {step} sums of rows {step - 1}", f"alive at {step}", f"ledger at {step}"]
-
-
-def evaluated(step: int) -> list[str]:
-    paused, ended, weights = f"pause {Activity.EVALUATING}", "end of pause", f"weights of {step}"
-    return [paused, f"scores {step} dev dev_other", f"offer {step} f1 of {weights} {weights} logits of {weights}", ended]
-
-
-def saved(step: int) -> list[str]:
-    return [f"pause {Activity.SAVING}", f"save {step} weights of {step}", "end of pause"]
-
-
-def test_the_loop_logs_before_it_evaluates_and_evaluates_before_it_saves(monkeypatch: pytest.MonkeyPatch):
-    loop = Loop(monkeypatch)
-    assert loop.trained() == (6, True)
-    compiled = ["compile training step rows 0", "compiled for", "end of compile"]
-    assert loop.notes == [
-        *("await 6", "profile from 0", *compiled, *one(1), *one(2)),
-        *(*one(3), "log 3 sums", *evaluated(3)),
-        *(*one(4), "log 4 sums"),
-        *(*one(5), "log 5 sums", *saved(5)),
-        *(*one(6), "log 6 sums", *evaluated(6), *saved(6), "check 6"),
-    ]
-
-
-def test_a_loop_that_is_asked_to_stop_saves_and_is_whole_only_at_the_last_step(monkeypatch: pytest.MonkeyPatch):
-    for stop, is_whole in ((2, False), (6, True)):
-        loop = Loop(monkeypatch, stops=(stop,))
-        assert loop.trained(1) == (stop, is_whole)
-        assert loop.notes[:2] == ["await 5", "profile from 1"]
-        assert loop.notes[-4:] == [*saved(stop), f"check {stop}"]
-        assert f"log {stop} sums" in loop.notes
-
-
-def test_early_stopping_ends_the_loop_after_an_evaluation_and_a_save(monkeypatch: pytest.MonkeyPatch):
-    for stops in ((), (3,)):
-        loop = Loop(monkeypatch, ends=(3,), stops=stops)
-        assert loop.trained() == (3, True)
-        assert loop.notes[-8:] == [*evaluated(3), *saved(3), "check 3"]
-    loop = Loop(monkeypatch, ends=(3,))
-    assert loop.trained(3) == (3, True), "a run that continues after its end trains no further"
-    assert loop.notes == ["await 0", "profile from 3", "check 3"]
-
-
 # ---------------------------------------------------------------------------------------------------------- the frame of a run
 
 
@@ -164,11 +51,10 @@ class Frame:
         self.unsaved = self.best_unsaved = self.unwritten = None
         vars(self).update(changed)
         notes = self.notes
-        for name in ("Checkpoints", "BestWeights", "FinetuningLog", "Saver", "train_task", "results", "write_results"):
+        for name in ("Checkpoints", "BestWeights", "FinetuningLog", "Saver", "train", "results", "write_results"):
             monkeypatch.setattr(verb, name, getattr(self, f"{name}_".lower()))
-        monkeypatch.setattr(verb, "require_learned", notes.of("require learned"))
         monkeypatch.setattr(verb.time, "monotonic", iter([100.0, 130.0]).__next__)
-        task = types.SimpleNamespace(degeneracy=lambda split, logits: f"{split} says {logits}")
+        task = types.SimpleNamespace(metric="f1", degeneracy=lambda split, logits: f"{split} says {logits}")
         data = types.SimpleNamespace(dev=["dev", "dev_other"], scored_tests=["test"], task=task)
         run = types.SimpleNamespace(
             profile=types.SimpleNamespace(of_run=notes.of("profile of", "profile")), is_first=self.is_first,
@@ -177,8 +63,9 @@ class Frame:
         totals = {"goodput": 0.5, "starts": 1, "seconds": {}}
         ledger = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
         self.job: Any = types.SimpleNamespace(
-            experiment=types.SimpleNamespace(checkpoints=types.SimpleNamespace(keep=4)), run=run, last_step=6, ledger=ledger,
+            experiment=EXPERIMENT, run=run, last_step=6, ledger=ledger, evaluations={3, 6}, rows="rows {}".format,
             prefix=self.prefix, demand=None, directory=DIRECTORY, state="abstract state", begin=notes.of("begin", State(0)),
+            program="program",
             mesh=make_mesh(MeshConfig(), jax.devices()[:1]), start="start", data=data,
         )  # fmt: skip
 
@@ -196,6 +83,7 @@ class Frame:
         kept = types.SimpleNamespace(failure=lambda: self.best_unsaved, failures=3)
         self.best: Any = types.SimpleNamespace(checkpoints=kept, ensure_saved=None, export=self.notes.of("export"))
         self.best.logits = "logits of {} by best weights".format
+        self.best.ends_run = lambda step: step == 5
         yield self.best
         self.notes.append("best closed")
 
@@ -212,13 +100,17 @@ class Frame:
     def saver_(self, *given: object) -> Any:
         best = self.best
         assert given == (self.states, "metrics", "watchdog", best.ensure_saved, best.checkpoints, "mirror", "in place")
-        self.saver: Any = types.SimpleNamespace(finish=self.notes.of("last save", self.unsaved))
-        return self.saver
+        return "saver"
 
-    def train_task_(self, job: Any, state: State, *given: object) -> tuple[State, bool]:
-        assert (job, given) == (self.job, (self.best, self.log, self.saver, "profile"))
+    def train_(self, parts: Any, state: Any) -> Trained:
+        assert (parts.log, parts.saver, parts.profile, parts.ledger) == (self.log, "saver", "profile", self.job.ledger)
+        assert (parts.last_step, parts.abort_after_skipped, parts.directory) == (6, 9, DIRECTORY)
+        assert parts.is_ended == (state.step == 5)
+        with parts.stage(state) as stage:
+            self.stage = stage
         self.notes.append(f"train from {state.step}")
-        return self.trained
+        state, is_whole = self.trained
+        return Trained(state, is_whole, self.unsaved, self.best_unsaved)
 
     def results_(self, job: Any, state: State, best: Any, logits: dict[str, str], seconds: float) -> dict[str, Any]:
         assert (job, best) == (self.job, self.best)
@@ -238,7 +130,7 @@ def test_a_run_restores_trains_scores_its_best_weights_and_writes(monkeypatch: p
         "profile of 6 alone=True",
         f"checkpoints durable {DIRECTORY / 'checkpoints'}, 4",
         *(f"during {Activity.RESTORING}", "restore abstract state", "best until -1", "end of during", "begin", "log from 0"),
-        *("train from 0", f"during {Activity.SAVING}", "last save 6", "end of during", "require learned 6 0"),
+        "train from 0",
         *(f"during {Activity.EVALUATING}", "end of during", "tests of tests", "say goodput 50.0 % of 0s in 1 start"),
         *(f"write {DIRECTORY}", "draw", "best closed", "checkpoints closed"),
     ]
@@ -258,18 +150,58 @@ def test_a_run_that_continues_begins_at_its_checkpoint_with_the_best_weights_up_
     frame = Frame(monkeypatch, restored=State(4), prefix="seed-1  ", trained=(State(6, skipped=2), True), is_first=False)
     assert verb.finetune(frame.job) is not None
     assert frame.notes[0] == "profile of 6 alone=False"
-    assert {"best until 4", "log from 4", "train from 4", "require learned 6 2"} <= set(frame.notes)
+    assert {"best until 4", "log from 4", "train from 4"} <= set(frame.notes)
     assert not {"begin", "draw", f"write {DIRECTORY}"} & set(frame.notes), "it is not the first process"
 
 
-def test_a_run_that_is_asked_to_stop_says_that_it_is_saved_unless_it_is_not(monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_is_asked_to_stop_has_no_results(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch, trained=(State(3), False))
     assert verb.finetune(frame.job) is None
-    assert "say stopped at step 3 of 6, saved; the same command continues" in frame.notes
-    assert not any(note.startswith(("require", "write", "tests")) for note in frame.notes)
-    for which in ("unsaved", "best_unsaved"):
-        with pytest.raises(UserError, match=r"^disk full$"):
-            verb.finetune(Frame(monkeypatch, trained=(State(3), False), **{which: UserError("disk full")}).job)
+    assert not any(note.startswith(("write", "tests")) for note in frame.notes)
+
+
+def test_log_lines_come_every_so_many_steps_and_at_evaluations_and_a_state_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    frame = Frame(monkeypatch)
+    verb.finetune(frame.job)
+    due = {name: [step for step in range(7) if getattr(frame.stage, name)(step)] for name in ("logs", "evaluates", "saves")}
+    assert due == {"logs": [0, 3, 4, 6], "evaluates": [3, 6], "saves": [0, 5, 6]}
+    assert (frame.stage.end, frame.stage.rows(3)) == (6, "rows 3")
+
+
+class Step:
+    """A jitted step that is compiled for the rows of step 0."""
+
+    def __init__(self, notes: Notes):
+        self.notes = notes
+
+    def __call__(self, *arguments: object) -> str:
+        self.notes.append(f"run {arguments}")
+        return "state and sums"
+
+    def lower(self, *arguments: object) -> Any:
+        return types.SimpleNamespace(compile=self.notes.of(f"compile {arguments}"))
+
+
+def test_a_step_is_compiled_before_it_runs_with_new_shapes_and_an_evaluation_is_told_and_offered(monkeypatch: pytest.MonkeyPatch):
+    frame = Frame(monkeypatch)
+    job, notes = frame.job, frame.notes
+    job.program = types.SimpleNamespace(train=Step(notes), is_new=lambda function, rows: rows == "new rows")
+    job.arguments = lambda state, rows: (state, rows)
+    job.evaluate = lambda weights: ({"dev": {"f1": f"f1 of {weights}"}, "dev_other": {"f1": "none"}}, f"logits of {weights}")
+    verb.finetune(job)
+    frame.log.compiling, frame.log.evaluation, frame.best.offer = notes.block("compiling"), notes.of("told"), notes.of("offer")
+    notes.clear()
+    state: Any = State(3)
+    for rows in ("new rows", "rows"):
+        assert frame.stage.step(state, rows) == "state and sums"  # type: ignore[arg-type, comparison-overlap]
+    about = [f"{(state, rows)}" for rows in ("new rows", "rows")]
+    assert notes == [
+        *("compiling training step new rows", f"compile {about[0]}", "end of compiling", f"run {about[0]}", f"run {about[1]}")
+    ]
+    notes.clear()
+    assert [frame.stage.evaluate(step, state) for step in (3, 5)] == [False, True]
+    assert notes[1] == "offer 3 f1 of weights of 3 weights of 3 logits of weights of 3"
+    assert notes[0].startswith("told 3 {'dev': {'f1': 'f1 of weights of 3'}")
 
 
 def test_best_weights_that_could_not_be_saved_are_exported_before_the_error(monkeypatch: pytest.MonkeyPatch):

@@ -56,7 +56,7 @@ def test_the_best_run_is_exported_and_then_predicts_every_split_but_train(monkey
 
 
 class Start:
-    """The start of a sweep: what `train` hands to its parts."""
+    """The start of a sweep: what `train_runs` hands to its parts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, workdir: pathlib.Path, note: str = "", positions: int = 128):
         self.notes, self.experiment = Notes(), FinetuningExperiment.from_dict({"init_from": "m"})
@@ -126,7 +126,7 @@ class Start:
         monkeypatch.setattr(verb, "sweep", swept)
 
     def train(self) -> int:
-        return verb.train(self.experiment, self.flags)
+        return verb.train_runs(self.experiment, self.flags)
 
 
 def test_the_parts_of_a_sweep_are_made_once_and_handed_to_every_run(monkeypatch, tmp_path, capsys, caplog):
@@ -163,6 +163,6 @@ def test_the_verb_trains_what_its_flags_say(monkeypatch: pytest.MonkeyPatch):
     flags = types.SimpleNamespace(config={"init_from": "m", "seed": 7})
     asked: list[Any] = []
     monkeypatch.setattr(verb, "parse_flags", lambda name, text, schema: (asked.append((name, schema)), flags)[1])
-    monkeypatch.setattr(verb, "train", lambda *given: (asked.append(given), 4)[1])
+    monkeypatch.setattr(verb, "train_runs", lambda *given: (asked.append(given), 4)[1])
     assert verb.main() == 4
     assert asked == [("finetune", FinetuningExperiment), (FinetuningExperiment.from_dict(flags.config), flags)]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.analysis.coreference.brackets import read_brackets
+from bert_jax.analysis.coreference.readers import read_brackets
 from bert_jax.prediction.mentions import place_of
 from bert_jax.tasks.span_task import answer_tokens
 

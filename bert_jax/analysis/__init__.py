@@ -1,24 +1,37 @@
-"""Measures the attention, the heads, the vectors and the vocabulary of a model, as tables, pictures and arrays.
+"""Measures the attention, the heads, the vectors and the vocabulary of a model, as tables, figures and arrays.
 
 In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the files of a directory.
 
     named.py       NamedArray: an array whose axes have names
-    words.py       texts -> words with their pieces, in windows of the position table's length
-    treebank.py    CoNLL-U -> sentences: words, parts of speech, heads, relations
-    maps.py        compiled: the attention of every layer and head, and the vectors, between pieces and between words
+    windows.py     texts -> words with their pieces, in windows of the position table's length
+    reading.py     texts and annotated files as they are read: problems that are reported, lines of progress; Treebank
+    maps.py        the attention of every layer and head, and the vectors, between pieces and between words
     divergence.py  Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane
     bootstrap.py   intervals from a bootstrap over sentences, in one pass
     controls.py    random weights, shuffled words, permuted heads
     folder.py      the directory of --output
-    progress.py    lines of progress through files, texts and stages
     attention/     the weights of every head for one text
     heads/         statistics of every head over any number of texts
     dependencies/  the heads that find each relation of a treebank
     coreference/   the heads that find antecedents
-    probing/       probes of the vectors and the attention of words: labels, trees, heads
+    probe/         probes of the vectors and the attention of words: labels, trees, heads
     vocabulary/    the pieces of a vocabulary; the parameters of the model by part
     neighbours/    the pieces and the words in context that are nearest to a word
-    comparison/    where two models differ: heads, layers, predictions
+    compare/       where two models differ: heads, layers, predictions
     analyser.py    Analyser: the same from Python
-    verbs/         the verbs of the command line
+    verb.py        what the verbs of the command line share
+
+A question is a folder: `measure.py`, `figures.py` and `verb.py`, the verb of its name.
 """
+
+VERBS = {
+    "attention": "the attention of every head for a text or a pair, as a page or pictures",
+    "heads": "what every head attends to: entropy, [CLS], [SEP], neighbours, distances",
+    "neighbours": "the pieces nearest to a word; in a text, the words nearest to it and its senses",
+    "dependencies": "the head that finds each dependency relation of a treebank",
+    "coreference": "the head that finds the antecedents of pronouns, names and nouns",
+    "probe": "what is read from words by layer: labels, trees, heads, with control tasks",
+    "compare": "where two models differ: heads, layers, and predictions of masked words",
+    "vocabulary": "the pieces by kind, script and length; the parameters by part",
+}
+"""The verbs of `python -m bert_jax.analyse`; each is the module `verb` of the folder of its name."""

@@ -7,22 +7,19 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from bert_jax.analysis.attention.weights import Attention, read_attention
-from bert_jax.analysis.comparison.aligned import paired_windows
-from bert_jax.analysis.comparison.models import Comparing, Comparison, compare_models
-from bert_jax.analysis.coreference.antecedents import Coreference
-from bert_jax.analysis.coreference.choice import CoreferenceScores, score_coreference
-from bert_jax.analysis.coreference.files import open_texts
-from bert_jax.analysis.dependencies.scores import Dependencies, DependencyScores, score_dependencies
-from bert_jax.analysis.heads.statistics import Heads, HeadStatistics, measure_heads
-from bert_jax.analysis.neighbours.contexts import Neighbouring, Neighbours, find_neighbours
-from bert_jax.analysis.neighbours.pieces import WordPieces, nearest_pieces
-from bert_jax.analysis.probing.annotated import AnnotatedFile
-from bert_jax.analysis.probing.measurement import Probes, Probing, measure_probes, silent_stage
-from bert_jax.analysis.progress import Note, Show, in_silence, progress_of, progress_of_stage, progress_through
-from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.vocabulary.tour import Vocabulary, read_vocabulary
-from bert_jax.analysis.words import Window, read_window, read_windows
+from bert_jax.analysis.attention.measure import Attention, read_attention
+from bert_jax.analysis.compare.aligned import paired_windows
+from bert_jax.analysis.compare.measure import Comparing, Comparison, compare_models
+from bert_jax.analysis.coreference.measure import Coreference, CoreferenceScores, score_coreference
+from bert_jax.analysis.coreference.readers import open_texts
+from bert_jax.analysis.dependencies.measure import Dependencies, DependencyScores, score_dependencies
+from bert_jax.analysis.heads.measure import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.neighbours.measure import Neighbouring, Neighbours, WordPieces, find_neighbours, nearest_pieces
+from bert_jax.analysis.probe.annotated import AnnotatedFile
+from bert_jax.analysis.probe.measure import Probes, Probing, measure_probes, silent_stage
+from bert_jax.analysis.reading import Note, Show, Treebank, in_silence, progress_of, progress_of_stage, progress_through
+from bert_jax.analysis.vocabulary.measure import Vocabulary, read_vocabulary
+from bert_jax.analysis.windows import Window, read_window, read_windows
 from bert_jax.errors import UserError
 from bert_jax.interop.conversion import load_model
 from bert_jax.prediction.engine import Engine

@@ -11,12 +11,12 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
+from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove_leftovers
 from bert_jax.interface.figures import FORMATS, rendered
-from bert_jax.prediction.output import PARTIAL_SUFFIX, PartialFile, checked_target, is_being_written, writing
+from bert_jax.prediction.output import checked_target, writing
 
 _LOCK = "analysis"  # of its temporary file, which a process keeps in the directory that it writes to
 
@@ -35,6 +35,7 @@ class _Pending:
             return
         self._made += [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(directory)
         own = self._locks[directory] = PartialFile(directory / _LOCK)
         for part in directory.glob(f".{_LOCK}.*{PARTIAL_SUFFIX}"):
             if not os.path.samestat(part.stat(), os.fstat(own.file.fileno())) and is_being_written(part):
@@ -45,7 +46,7 @@ class _Pending:
     def complete(self) -> None:
         """Gives every file its name, once the content of all is on the disk."""
         for file in self.files.values():
-            os.fsync(file.file.fileno())
+            file.flush_to_disk()
         for file in self.files.values():
             file.complete()
 
@@ -151,14 +152,6 @@ class Folder:
     def _in_formats(self, name: str) -> list[str]:
         """The files of a picture, or of another file the name."""
         return [f"{name.removesuffix('.png')}.{form}" for form in self.formats] if name.endswith(".png") else [name]
-
-
-def new_figure(width: float, height: float, title: str) -> Figure:
-    """A figure of that many inches, which needs no display."""
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=12, x=0.012, ha="left", fontweight="bold")
-    return figure
 
 
 def _cell(value: object) -> str:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from bert_jax.analysis.words import Kind
+from bert_jax.analysis.windows import Kind
 from bert_jax.model.bert import Batch, Bert, attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import compiled

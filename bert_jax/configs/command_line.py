@@ -11,8 +11,8 @@ from annotated_types import Interval
 
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.flags import FlagParser, nonempty_path, steps_to_profile
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.runtime.flags import TIME, StartFlags, add_process_flags

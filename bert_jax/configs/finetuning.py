@@ -10,9 +10,9 @@ from annotated_types import Interval
 
 from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, OneOf, PathText, Seed
+from bert_jax.files import JsonObject
+from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, NamedIn, OneOf, PathText, Seed
 from bert_jax.model.config import (
     DTYPES,
     KERNELS,
@@ -23,8 +23,9 @@ from bert_jax.model.config import (
 from bert_jax.model.heads.head import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS, TaskHead
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.tasks.task import TaskConfig
+from bert_jax.training import SCHEDULES
 from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import FINETUNING
+from bert_jax.training.sinks import LogConfig
 
 SELECTIONS = ("best", "last")
 Epochs = Annotated[int, Interval(ge=1, le=10_000)]
@@ -72,8 +73,9 @@ class TrainingConfig:
     learning_rate: Positive = 2e-5
     warmup_fraction: Fraction = 0.1
     """The fraction of all steps that is warmup (run_classifier.py)."""
-    schedule: Annotated[str, OneOf(tuple(FINETUNING))] = "original"
-    """"original" (run_classifier.py), "linear" (transformers'), "slanted_triangular" (ULMFiT) or "constant", after the warmup."""
+    schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
+    """"original" (run_classifier.py), "linear" (transformers'), "slanted_triangular" (ULMFiT) or "constant", after the warmup; or
+    FILE.py:NAME."""
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation)."""
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
@@ -161,6 +163,7 @@ class FinetuningExperiment:
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoints: CheckpointConfig = dataclasses.field(default_factory=lambda: CheckpointConfig(every=500))
     log_every: Count = 50
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
     abort_after_skipped: Count = 10
     """The run ends after this many consecutive steps without a finite loss and gradient."""
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches import LabelledBatches
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig
 from bert_jax.sharding.out_of_memory import Demand, require_memory
 from bert_jax.sharding.rules import row_multiple
+
+if TYPE_CHECKING:  # a run of pretraining loads no tasks
+    from bert_jax.configs.finetuning import FinetuningExperiment
+    from bert_jax.data.batches import LabelledBatches
 
 KEPT = "The workdir is unchanged: the same command with one of these flags continues the run."
 ELSEWHERE = "(in another --workdir: it changes the trained model)"
@@ -25,7 +28,7 @@ def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, me
     and the logits of the predicted tokens."""
     hidden = layers * length * model.hidden_size * jnp.dtype(model.dtype).itemsize
     logits = 0 if model.encoder == "static" else 4 * predictions * model.vocab_size
-    return rows / row_multiple(mesh) / mesh.shape["tensor"] * (hidden + logits)
+    return rows / mesh.size * (hidden + logits)
 
 
 def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:

@@ -17,8 +17,8 @@ from annotated_types import Interval
 from bert_jax.configs.files import OBJECTIVE_OPTIONS, RENAMED_GROUPS
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.named import load_named
 from bert_jax.interface.ranges import (
     MAX_COUNT,
@@ -40,8 +40,10 @@ from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.objective import Objective, trains_sentence
 from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.training import SCHEDULES
 from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import Warmup
+from bert_jax.training.schedules import Span
+from bert_jax.training.sinks import LogConfig
 from bert_jax.training.spikes import SpikeConfig
 
 
@@ -74,6 +76,8 @@ class PhaseConfig:
     memory."""
     learning_rate: LearningRate = 1e-4
     warmup_steps: CountOrZero = 0
+    schedule: Annotated[str, NamedIn(("", *SCHEDULES))] = ""
+    """The learning-rate schedule of this phase, as in `config.optimizer.schedule`, which is the default."""
     continue_schedule: bool = False
     """True: no new warmup; the phase continues the decay of the previous phase (the paper's 128-then-512 run is one schedule)."""
 
@@ -135,6 +139,7 @@ class PretrainingExperiment:
     checkpoints: CheckpointConfig = CheckpointConfig()
     spikes: SpikeConfig = dataclasses.field(default_factory=SpikeConfig)
     log_every: Count = 100
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
     abort_after_skipped: Count = 10
     """The run ends after this many consecutive steps without a finite loss and gradient."""
 
@@ -212,6 +217,8 @@ class PretrainingExperiment:
                 )
             if phase.continue_schedule and i == 0:
                 raise UserError(f"{key}.continue_schedule: no phase precedes the first one; leave it out there")
+            if phase.continue_schedule and phase.schedule:
+                raise UserError(f"{key}.schedule={phase.schedule} contradicts {key}.continue_schedule; leave one of them out")
             if not phase.continue_schedule and phase.warmup_steps > phase.steps:
                 raise UserError(f"{key}.warmup_steps={phase.warmup_steps} must be between 0 and the phase's steps={phase.steps}")
             try:
@@ -263,22 +270,23 @@ class PretrainingExperiment:
         """The seed of a phase's rows: every phase reads the corpus in a different order."""
         return self.seed + phase * 2**32
 
-    def schedules(self) -> list[Warmup]:
-        """The warmup-and-decay schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
-        result: list[Warmup] = []
-        for start, phase in zip(self.phase_starts(), self.phases, strict=False):
+    def schedules(self) -> list[Span]:
+        """The schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
+        result: list[Span] = []
+        for i, (start, phase) in enumerate(zip(self.phase_starts(), self.phases, strict=False)):
             if phase.continue_schedule:
                 result[-1] = dataclasses.replace(result[-1], steps=result[-1].steps + phase.steps)
             else:
                 result.append(
-                    Warmup(
+                    Span(
+                        schedule=phase.schedule or self.optimizer.schedule,
+                        key=f"config.phases.{i}.schedule" if phase.schedule else "config.optimizer.schedule",
                         start=start,
                         steps=phase.steps,
                         warmup_steps=phase.warmup_steps,
                         peak=phase.learning_rate,
-                        power=self.optimizer.decay_power,
-                        end=self.optimizer.end_learning_rate,
-                        slanted=self.optimizer.schedule == "slanted_triangular",
+                        decay_power=self.optimizer.decay_power,
+                        end_learning_rate=self.optimizer.end_learning_rate,
                     )
                 )
         return result

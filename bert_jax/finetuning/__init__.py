@@ -1,13 +1,12 @@
-"""The parts of fine-tuning besides the training loop, which is in `bert_jax/finetune.py`.
+"""The parts that `bert_jax/finetune.py` puts into the training loop.
 
 In: an experiment, a task, a model to start from. Out: trained weights, log lines, compared runs, results.
 
-    warm_start.py     loads the pretrained model, adds the task's head, loads the teacher
-    data.py           the features of a task's examples, and the fingerprints of data and weights
-    program.py        the jitted training step and the logits, and the teacher of a distillation
-    job.py            Job: one run of a sweep: batches, program, evaluation, on its devices
-    best_weights.py   BestWeights: the weights with the best dev score, saved during a run and exported at its end
-    log.py            FinetuningLog: log lines, metrics.jsonl, the plot of the curves
-    results.py        results.json of one run
-    sweep.py          trains the runs of a sweep in parallel, compares them and chooses the best
+    warm_start.py      loads the pretrained model, adds the task's head, loads the teacher
+    data.py            the features of a task's examples, and the fingerprints of data and weights
+    program.py         the jitted training step and the logits, and the teacher of a distillation
+    job.py             Job: one run of a sweep: batches, program, evaluation, on its devices
+    best_weights.py    BestWeights: the weights with the best dev score, saved during a run and exported at its end
+    finetuning_log.py  FinetuningLog: log lines, metrics.jsonl, the plot of the curves
+    sweep.py           trains the runs of a sweep in parallel, compares them and chooses the best
 """

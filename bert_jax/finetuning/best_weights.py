@@ -15,9 +15,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.corpus.hub import is_hub_name
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training

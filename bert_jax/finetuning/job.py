@@ -26,7 +26,7 @@ from bert_jax.interface.ranges import MAX_COUNT
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.flops import forward_flops, task_row_flops
+from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import make_mesh

@@ -28,7 +28,7 @@ from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
 from bert_jax.tasks.task import Task
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.schedules import FINETUNING
+from bert_jax.training.schedules import rate_by
 from bert_jax.training.steps import TrainState, UpdateRule, new_state, train_step
 
 Array = jax.Array
@@ -98,7 +98,7 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     config, head, training = settings.model, settings.head, settings.training
     boxed = jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
     shapes = nn.unbox(boxed)
-    optimizer = make_optimizer(settings.optimizer, shapes)
+    optimizer = make_optimizer(settings.optimizer, boxed)
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
     factors = learning_rate_multipliers(
         shapes,
@@ -108,13 +108,14 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
         crf_multiplier=training.crf_multiplier if head.has_crf else 1.0,
     )
     objective = Labels(config, head, settings.loss, frozen)
+    scheduled = rate_by(training.schedule, "config.training.schedule")
     begin = functools.partial(new_state, optimizer=optimizer)
     abstract = jax.eval_shape(begin, shapes)
-    shardings = state_shardings(abstract, parameter_shardings(boxed, mesh), mesh)
+    shardings = state_shardings(abstract, abstract.params, parameter_shardings(boxed, mesh), mesh)
 
     def train(state: TrainState, batch: dict[str, Array], scalars: Mapping[str, Array]) -> tuple[TrainState, Sums]:
         def learning_rate(step: Array) -> Array:
-            return FINETUNING[training.schedule](step, scalars["steps"], scalars["warmup_steps"], scalars["peak"])
+            return scheduled(step, scalars["steps"], scalars["peak"], {"warmup_steps": scalars["warmup_steps"]})
 
         rule = UpdateRule(
             objective=objective,

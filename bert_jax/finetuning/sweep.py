@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import jax
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.data.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
+from bert_jax.files import Json, JsonObject, parse_json, read_bytes, remove_tree
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
@@ -30,7 +30,6 @@ from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS, RESULTS
 from bert_jax.sharding.out_of_memory import OutOfMemory
-from bert_jax.storage.objects import read_bytes, remove_tree
 from bert_jax.storage.paths import Place
 from bert_jax.training.curves import draw_sweep
 from bert_jax.training.exporting import write_results

@@ -1,4 +1,4 @@
-r"""Renders matplotlib figures as PNG, PDF or SVG, with every text drawn as it is.
+r"""Draws matplotlib figures and renders them as PNG, PDF or SVG, with every text drawn as it is.
 
 Texts of a figure are words, labels, relations, questions and names of files: `$`, `_`, `^` and `\` in them are characters and no
 mathematics, and what a font cannot draw must not fail after the work is done.
@@ -10,18 +10,20 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import Formatter
 
 FORMATS = ("png", "pdf", "svg")
+BLUE, ORANGE, GREEN = "#1f4e9c", "#b5541c", "#2f7d4f"
 LONGEST = 200
 """Most characters of a text, since an image is as wide as its longest one."""
 _CAPTION = "caption"
@@ -40,6 +42,57 @@ def plain(text: str) -> str:
 def label(text: str) -> str:
     """`text` for a legend, which would leave out one that begins with "_"."""
     return f"\u2009{text}" if text.startswith("_") else text
+
+
+def new_figure(width: float, height: float, title: str) -> Figure:
+    """A figure of that many inches, which needs no display."""
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=12, x=0.012, ha="left", fontweight="bold")
+    return figure
+
+
+def panels(figure: Any, count: int, across: int, **settings: Any) -> list[Axes]:
+    """`count` axes, `across` of them side by side; the rest of the last row is empty."""
+    every = figure.subplots(-(-count // across), across, squeeze=False, **settings).ravel()
+    for axes in every[count:]:
+        axes.set_axis_off()
+    return list(every[:count])
+
+
+def name_axes(axes: Axes, x: str = "", y: str = "") -> None:
+    """Names the axes in small letters, and draws no frame at the top and the right."""
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
+    axes.tick_params(labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def heat_map(
+    axes: Axes,
+    values: np.ndarray,
+    rows: Mapping[int, object] | Sequence[object],
+    columns: Mapping[int, object] | Sequence[object],
+    *,
+    y: str,
+    x: str,
+    is_light: Callable[[float], bool] | None = None,
+    label: str = "",
+    **settings: Any,
+) -> None:
+    """Draws `values` as colours with their scale, a name for each row and column, or for those that a mapping names.
+
+    is_light: whether the number in a cell of this value is white, else black; None for cells without numbers.
+    """
+    image = axes.imshow(values, aspect="auto", **{"cmap": "Blues", "vmin": 0.0, **settings})
+    for axis, names, what in ((axes.yaxis, rows, y), (axes.xaxis, columns, x)):
+        named = names if isinstance(names, Mapping) else dict(enumerate(names))
+        axis.set_ticks([*named], [str(name) for name in named.values()], fontsize=7)
+        axis.set_label_text(what, fontsize=8)
+    for (i, j), value in np.ndenumerate(values) if is_light else ():
+        colour = "white" if is_light(value) else "black"  # type: ignore[misc]
+        axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
+    axes.figure.colorbar(image, ax=axes, label=label).ax.tick_params(labelsize=7)
 
 
 def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption: str = "") -> bytes:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.ranges import InRange, hints, intervals, kinds_of, one_of
+
+Options = TypeVar("Options")
 
 
 def expand_home(path: str, given: str) -> str:
@@ -50,6 +54,54 @@ def steps_to_profile(text: str) -> range:
             f"={text} must be FIRST:LAST, two whole numbers, FIRST at least 0 and below LAST; 10:15 are the five after step 10"
         )
     return steps
+
+
+def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """The `type=` of a flag that takes some of the names `known`, with commas between them. Raises argparse.ArgumentTypeError for
+    another name."""
+
+    def read(text: str) -> tuple[str, ...]:
+        for name in (found := tuple(text.split(","))):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"={text} is unknown: {nearest(name, known)}")
+        return tuple(dict.fromkeys(found))
+
+    return read
+
+
+def flag(default: Any, text: str, metavar: str | None = None, name: str = "") -> Any:
+    """A field of an options dataclass that is a flag: its default, the help `text`, and its `name` if that is not the field's."""
+    return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "flag": name})
+
+
+def add_option_flags(parser: argparse.ArgumentParser, options: type, *names: str) -> None:
+    """Adds the flags of an options dataclass, or of its fields `names` alone.
+
+    A bool is a switch to what is not its default, a tuple of numbers a flag that may be repeated, a tuple of words a list with
+    commas. Ranges and words are those of the annotations.
+    """
+    for field in dataclasses.fields(options):
+        if "flag" not in field.metadata or (names and field.name not in names):
+            continue
+        hint, settings = hints(options)[field.name], {"dest": field.name, "help": field.metadata["help"]}
+        words = one_of(hint)
+        if isinstance(field.default, bool):
+            settings |= {"action": "store_false" if field.default else "store_true"}
+        elif words:
+            settings |= {"type": names_with_commas(words), "default": field.default, "metavar": field.metadata["metavar"]}
+        else:
+            repeated = isinstance(field.default, tuple)
+            kind = InRange(float if float in kinds_of(hint) else int, *intervals(hint))
+            settings |= {"type": kind, "default": [] if repeated else field.default, "metavar": field.metadata["metavar"]}
+            settings |= {"action": "append"} if repeated else {}
+        parser.add_argument(field.metadata["flag"] or f"--{field.name.replace('_', '-')}", **settings)
+
+
+def read_options(options: type[Options], flags: argparse.Namespace) -> Options:
+    """The options dataclass with the values of its flags."""
+    fields = [field.name for field in dataclasses.fields(options) if "flag" in field.metadata]  # type: ignore[arg-type]
+    values = {name: getattr(flags, name) for name in fields}
+    return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 class FlagParser(argparse.ArgumentParser):

@@ -157,6 +157,13 @@ def intervals(hint: Any) -> list[Interval]:
     return found + [nested for part in inside if not isinstance(part, Interval) for nested in intervals(part)]
 
 
+def one_of(hint: Any) -> tuple[str, ...]:
+    """The allowed words in an annotation, nested ones included; () if any word is allowed."""
+    inside = typing.get_args(hint)
+    found = [part.words if isinstance(part, OneOf) else one_of(part) for part in inside]
+    return next((words for words in found if words), ())
+
+
 def is_path(hint: Any) -> bool:
     """Whether a text of this annotation is a path."""
     return any(isinstance(part, IsPath) or is_path(part) for part in typing.get_args(hint))

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.corpus.hub import find_vocabulary, is_hub_name
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop.card import model_card, training_of
 from bert_jax.interop.directory import FORMATS, aside

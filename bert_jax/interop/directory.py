@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -18,9 +17,10 @@ import re
 import shutil
 from collections.abc import Iterator
 
-from bert_jax.data.corpus.files import JsonObject, parse_json, read_object
+from bert_jax import files
 from bert_jax.data.tokenizers.tokenizer_files import CONFIG_FILE, JSON_FILE, MAP_FILE, MODEL_FILES, VOCAB_FILE
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject, parse_json, read_object
 
 OURS = "bert_jax"
 """The key with the fields of this package in the JSON files of its exports; transformers keeps and ignores it."""
@@ -84,8 +84,8 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
                 temporary.rmdir()  # if it is empty
             raise
         try:
-            _clear(descriptor)
-            if not _is_still(temporary, descriptor):
+            files.clear(descriptor)
+            if not files.is_still(temporary, descriptor):
                 raise Unwritable(f"something else has taken the place of {temporary}; name another directory than {directory}")
             (temporary / _MARK).touch()
             yield temporary
@@ -94,14 +94,16 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
             if directory.exists():
                 _copy_other_files(directory, temporary, form)
             (temporary / _MARK).unlink()
-            _flush(temporary)
+            for path in [*temporary.iterdir(), temporary]:  # otherwise a power failure could leave empty files
+                if not path.is_symlink():
+                    files.flush_to_disk(path)
             if directory.exists():
                 directory.rename(old)
             temporary.rename(directory)
             _remove(old)
         except BaseException:
             recover(directory)
-            if _is_still(temporary, descriptor):
+            if files.is_still(temporary, descriptor):
                 _remove(temporary)
             raise
 
@@ -133,28 +135,16 @@ def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
             raise Unwritable(
                 f"{temporary} is a {kind} that bert_jax did not make; remove it, or name another directory than {directory}"
             ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if files.try_lock(descriptor) is False:
             os.close(descriptor)
-            raise Unwritable(f"another process is writing a model to {directory}; wait for its end, or name another") from error
-        except OSError:  # some network file systems do not support locks
-            pass
-        if not _is_still(temporary, descriptor):  # another process has removed it since it was opened
+            raise Unwritable(f"another process is writing a model to {directory}; wait for its end, or name another")
+        if not files.is_still(temporary, descriptor):  # another process has removed it since it was opened
             os.close(descriptor)
             descriptor = None
     try:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Whether the directory at `path`, which is no link, is still the one opened as `descriptor`."""
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _is_ours(directory: pathlib.Path) -> bool:
@@ -219,18 +209,6 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _clear(descriptor: int, keep: str = "") -> None:
-    """Removes everything in the open directory but the file `keep`. Works on the directory that was opened, whatever has its name
-    by now, and follows no link."""
-    with os.scandir(descriptor) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name != keep]
-    for name, is_directory in found:
-        if is_directory:
-            shutil.rmtree(name, dir_fd=descriptor)
-        else:
-            os.unlink(name, dir_fd=descriptor)
-
-
 def _remove(directory: pathlib.Path) -> None:
     """Removes a directory of ours if it is there; no error stops it. Its mark goes last, so that what is left after a crash is
     known as ours."""
@@ -238,7 +216,7 @@ def _remove(directory: pathlib.Path) -> None:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             (directory / _MARK).touch()
-            _clear(descriptor, keep=_MARK)
+            files.clear(descriptor, keep=_MARK)
             os.unlink(_MARK, dir_fd=descriptor)
             directory.rmdir()
         finally:
@@ -273,15 +251,3 @@ def aside(directory: pathlib.Path) -> pathlib.Path:
     """The path to which the older directory is moved while the new one is renamed."""
     directory = pathlib.Path(os.path.realpath(directory))  # "." has no name of its own
     return directory.parent / f".{directory.name}.replaced"
-
-
-def _flush(directory: pathlib.Path) -> None:
-    """Flushes the files of the directory to disk before the rename, since a power failure could otherwise leave empty files."""
-    for path in [*directory.iterdir(), directory]:
-        if path.is_symlink():
-            continue
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 import os
 import pathlib
 import re
@@ -25,11 +24,11 @@ import safetensors.numpy
 from jaxtyping import PyTree
 
 from bert_jax import __version__
-from bert_jax.data.corpus.files import Json, JsonObject, read_object
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE as TOKENIZER_CONFIG
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.tokenizers.tokenizer_files import vocabulary_files
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import Json, JsonObject, read_object, write_json
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import FORMATS, OURS, replaced_when_complete
@@ -153,7 +152,7 @@ def export_model(
     tensors = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
-        (incomplete / CONFIG).write_text(json.dumps(fields, indent=2) + "\n")
+        write_json(incomplete / CONFIG, fields)
         tokenizer.save(incomplete)
         _write_model_max_length(incomplete / TOKENIZER_CONFIG, config.max_position)
         _save(tensors, incomplete / WEIGHTS)
@@ -480,7 +479,7 @@ def _write_model_max_length(path: pathlib.Path, tokens: int) -> None:
     """Writes the size of the position table as `model_max_length`, to which transformers' tokenizers truncate; without it they do
     not truncate, and longer texts raise an IndexError in the model."""
     settings = read_object(path)
-    path.write_text(json.dumps(settings | {"model_max_length": tokens}, indent=2) + "\n", encoding="utf-8")
+    write_json(path, settings | {"model_max_length": tokens})
 
 
 def part_names(text: str) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Mapping, Sequence
 
-from bert_jax.data.corpus.files import Json, JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import Json, JsonObject
 from bert_jax.interop.directory import OURS
 from bert_jax.model.config import POSITIONS, ModelConfig
 from bert_jax.model.heads.head import TaskHead

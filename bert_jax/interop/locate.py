@@ -7,9 +7,9 @@ import os
 import pathlib
 import shlex
 
-from bert_jax.data.corpus.files import read_json
 from bert_jax.data.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
 from bert_jax.errors import UserError, missing_path
+from bert_jax.files import read_json
 from bert_jax.interop.directory import CARD, aside
 from bert_jax.interop.weights import NOT_READ, PYTORCH, SAFETENSORS_INDEX, WEIGHTS, weights_file
 from bert_jax.storage.fetching import fetched

@@ -11,7 +11,6 @@ An id outside of its embedding table gives NaN.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +23,8 @@ import numpy as np
 from jax import export
 
 from bert_jax import __version__
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import JsonObject, write_json
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
@@ -113,7 +112,7 @@ def export_stablehlo(
     signature = _signature(model, exported, function)
     with replaced_when_complete(pathlib.Path(directory), "stablehlo", card) as incomplete:
         (incomplete / FORWARD).write_bytes(exported.serialize())
-        (incomplete / SIGNATURE).write_text(json.dumps(signature, indent=2) + "\n", encoding="utf-8")
+        write_json(incomplete / SIGNATURE, signature)
         model.tokenizer.save(incomplete)
     return signature
 

@@ -9,6 +9,7 @@ Sources: tensorflow `core/util/tensor_bundle`, `core/protobuf/tensor_bundle.prot
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -16,12 +17,12 @@ import pathlib
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
 
 from bert_jax.errors import UserError, missing_path
+from bert_jax.files import PartialFile
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import aside
 from bert_jax.interop.sorted_table import LONGEST, Damaged, checksum, encode_table, encode_varint, read_table, read_varint
@@ -186,31 +187,21 @@ def write_bundle(prefix: str | os.PathLike[str], tensors: Mapping[str, np.ndarra
     if unfit:
         raise ValueError(f"not in the checkpoint format: {unfit}")
     data, index = shard_path(prefix, 0, 1), index_path(prefix)
-    incomplete = [path.with_name(f".{path.name}.incomplete") for path in (data, index)]
     entries = {b"": _varint_field(1, 1) + _bytes_field(3, _varint_field(1, VERSION))}
-    try:
-        with incomplete[0].open("wb") as file:
-            for name in sorted(tensors, key=str.encode):
-                value = np.asarray(tensors[name])
-                content = np.asarray(value, value.dtype.newbyteorder("<")).tobytes()
-                entry = Entry(numbers[value.dtype], value.shape, 0, file.tell(), len(content), checksum(content), False)
-                entries[name.encode()] = _encode_entry(entry)
-                file.write(content)
-            _flush(file)
-        with incomplete[1].open("wb") as file:
-            file.write(encode_table(entries))
-            _flush(file)
+    with contextlib.closing(PartialFile(data)) as new_data, contextlib.closing(PartialFile(index)) as new_index:
+        for name in sorted(tensors, key=str.encode):
+            value = np.asarray(tensors[name])
+            content = np.asarray(value, value.dtype.newbyteorder("<")).tobytes()
+            place = new_data.file.tell()
+            entry = Entry(numbers[value.dtype], value.shape, 0, place, len(content), checksum(content), False)
+            entries[name.encode()] = _encode_entry(entry)
+            new_data.file.write(content)
+        new_index.file.write(encode_table(entries))
+        for file in (new_data, new_index):
+            file.flush_to_disk()
         index.unlink(missing_ok=True)  # so that the older index cannot be read with the new data
-        incomplete[0].replace(data)
-        incomplete[1].replace(index)
-    finally:
-        for path in incomplete:
-            path.unlink(missing_ok=True)
-
-
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+        new_data.complete()
+        new_index.complete()
 
 
 def _parse_index(content: bytes) -> tuple[int, dict[str, Entry]]:

@@ -16,7 +16,6 @@ argument. Both are written as "gelu", and a field under "bert_jax" distinguishes
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import re
@@ -26,10 +25,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import PyTree
 
-from bert_jax.data.corpus.files import JsonObject, read_object
 from bert_jax.data.tokenizers.tokenizer import VOCAB_FILE, Tokenizer, load_tokenizer
 from bert_jax.data.tokenizers.tokenizer_files import unfit_for_vocab_txt
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject, read_object, write_json
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import check_same_vocabulary, check_vocabulary, rows_without_pieces
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
@@ -225,7 +224,7 @@ def export_tf1(
     tensors = {counterparts[name]: _layout(counterparts[name], x) for name, x in theirs.items()}
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
     with replaced_when_complete(directory, "tf1", card) as incomplete:
-        (incomplete / CONFIG).write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_json(incomplete / CONFIG, fields, sort_keys=True)
         (incomplete / VOCAB_FILE).write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
         write_bundle(incomplete / CHECKPOINT, tensors)
 

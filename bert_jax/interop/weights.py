@@ -10,8 +10,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.interface.words import counted
 
 WEIGHTS = "model.safetensors"

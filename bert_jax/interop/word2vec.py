@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import pathlib
 import re
 import unicodedata
@@ -24,11 +23,11 @@ import numpy as np
 from jaxtyping import Float32
 
 from bert_jax import __version__
-from bert_jax.data.corpus.files import read_object
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, infer_casing, load_tokenizer
 from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES, vocabulary_files
 from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import UserError
+from bert_jax.files import read_object, write_json
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
@@ -67,7 +66,7 @@ def export_word2vec(directory: pathlib.Path, model: Model, *, card: str = "") ->
         model.tokenizer.save(incomplete)
         settings = read_object(incomplete / CONFIG_FILE)
         ours = {"version": __version__, "vocabulary_sha256": model.tokenizer.vocabulary.sha256}
-        (incomplete / CONFIG_FILE).write_text(json.dumps(settings | {OURS: ours}, indent=2) + "\n")
+        write_json(incomplete / CONFIG_FILE, settings | {OURS: ours})
 
 
 def find_vectors(path: pathlib.Path) -> pathlib.Path | None:

@@ -19,6 +19,5 @@ In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden st
     crf.py             a conditional random field over the labels of words
     heads/             the pooler and the heads of pretraining and of tasks
     pretraining.py     BERT with the two pretraining heads
-    flops.py           the operations of a training step, counted by hand
     decoding.py        the next token of a left-to-right model, with a cache of keys and values: a token costs one row
 """

@@ -68,14 +68,14 @@ def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str
 
     def initial(key: Key[Array, ""]) -> Mapping[str, Any]:
         of_input, of_recurrence, of_projection = jax.random.split(key, 3)
-        kernel = named(truncated_normal(w**-0.5), None, "embed", None, None)
+        kernel = named(truncated_normal(w**-0.5), None, "embed", None, None, product=(1, 2))
         bias = named(nn.initializers.zeros, None, None, None)
         found: dict[str, Any] = {
             "input": {"kernel": kernel(of_input, (directions, w, 4, cell)), "bias": bias(key, (directions, 4, cell))},
             "recurrence": {"kernel": kernel(of_recurrence, (directions, w, 4, cell))},
         }
         if cell != w:
-            project = named(truncated_normal(cell**-0.5), None, None, "embed")
+            project = named(truncated_normal(cell**-0.5), None, None, "embed", product=(1, 1))
             found["projection"] = {"kernel": project(of_projection, (directions, cell, w))}
         return found
 

@@ -131,5 +131,5 @@ class Recurrence(nn.Module):
     def __call__(self) -> Float[Array, "2 W O"]:
         """The recurrent kernels of both directions, O = 4 W."""
         w = self.width
-        kernel = parameter(self, "kernel", truncated_normal(w**-0.5), (None, None, None, None), (2, w, 4, w))
+        kernel = parameter(self, "kernel", truncated_normal(w**-0.5), (None,) * 4, (2, w, 4, w), (1, 2))
         return kernel.reshape(2, w, 4 * w)

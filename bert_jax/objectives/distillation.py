@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, Int, Key
 from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
 from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import DTYPES, MOST_WIDE, ModelConfig
-from bert_jax.model.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.model.heads.outputs import kl_divergence
 from bert_jax.model.layers import Seed, named, truncated_normal
 from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.objectives.labels import hidden_state_difference, teacher_layers
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.mlm_nsp import MlmNsp
@@ -93,7 +93,8 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
     widths are equal or hidden states are not compared. Its standard deviation 1/sqrt(D) keeps their size."""
     if not settings.projects(hidden_size):
         return {}
-    kernel = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out")(key, (hidden_size, settings.teacher_width))
+    init = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out", product=(1, 1))
+    kernel = init(key, (hidden_size, settings.teacher_width))
     return {PROJECTION: {"kernel": kernel}}
 
 

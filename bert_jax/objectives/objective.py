@@ -40,8 +40,8 @@ from jaxtyping import Array, Float, Int, Key
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.flops import counted_flops
 from bert_jax.model.layers import Seed
+from bert_jax.objectives.flops import counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name

@@ -22,8 +22,8 @@ from jaxtyping import Array, Float, Int, Key, Num
 
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.interface.ranges import check_ranges
-from bert_jax.model.flops import model_row_flops
 from bert_jax.model.layers import Seed, hash_word, random_words
+from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.objective import NEXT, Objective, row_counts

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.flops import model_row_flops
 from bert_jax.model.layers import Seed
+from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
 from bert_jax.objectives.model import Batch, Params
 from bert_jax.objectives.objective import NEXT, Objective, row_counts

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject, PartialFile, remove_leftovers
 from bert_jax.interface.progress import CLEAR_LINE, Progress
 from bert_jax.interface.words import counted, without_controls
-from bert_jax.prediction.output import PartialFile, check_stdout, checked_target, writing
+from bert_jax.prediction.output import check_stdout, checked_target, writing
 from bert_jax.prediction.streams import Record, Records, in_groups
 
 
@@ -95,6 +95,7 @@ class Writer:
             return self
         with writing(self._name):
             if not self._path.exists() or self._path.is_file():  # a device or a pipe is opened directly
+                remove_leftovers(self._path.parent)
                 self._partial = PartialFile(self._path)
             self._file = self._partial.file if self._partial else self._files.enter_context(self._path.open("wb"))
         if self._path.suffix == ".gz":

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bert_jax.data.corpus.files import JsonObject, read_json
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import JsonObject, read_json
 from bert_jax.interface.words import counted
 from bert_jax.interop.locate import MODULES, transformer_folder
 from bert_jax.prediction import forwards

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
 from bert_jax.prediction.decoding import Decoding, Knobs, Prompts, continued

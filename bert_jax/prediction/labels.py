@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int32
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import softmax

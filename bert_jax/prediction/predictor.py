@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.generation import Generate

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.plan import truncation
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, NoReturn, TextIO, TypeAlias
 
-from bert_jax.data.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError, missing_path, nearest
+from bert_jax.files import JsonObject, parse_json
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, compression, damage, open_packed, recognise

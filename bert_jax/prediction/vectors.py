@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.prediction.answers import Writer
 from bert_jax.prediction.output import writing
 from bert_jax.prediction.streams import Record, Records

@@ -1,4 +1,5 @@
-"""The two splits of a pretraining corpus, their checks against the experiment, and their fingerprint for continued runs."""
+"""The two splits of a pretraining corpus: their batches, their checks against the experiment, and their fingerprint for continued
+runs."""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ import numpy as np
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import plan
+from bert_jax.data.batches import BatchSource
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.corpus.verification import Verification
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
+from bert_jax.model.embeddings import check_ids
 
 FINGERPRINT = "corpus_fingerprint"
 """The key of a workdir's config.json that holds the `fingerprint` of the run's corpus."""
@@ -25,6 +29,32 @@ class Corpora:
     train: Corpus
     heldout: Corpus
     verification: Verification
+
+
+class PhaseBatches:
+    """The batches of a phase as a function of the step of the run; `source` numbers them from the first of the phase.
+
+    `shard` is the part of a batch that this process holds; the batches are those of `passed_over` steps later.
+    """
+
+    def __init__(
+        self,
+        experiment: PretrainingExperiment,
+        phase: int,
+        corpus: Corpus,
+        shard: tuple[int, int] = (0, 1),
+        passed_over: int = 0,
+    ):
+        self._model, self._shard, self.passed_over = experiment.model, shard, passed_over
+        self._start = experiment.phase_starts()[phase]
+        examples, size = experiment.example_config(phase), experiment.phases[phase].batch_size
+        self.source = BatchSource(corpus, examples, size, experiment.phase_seed(phase))
+
+    def rows(self, step: int) -> Batch:
+        """The rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
+        batch = self.source.at(step - self._start + self.passed_over, self._shard)
+        check_ids(self._model, **{name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")})
+        return batch
 
 
 def check_corpus(experiment: PretrainingExperiment, train: Corpus, heldout: Corpus) -> None:

@@ -15,8 +15,8 @@ import pathlib
 from collections.abc import Collection
 
 from bert_jax.configs.pretraining import PretrainingExperiment, objective_of_values
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json

@@ -14,7 +14,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.pretraining.corpora import FINGERPRINT
-from bert_jax.pretraining.program import former_layout, pretraining_program
+from bert_jax.pretraining.program import pretraining_program
 from bert_jax.pretraining.results import trained_model
 from bert_jax.runtime.workdir import MODEL, from_start, run_config
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
@@ -40,7 +40,7 @@ def model_of_step(workdir: Place, step: int) -> Model:
             there = checkpoints.steps
             if step in there:
                 program = pretraining_program(experiment, mesh)
-                state = checkpoints.restore(step, program.state, former_layout(experiment, mesh))
+                state = checkpoints.restore(step, program.state)
                 params = on_host(state.params, mesh)
                 return trained_model(experiment, params, _tokenizer(workdir, experiment))
     has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"

@@ -82,7 +82,7 @@ def pretraining_program(
 ) -> PretrainingProgram:
     """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed
     for the steps of a distillation only."""
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
+    optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
     state = with_shardings(abstract, shardings)
     return PretrainingProgram(experiment, mesh, optimizer, state, shardings, _on_mesh(teacher, mesh) if teacher else None)
@@ -142,27 +142,12 @@ def state_layout(
     experiment: PretrainingExperiment, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> tuple[TrainState, TrainState]:
     """The abstract state, and the NamedSharding of each of its arrays on `mesh`; allocates no arrays."""
-    return _layout(experiment, trained_parameters(experiment), optimizer, mesh)
-
-
-def former_layout(experiment: PretrainingExperiment, mesh: Mesh) -> TrainState | None:
-    """The layout of states saved by earlier versions, in which runs without pairs had an untrained pooler and next-sentence head;
-    None for a run with pairs."""
-    if experiment.next_sentence:
-        return None
-    boxed = abstract_parameters(experiment.model)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(boxed))
-    return with_shardings(*_layout(experiment, boxed, optimizer, mesh))
-
-
-def _layout(
-    experiment: PretrainingExperiment, boxed: PyTree[nn.Partitioned], optimizer: optax.GradientTransformation, mesh: Mesh
-) -> tuple[TrainState, TrainState]:
+    boxed = trained_parameters(experiment)
     abstract = jax.eval_shape(functools.partial(state_maker(experiment), optimizer=optimizer), nn.unbox(boxed))
     params = parameter_shardings(boxed, mesh)
     if experiment.mesh.zero_sharding:
         params = zero_shardings(params, abstract.params, mesh)
-    return abstract, state_shardings(abstract, params, mesh)
+    return abstract, state_shardings(abstract, abstract.params, params, mesh)
 
 
 def jitted_train_step(

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.files import JsonObject, read_object
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.words import counted
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score

@@ -29,11 +29,12 @@ from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import FINGERPRINT, fingerprint
-from bert_jax.pretraining.phases import batch_source
-from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, former_layout, pretraining_program
-from bert_jax.pretraining.returns import first_parameters, passed_over
+from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
+from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, pretraining_program
+from bert_jax.pretraining.rollback import first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
+from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -70,6 +71,17 @@ class Replay:
     def norm(self) -> float:
         """The norm of the whole gradient."""
         return float(np.sqrt(np.sum(np.square([*self.norms.values()], dtype=np.float64))))
+
+
+def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]) -> int:
+    """Prints a training step of the run in `workdir` once more. Returns the exit status."""
+    quiet_libraries()
+    start_logging(0)
+    enable_compilation_cache()
+    experiment, corpus = experiment_of(workdir, overrides, may_change)
+    for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
+        print(line)
+    return 0
 
 
 def experiment_of(
@@ -114,14 +126,14 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
     check_batch_sizes(experiment, mesh)
     teacher = load_teacher(experiment, corpus.vocabulary)
     program = pretraining_program(taught_by(experiment, teacher), mesh, teacher)
-    batches = Batches(program, corpus)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         state = _nearest_state(program, workdir, corpus, step - 1)
+        batches = Batches(program.experiment, corpus, passed_over(state))
         state = _trained_on(program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
             state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the dropout is that of the step
-        batch, phase = batches.at(step - 1, passed_over(state)), batches.phase(step - 1)
+        batch, phase = batches.at(step - 1), batches.phase(step - 1)
         norms, sums = program.gradient_norms(phase)(*program.arguments(state, to_device(batch, mesh, BATCH)))
         rate = jax.jit(piecewise(experiment.schedules()))(jnp.int32(step - 1))
         losses = _losses_of_rows(program, state.params, batch)
@@ -130,20 +142,19 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
 
 
 class Batches:
-    """The batches of all phases of a run, whole, by the number of the step before them."""
+    """The batches of all phases of a run, whole, by the number of the step before them; those of `passed_over` steps later."""
 
-    def __init__(self, program: PretrainingProgram, corpus: Corpus):
-        self._experiment, self._starts = program.experiment, program.experiment.phase_starts()
-        self._source = functools.cache(lambda phase: batch_source(self._experiment, phase, corpus))
+    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, passed_over: int):
+        self._starts = experiment.phase_starts()
+        self._of_phase = functools.cache(lambda phase: PhaseBatches(experiment, phase, corpus, passed_over=passed_over))
 
     def phase(self, step: int) -> int:
         """The number of the phase, from 0."""
         return int(np.searchsorted(self._starts, step, side="right")) - 1
 
-    def at(self, step: int, passed_over: int) -> Batch:
-        """The batch that is trained on after `step` steps, where so many batches were passed over."""
-        phase = self.phase(step)
-        return self._source(phase).at(step - self._starts[phase] + passed_over)
+    def at(self, step: int) -> Batch:
+        """The batch that is trained on after `step` steps."""
+        return self._of_phase(self.phase(step)).rows(step)
 
 
 def _nearest_state(program: PretrainingProgram, workdir: Place, corpus: Corpus, step: int) -> TrainState:
@@ -156,8 +167,7 @@ def _nearest_state(program: PretrainingProgram, workdir: Place, corpus: Corpus, 
             there = checkpoints.steps
             before = [saved for saved in there if saved <= step]
             if before or (there and step >= experiment.checkpoints.every):
-                former = former_layout(experiment, program.mesh)
-                return checkpoints.restore(max(before) if before else min(there), program.state, former)
+                return checkpoints.restore(max(before) if before else min(there), program.state)
     if step >= experiment.checkpoints.every and not there:
         raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; name a step of another run")
     return first_parameters(program, corpus)
@@ -168,11 +178,10 @@ def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches
     first = int(state.step)
     if first >= step:
         return state
-    skipped = passed_over(state)
     log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
     progress, training_step = Progress("trained", step - first, "steps"), functools.cache(program.training_step)
     for at in range(first, step):
-        batch = to_device(batches.at(at, skipped), program.mesh, BATCH)
+        batch = to_device(batches.at(at), program.mesh, BATCH)
         state, _ = training_step(batches.phase(at))(*program.arguments(state, batch))
         progress.update(at + 1 - first)
     progress.close()

@@ -11,11 +11,11 @@ import jax
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.files import JsonObject, read_object
 from bert_jax.data.corpus.hub import is_hub_name
 from bert_jax.data.corpus.store import SETTINGS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training
 from bert_jax.interop.card import training_of as read_training

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bert_jax.data.corpus.files import JsonObject, parse_json
+from bert_jax.files import JsonObject, parse_json
 
 
 def gather_json(value: JsonObject) -> list[JsonObject]:

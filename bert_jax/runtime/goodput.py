@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import jax
 
-from bert_jax.data.corpus.files import JsonObject, parse_json
 from bert_jax.data.prefetch import prefetch
+from bert_jax.files import JsonObject, json_lines
 from bert_jax.interface.words import counted, duration
 
 Made = TypeVar("Made")
@@ -262,18 +262,13 @@ class LedgerFile:
 def read_ledger(path: pathlib.Path) -> list[JsonObject]:
     """The records of a ledger's file in order, without lines that are empty or incomplete; none without a file."""
     try:
-        lines = path.read_bytes().splitlines()
+        return [record for record in json_lines(path, strict=True) if _is_complete(record)]
     except OSError:
         return []
-    return [record for line in lines if (record := _parse(line))]
 
 
-def _parse(line: bytes) -> JsonObject | None:
-    try:
-        record = parse_json(line, strict=True)
-    except ValueError:
-        return None
+def _is_complete(record: JsonObject) -> bool:
     match record:
         case {"start": int(), "began": int() | float(), "step": int(), "seconds": {**seconds}}:
-            return record if all(isinstance(spent, int | float) for spent in seconds.values()) else None
-    return None
+            return all(isinstance(spent, int | float) for spent in seconds.values())
+    return False

@@ -27,9 +27,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NoReturn
 
-from bert_jax.data.corpus.files import Json, JsonObject, parse_json
 from bert_jax.data.corpus.integrity import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.files import Json, JsonObject, parse_json
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import OutOfMemory

@@ -19,10 +19,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from bert_jax.data.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError
-from bert_jax.runtime.workdir import locked, write_json
-from bert_jax.storage.objects import read_bytes
+from bert_jax.files import Json, JsonObject, parse_json, read_bytes, write_json
+from bert_jax.runtime.workdir import locked
 from bert_jax.storage.paths import Place
 
 log = logging.getLogger(__name__)

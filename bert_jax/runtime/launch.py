@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.corpus.integrity import CorruptedCorpus
+from bert_jax.files import JsonObject
 from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.runtime import processes
 from bert_jax.runtime.compilation_cache import enable_compilation_cache

@@ -26,8 +26,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from bert_jax.data.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject, parse_json
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.runtime.code_version import code_digest, git_commit

@@ -16,8 +16,8 @@ import time
 import urllib.request
 from collections.abc import Sequence
 
-from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.interface.words import counted
 from bert_jax.runtime.messages import Calls, own_address, receive, send
 

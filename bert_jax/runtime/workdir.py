@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import fnmatch
 import json
 import logging
-import math
 import os
 import pathlib
-import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from bert_jax import __version__
-from bert_jax.data.corpus.files import Json, JsonObject, parse_json, read_json, write_text
+from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
+from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
 from bert_jax.runtime.goodput import LEDGER
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
 from bert_jax.storage.mirror import Mirror
-from bert_jax.storage.objects import read_bytes
 from bert_jax.storage.paths import Place, is_remote
 
 CONFIG = "config.json"
@@ -146,32 +142,9 @@ def from_start(directory: Place, path: str) -> str:
 def read_metrics(path: Place) -> list[JsonObject]:
     """The records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
     try:
-        text = read_bytes(path).decode("utf-8", "replace")
+        return [record for record in json_lines(path) if isinstance(record.get("step"), int)]
     except FileNotFoundError:
         return []
-    return [record for line in text.splitlines() if (record := _parse(line))]
-
-
-def _parse(line: str) -> JsonObject | None:
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
-
-
-def write_json(path: Place, value: Json) -> None:
-    """Writes `value` as JSON atomically: a reader sees the complete old file or the complete new one. NaN and infinities, which
-    JSON cannot represent, become null."""
-
-    def finite(value: Json) -> Json:
-        if isinstance(value, float):
-            return value if math.isfinite(value) else None
-        if isinstance(value, Mapping):
-            return {key: finite(item) for key, item in value.items()}
-        return [finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-    write_text(path, json.dumps(finite(value), indent=2) + "\n")
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
@@ -242,7 +215,7 @@ def _remove_made_anew(directory: pathlib.Path) -> None:
     """Removes what a save and the ledger, which write in the background, have made after the workdir was moved or removed."""
     inside = {path.name for path in directory.rglob("*") if not path.is_dir()}
     if inside <= {LEDGER}:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(directory)
 
 
 def _require_ours(directory: pathlib.Path) -> None:
@@ -294,23 +267,17 @@ def locked(directory: Place, name: str) -> Iterator[str | None]:
         with locked_in_bucket(directory, name):
             yield None
         return
-    # A POSIX record lock: the kernel releases it when the process ends in any way, and forked workers do not inherit it, so the
-    # lock file of a killed run does not block the next one. Its text is used in the error message only.
     path = directory / name
-    with path.open("a+") as file:
+
+    def refusal() -> str:
+        holder = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+        return f"--workdir={directory} is in use by {holder}; wait for it, stop it, or name another --workdir"
+
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            raise UserError(
-                f"--workdir={directory} is in use by {file.read().strip() or 'another process'}; "
-                "wait for it, stop it, or name another --workdir"
-            ) from None
-        except OSError as error:  # some network file systems do not support locks; the run goes on without one
-            log.warning("%s cannot be locked (%s): make sure that no second run uses it", directory, error.strerror)
-        if not _is_at(path, file.fileno()):  # a refused start has removed it since it was opened here
-            raise UserError(f"--workdir={directory} was in use until this moment; give the same command again")
-        file.seek(0)
+            file = stack.enter_context(files.locked(path, refusal))
+        except FileNotFoundError:  # a refused start has removed the directory that it had made
+            raise UserError(f"--workdir={directory} was in use until this moment; give the same command again") from None
         file.truncate()
         now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
         holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}\n"
@@ -320,11 +287,3 @@ def locked(directory: Place, name: str) -> Iterator[str | None]:
             yield holder
         finally:
             file.truncate(0)  # a run keeps the file: without it, two runs could lock two different files of the same name
-
-
-def _is_at(path: pathlib.Path, descriptor: int) -> bool:
-    """Whether an open file is still the one at `path`."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

@@ -2,7 +2,7 @@
 
 In: axis names of parameters and activations, a list of devices. Out: a Mesh and a NamedSharding for every array.
 
-    mesh.py            the mesh of axes `data`, `fsdp`, `tensor`
+    mesh.py            the mesh of the axes `data`, `fsdp`, `tensor`, by their names
     rules.py           the table of rules; shardings of parameters, optimizer state and batches
     device_errors.py   recognizes errors of the devices
     out_of_memory.py   turns out-of-memory errors of devices and the host into an error with figures and remedies

@@ -1,11 +1,11 @@
-"""The device mesh: three named axes on any number of devices."""
+"""The device mesh: a mapping from names of axes to sizes, on any number of devices."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import jax
@@ -19,6 +19,8 @@ from bert_jax.interface.ranges import OneOf, check_ranges
 from bert_jax.interface.words import counted
 
 AXES = ("data", "fsdp", "tensor")
+"""The axes, from the one with the least communication to the one with the most. To add one, add its name here, its size to
+`MeshConfig`, and what it splits to the tables of `rules.py`."""
 ACROSS_SLICES = ("auto", "data", "fsdp")
 REDUCE_DTYPES = ("float32", "bfloat16")
 AxisSize = Annotated[int, Interval(ge=-1, le=2**20)]
@@ -57,46 +59,41 @@ class MeshConfig:
             if size == 0:
                 raise UserError(f"mesh.{axis}={size} must be at least 1, or -1 for all remaining devices")
         if sum(getattr(self, axis) == -1 for axis in AXES) > 1:
-            raise UserError("only one of mesh.data, mesh.fsdp and mesh.tensor can be -1")
+            raise UserError(f"only one of {_listed(AXES)} can be -1")
 
 
-def mesh_shape(config: MeshConfig, devices: int) -> tuple[int, int, int]:
-    """The sizes of (data, fsdp, tensor) on `devices` devices. Raises UserError if their product cannot be `devices`."""
-    sizes = [getattr(config, axis) for axis in AXES]
-    fixed = math.prod(size for size in sizes if size != -1)
-    if devices % fixed or (-1 not in sizes and fixed != devices):
+def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
+    """The size of every axis on `devices` devices. Raises UserError if their product cannot be `devices`."""
+    sizes = {axis: getattr(config, axis) for axis in AXES}
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if devices % fixed or (-1 not in sizes.values() and fixed != devices):
         raise UserError(
-            f"mesh {_format_sizes(sizes)} needs {'a multiple of ' if -1 in sizes else ''}{counted(fixed, 'device')}, and "
-            f"there are {devices}; "
-            "set one axis to -1 to use all remaining devices"
+            f"mesh {_format_sizes(sizes)} needs {'a multiple of ' if -1 in sizes.values() else ''}{counted(fixed, 'device')}, "
+            f"and there are {devices}; set one axis to -1 to use all remaining devices"
         )
-    data, fsdp, tensor = (devices // fixed if size == -1 else size for size in sizes)
-    return data, fsdp, tensor
+    return {axis: devices // fixed if size == -1 else size for axis, size in sizes.items()}
 
 
-def slices_along(config: MeshConfig, shape: Sequence[int], slices: int) -> tuple[int, int, int]:
-    """The number of slices along (data, fsdp, tensor) of a mesh of `shape`, by the rule in `MeshConfig`. Raises UserError, with
-    sizes that are possible, if the slices cannot be placed."""
-    data, fsdp, tensor = shape
-    asked = config.across_slices
+def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> dict[str, int]:
+    """The number of slices along every axis of a mesh of `shape`, by the rule in `MeshConfig`. Raises UserError, with sizes that
+    are possible, if the slices cannot be placed."""
+    asked, along = config.across_slices, dict.fromkeys(shape, 1)
     if asked != "auto":
-        size = {"data": data, "fsdp": fsdp}[asked]
-        if size % slices:
+        if shape[asked] % slices:
             raise UserError(
-                f"mesh.across_slices={asked}, but mesh.{asked}={size} does not divide over the {slices} slices; set mesh.{asked} "
-                f"to a multiple of {slices}, or mesh.across_slices=auto"
+                f"mesh.across_slices={asked}, but mesh.{asked}={shape[asked]} does not divide over the {slices} slices; set "
+                f"mesh.{asked} to a multiple of {slices}, or mesh.across_slices=auto"
             )
-        return (slices, 1, 1) if asked == "data" else (1, slices, 1)
-    along_data = math.gcd(data, slices)
-    along_fsdp = slices // along_data
-    if fsdp % along_fsdp:
-        own = data * fsdp * tensor // slices
+        return along | {asked: slices}
+    along |= {"data": math.gcd(shape["data"], slices)}
+    along |= {"fsdp": slices // along["data"]}
+    if shape["fsdp"] % along["fsdp"]:
+        own, within = math.prod(shape.values()) // slices, [axis for axis in shape if axis not in ACROSS_SLICES]
         raise UserError(
-            f"mesh {_format_sizes(shape)} does not divide over {slices} slices of {counted(own, 'device')}: mesh.tensor "
-            f"never spans slices; "
-            f"choose a size that divides {own}"
+            f"mesh {_format_sizes(shape)} does not divide over {slices} slices of {counted(own, 'device')}: {_listed(within)} "
+            f"never {'spans' if len(within) == 1 else 'span'} slices; choose a size that divides {own}"
         )
-    return along_data, along_fsdp, 1
+    return along
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -105,7 +102,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:
-    """The devices as an array [data, fsdp, tensor].
+    """The devices as an array with a dimension for each of `AXES`.
 
     On TPU an axis spans whole dimensions of the torus where sizes allow, otherwise parts of them; `tensor`, which communicates
     most, gets neighbouring chips. Several slices are concatenated along the axes of `slices_along`. Raises UserError if the
@@ -122,9 +119,16 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
             "number of each; use equal slices"
         )
     across = slices_along(config, shape, len(slices))
-    within = [size // count for size, count in zip(shape, across, strict=True)]
+    within = {axis: size // across[axis] for axis, size in shape.items()}
     grids = np.stack([_slice_grid(within, slices[i]) for i in sorted(slices)])
-    return grids.reshape(*across, *within).transpose(0, 3, 1, 4, 2, 5).reshape(shape)
+    both = [dimension for axis in range(len(shape)) for dimension in (axis, len(shape) + axis)]  # of each axis: slices, chips
+    return grids.reshape(*across.values(), *within.values()).transpose(both).reshape(tuple(shape.values()))
+
+
+def devices_along(mesh: Mesh, axis: str) -> list[jax.Device]:
+    """The devices along an axis of the mesh, the first ones along all others."""
+    place = mesh.axis_names.index(axis)
+    return list(np.moveaxis(mesh.devices, place, 0).reshape(mesh.shape[axis], -1)[:, 0])
 
 
 def _slice_of(device: jax.Device) -> int:
@@ -132,10 +136,11 @@ def _slice_of(device: jax.Device) -> int:
     return getattr(device, "slice_index", None) or 0
 
 
-def _slice_grid(shape: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
+def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:
     """The devices of one slice as an array of `shape`."""
+    sizes = tuple(shape.values())
     if devices[0].platform != "tpu":
-        return np.asarray(devices).reshape(shape)
+        return np.asarray(devices).reshape(sizes)
     sides = _box(devices)
     if not sides:
         fits = max(n for n in range(1, len(devices)) if _box(devices[:n]))
@@ -145,15 +150,15 @@ def _slice_grid(shape: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarr
     reason: Exception | None = None
     for split in (False, True):
         try:
-            return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=split)
+            return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=split)
         except (NotImplementedError, TypeError, ValueError) as error:  # JAX 0.10 raises any of these, e.g. for side 28
             reason = error
     products = {1}
     for side in sides:
         products |= {side * product for product in products}
     raise UserError(
-        f"mesh {_format_sizes(shape)} cannot be arranged on {'x'.join(map(str, sides))} TPU devices; choose mesh.fsdp and "
-        f"mesh.tensor among the products of these dimensions ({', '.join(map(str, sorted(products)))})"
+        f"mesh {_format_sizes(shape)} cannot be arranged on {'x'.join(map(str, sides))} TPU devices; choose {_listed(AXES[1:])} "
+        f"among the products of these dimensions ({', '.join(map(str, sorted(products)))})"
     ) from reason
 
 
@@ -182,5 +187,11 @@ def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
     return sides if sum(moved) == len(sides) else whole  # each coordinate moves along its own side alone
 
 
-def _format_sizes(sizes: Iterable[int]) -> str:
-    return " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+def _format_sizes(shape: Mapping[str, int]) -> str:
+    return " x ".join(f"{axis}={size}" for axis, size in shape.items())
+
+
+def _listed(axes: Sequence[str]) -> str:
+    """The keys of axes: "mesh.data, mesh.fsdp and mesh.tensor"."""
+    *first, last = (f"mesh.{axis}" for axis in axes)
+    return f"{', '.join(first)} and {last}" if first else last

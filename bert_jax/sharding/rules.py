@@ -39,7 +39,7 @@ ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
 MIN_ZERO_SIZE = 2**15
 """Elements per layer below which an array stays replicated: a collective would cost more than it saves."""
 
-BATCH = PartitionSpec(("data", "fsdp"))
+BATCH = PartitionSpec(dict(RULES)["batch"])
 """Every array of a batch is split along its rows, the first dimension."""
 
 
@@ -70,23 +70,33 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
     return jax.tree_util.tree_map_with_path(check, shapes, specs, names, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
 
-def state_shardings(state: AbstractArrays, params_shardings: Shardings, mesh: Mesh) -> Shardings:
-    """The shardings of an abstract `TrainState`: a subtree with the structure of the parameters is sharded like them, the rest is
-    replicated."""
-    structure: object = jax.tree.structure(params_shardings)
+def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Shardings, mesh: Mesh) -> Shardings:
+    """The shardings of an abstract state, such as that of a training run with any optimizer, whose parameters have the shapes
+    `params` and the `shardings`.
+
+    An array of the shape of a parameter is sharded like that parameter: like the one whose path its own path ends with, else like
+    the first of its shape. All other arrays are replicated.
+    """
+    by_path: dict[tuple[tuple[str, ...], tuple[int, ...]], NamedSharding] = {}
+    by_shape: dict[tuple[int, ...], NamedSharding] = {}
+    for (path, array), sharding in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(shardings), strict=True):
+        by_path[tuple(map(str, path)), array.shape] = sharding
+        by_shape.setdefault(array.shape, sharding)
     replicated = NamedSharding(mesh, PartitionSpec())
 
-    def is_params(tree: PyTree) -> bool:
-        return jax.tree.structure(tree) == structure
+    def place(path: tuple[jax.tree_util.DictKey, ...], array: jax.ShapeDtypeStruct) -> NamedSharding:
+        keys = tuple(map(str, path))
+        same = (by_path[keys[i:], array.shape] for i in range(len(keys)) if (keys[i:], array.shape) in by_path)
+        return next(same, by_shape.get(array.shape, replicated))
 
-    return jax.tree.map(lambda tree: params_shardings if is_params(tree) else replicated, state, is_leaf=is_params)
+    return jax.tree_util.tree_map_with_path(place, state)
 
 
 def supports_zero(mesh: Mesh) -> bool:
-    """Whether the state can be sharded over "data" (ZeRO): the step then runs in a `jax.shard_map` over "data". False if `fsdp`
-    and `tensor` both split arrays: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2), and the state is sharded
-    already."""
-    return mesh.shape["data"] > 1 and 1 in (mesh.shape["fsdp"], mesh.shape["tensor"])
+    """Whether the state can be sharded over "data" (ZeRO): the step then runs in a `jax.shard_map` over "data". False if two of
+    the other axes split arrays, as `fsdp` and `tensor` may: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2),
+    and the state is sharded already."""
+    return mesh.shape["data"] > 1 and sum(size > 1 for axis, size in mesh.shape.items() if axis != "data") <= 1
 
 
 def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -> Shardings:
@@ -171,7 +181,7 @@ def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> Partit
 
 def row_multiple(mesh: Mesh) -> int:
     """The number of parts that the rows of a batch are split into; a batch size must be a multiple of it."""
-    return mesh.shape["data"] * mesh.shape["fsdp"]
+    return math.prod(mesh.shape[axis] for axis in BATCH[0])
 
 
 def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> None:
@@ -182,7 +192,7 @@ def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> Non
         below, above = rows // multiple * multiple, -(-rows // multiple) * multiple
         near = f"{below} or {above}" if below else f"{above}"
         raise UserError(
-            f"{name}={rows} does not divide over {counted(row_multiple(mesh), 'device')} along data x fsdp"
+            f"{name}={rows} does not divide over {counted(row_multiple(mesh), 'device')} along {' x '.join(BATCH[0])}"
             + (f" times {accumulation} microbatches" if accumulation > 1 else "")
             + f"; nearest: {near}"
         )

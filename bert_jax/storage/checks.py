@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from bert_jax.errors import UserError
+from bert_jax.files import remove_tree
 from bert_jax.storage.paths import Place, is_remote
 
 PROBE = ".writable-"
@@ -51,7 +52,7 @@ def require_capable(directory: pathlib.Path) -> None:
             _require(directory, what, does)
         _tell_of_clock(directory, probe / "renamed" / "file", now)
     finally:
-        shutil.rmtree(probe, ignore_errors=True)
+        remove_tree(probe)
 
 
 def _require(directory: pathlib.Path, what: str, does: Callable[[], bool]) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from bert_jax.errors import UserError
+from bert_jax.files import remove_leftovers, replacing
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit
 from bert_jax.storage.objects import Item, StorageError, download, listed, object_at
@@ -191,6 +192,8 @@ def _download(
     remote: str, directory: pathlib.Path, objects: Mapping[str, Item], known: dict[str, Copy]
 ) -> dict[str, Copy]:
     """Downloads objects, several at once, with a line of progress; adds each to `known` as soon as it is there."""
+    for folder in {(directory / name).parent for name in objects}:
+        remove_leftovers(folder)  # of a killed process: no other one fetches into this directory
     total, done, counting = sum(item.size for item in objects.values()), 0, threading.Lock()
     scale, unit = byte_unit(total)
     progress = Progress(f"fetching {remote}:", total=round(total / scale), unit=unit, delay=_PROGRESS_DELAY)
@@ -204,12 +207,8 @@ def _download(
     def one(name: str) -> None:
         file = directory / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".{file.name}.fetched")
-        try:
-            download(f"{remote}/{name}", part, objects[name], arrived)
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(file) as part:
+            download(f"{remote}/{name}", pathlib.Path(part.name), objects[name], arrived)
         with counting:
             known[name] = copy_of(file, objects[name].generation)
 

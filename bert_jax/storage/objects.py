@@ -14,7 +14,6 @@ import functools
 import logging
 import os
 import pathlib
-import shutil
 import urllib.parse
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -138,10 +137,8 @@ def read(path: str | os.PathLike[str]) -> Content | None:
     return Content(data, headers.get("x-goog-generation", ""), age)
 
 
-def read_bytes(path: Place) -> bytes:
-    """The content of a file on a disk or in a bucket. Raises OSError where it cannot be read, FileNotFoundError without one."""
-    if not is_remote(path):
-        return pathlib.Path(path).read_bytes()
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of an object. Raises FileNotFoundError without one."""
     content = read(path)
     if content is None:
         raise FileNotFoundError(errno.ENOENT, "No such object", str(path))
@@ -167,13 +164,10 @@ def remove(path: str | os.PathLike[str], generation: str | None = None) -> None:
         file_system().call("DELETE", "b/{}/o/{}", bucket, key, ifGenerationMatch=generation)
 
 
-def remove_tree(path: Place) -> None:
-    """Removes a directory with all that is in it, on a disk or in a bucket, if it is there."""
-    if not is_remote(path):
-        shutil.rmtree(path, ignore_errors=True)
-        return
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Removes all objects in a directory."""
     for name in listed(path):
-        remove(path / name)
+        remove(f"{os.fspath(path)}/{name}")
 
 
 def move_tree(path: Place, target: Place) -> None:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
-import os
 import pathlib
 from collections.abc import Iterator
 
-from bert_jax.errors import UserError
+from bert_jax.files import locked, write_text
 from bert_jax.interface.numbers import whole_number
 
 
@@ -66,20 +64,12 @@ class Record:
         """Replaces the record."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         lines = [f"{copy.generation}\t{copy.size}\t{copy.modified}\t{name}\n" for name, copy in sorted(copies.items())]
-        part = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        try:
-            part.write_text("".join(lines), encoding="utf-8")
-            part.replace(self._path)
-        finally:
-            part.unlink(missing_ok=True)
+        write_text(self._path, "".join(lines))
 
     @contextlib.contextmanager
     def held(self, *, wait: bool, name: str = "lock") -> Iterator[None]:
         """Holds a lock of the record in the block: waits for another process, or raises UserError without `wait`."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_name(f"{self._path.name}.{name}").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                raise UserError(f"another process of this machine uses {self._path}; wait for its end, or stop it") from None
+        refusal = f"another process of this machine uses {self._path}; wait for its end, or stop it"
+        with locked(self._path.with_name(f"{self._path.name}.{name}"), None if wait else refusal):
             yield

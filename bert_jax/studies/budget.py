@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment, scaled_steps, with_steps
 from bert_jax.configs.study import ArmConfig, StudyExperiment
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import MAX_COUNT
 
 Speed = Sequence[float]

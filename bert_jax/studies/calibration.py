@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bert_jax.configs.pretraining import PretrainingExperiment, with_steps
 from bert_jax.configs.study import ArmConfig, StudyExperiment
-from bert_jax.data.corpus.files import JsonObject, parse_json
 from bert_jax.errors import UserError
-from bert_jax.runtime.workdir import METRICS, read_metrics, write_json
-from bert_jax.storage.objects import read_bytes, remove_tree
+from bert_jax.files import JsonObject, parse_json, read_bytes, remove_tree, write_json
+from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.storage.paths import Place
 from bert_jax.studies.arms import pretraining_values
 from bert_jax.studies.budget import planned_steps

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from bert_jax.configs.study import StudyExperiment
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.interface.figures import label
 from bert_jax.interface.words import prefixed
 from bert_jax.studies.words import heldout_loss, score

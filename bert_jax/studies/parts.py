@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import ArmConfig, StudyExperiment
-from bert_jax.data.corpus.files import JsonObject, parse_json, read_json, write_text
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject, parse_json, read_bytes, read_json, remove_tree, write_json, write_text
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RUNS
 from bert_jax.model.config import ModelConfig
-from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS, read_metrics, write_json
-from bert_jax.storage.objects import read_bytes, remove_tree
+from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS, read_metrics
 from bert_jax.storage.paths import Place
 from bert_jax.studies.arms import families, finetuning_values, merged, pretraining_values, with_new_parts
 from bert_jax.studies.budget import kept_steps, run_values

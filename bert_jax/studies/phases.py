@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 
 
 def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *, accumulation: int = 1) -> JsonObject:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.studies import words
 from bert_jax.studies.words import score, signed

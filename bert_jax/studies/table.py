@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import AVERAGE, ArmConfig
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.studies.arms import chain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 
 GLUE, SICK = "experiments/finetune/glue.py", "experiments/finetune/sick.py"
 

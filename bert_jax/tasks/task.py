@@ -17,6 +17,7 @@ from bert_jax.data.plan import truncation
 from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import write_text
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf, PathText
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.tasks.baselines import Baseline
@@ -141,7 +142,7 @@ def predictions_file(directory: str | os.PathLike[str], name: str, text: str) ->
     path = pathlib.Path(directory) / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
+        write_text(path, text)
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}); free space, or choose another --workdir") from error
     return path

@@ -1,9 +1,9 @@
 """(state, batch) -> (state, sums): optimizers and steps as pure functions; the state, log, checkpoints and export of a run.
 
-In: an objective, batches, the state of a run. Out: the next state; metrics.jsonl, TensorBoard event files, curves.png, log lines,
-checkpoints, results.json and model/.
+In: an objective, batches, the state of a run. Out: the next state; metrics.jsonl, TensorBoard and other log sinks, curves.png,
+log lines, checkpoints, results.json and model/.
 
-    optimizers.py         AdamW, LAMB and the original's Adam; which parameters decay
+    optimizers.py         AdamW, LAMB and the original's Adam; what an optimizer is told of each parameter; which ones decay
     schedules.py          the learning rate as a function of the step
     layerwise_rates.py    learning rates by layer: decay, freezing, gradual unfreezing
     steps.py              train_step, eval_step, TrainState
@@ -12,10 +12,34 @@ checkpoints, results.json and model/.
     compilation.py        compiles a step or loads a saved one, and logs the time
     saved_programs.py     compiled steps on disk
     checkpoints/          saves and restores the training state; the only folder that imports Orbax
-    saving.py             saves checkpoints, and records failed saves in metrics.jsonl
-    step_sums.py          the sums of the steps since the last log line; ends a run that diverges
+    loop.py               the training loop of `pretrain` and `finetune`: start reading here
+    log.py                RunLog: the log line and the record of the steps since the last one
     throughput.py         rows and tokens per second, model FLOPs utilisation; the log line of a step
-    metrics.py            metrics.jsonl and TensorBoard event files
+    metrics.py            metrics.jsonl
+    sinks.py              TensorBoard, Weights & Biases, MLflow: where the numbers of metrics.jsonl go too
     curves.py             curves.png, drawn from metrics.jsonl
     exporting.py          writes the trained model to the workdir, or to another disk where that one is full
 """
+
+OPTIMIZERS = {
+    "bert_adam": "bert_jax.training.optimizers:bert_adam",
+    "adamw": "bert_jax.training.optimizers:adamw",
+    "lamb": "bert_jax.training.optimizers:lamb",
+}
+"""Name in `config.optimizer.name` -> where its function is. To add an optimizer, write its function and name it here."""
+
+SCHEDULES = {
+    "original": "bert_jax.training.schedules:original",
+    "linear": "bert_jax.training.schedules:linear",
+    "slanted_triangular": "bert_jax.training.schedules:slanted_triangular",
+    "constant": "bert_jax.training.schedules:constant",
+}
+"""Name of a learning-rate schedule of pretraining (`config.optimizer.schedule`, `config.phases.N.schedule`) and fine-tuning
+(`config.training.schedule`) -> where its function is. To add a schedule, write its function and name it here."""
+
+SINKS = {
+    "tensorboard": "bert_jax.training.sinks:Tensorboard",
+    "wandb": "bert_jax.training.sinks:Wandb",
+    "mlflow": "bert_jax.training.sinks:Mlflow",
+}
+"""Name in `config.log.sinks` -> where its class is. To add a log sink, write its class and name it here."""

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject, write_bytes
 from bert_jax.interface.figures import label, rendered
 from bert_jax.objectives.scores import Score
 from bert_jax.runtime.workdir import read_metrics
@@ -155,13 +155,10 @@ def _draw(
 
 def _save(figure: Figure, picture: pathlib.Path) -> None:
     """Writes the file atomically; a full disk gives a warning, since a plot must not end a run."""
-    unfinished = picture.with_name(f".{picture.name}.unfinished.png")
     try:
-        unfinished.write_bytes(rendered(figure, picture.suffix[1:]))
-        unfinished.replace(picture)
+        write_bytes(picture, rendered(figure, picture.suffix[1:]))
     except OSError as error:
         log.warning("%s could not be drawn (%s)", picture, error.strerror)
-        unfinished.unlink(missing_ok=True)
 
 
 def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 import tempfile
 
 import jax
@@ -11,12 +10,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject, remove_tree, write_json
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import Unwritable
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.runtime.workdir import MODEL, RESULTS, write_json
+from bert_jax.runtime.workdir import MODEL, RESULTS
 
 
 def export_trained(
@@ -65,7 +64,7 @@ def _exported_elsewhere(
         except (Unwritable, OSError) as error:
             tried.append(f"{place} ({error.__cause__ or error})")
             if directory is not None:
-                shutil.rmtree(directory, ignore_errors=True)
+                remove_tree(directory)
     return f"No other directory could be written either: {', '.join(tried)}"
 
 

@@ -1,32 +1,28 @@
-"""Writes the metrics of a run: `metrics.jsonl` and TensorBoard event files.
+"""Writes the metrics of a run: `metrics.jsonl`, and log sinks such as TensorBoard.
 
-`metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. The event files are
-rewritten from it whenever a run starts, so the two agree after any kill.
+`metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. The sinks are filled
+from it whenever a run starts, so they agree with it after any kill.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.proto.summary_pb2 import Summary
-
-from bert_jax.data.corpus.files import JsonObject, write_text
+from bert_jax.files import JsonObject, write_text
 from bert_jax.interface.words import counted
-from bert_jax.runtime.workdir import EVENTS, METRICS, read_metrics
+from bert_jax.runtime.workdir import METRICS, read_metrics
+from bert_jax.training.sinks import LogConfig, Sinks, load_sinks
 
 log = logging.getLogger(__name__)
 
 
 class MetricsWriter:
-    """Appends to `WORKDIR/metrics.jsonl` and to the event files under `WORKDIR/tensorboard/`.
+    """Appends to `WORKDIR/metrics.jsonl` and writes to the log sinks.
 
     A run that continues from `resume_step` first removes the lines of later steps, which it is about to repeat, and an incomplete
     last line, so every step appears once. Therefore the training loop writes the lines of a step before its checkpoint.
@@ -37,16 +33,23 @@ class MetricsWriter:
     ...     metrics.write(10, {"train/loss": 9.1, "train/mlm_accuracy": 0.02})
     """
 
-    def __init__(self, workdir: pathlib.Path, resume_step: int):
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        resume_step: int,
+        sinks: Sequence[str] = LogConfig.sinks,
+        config: JsonObject | None = None,
+    ):
+        """`sinks` are names, whose objects get the `config` of the run. Raises UserError for one that is not there."""
         self._path = workdir / METRICS
+        kinds = load_sinks(sinks)
         _drop_later_lines(self._path, resume_step)
         self._file = self._path.open("ab", buffering=0)  # unbuffered, so a kill of this process loses no line
         self._unwritten = b""
         self._failed = False
-        # Not tensorboardX's FileWriter: its thread ends at the first error, and the run would block after ten more records.
-        self._events: EventsWriter | None = None
-        self._directory = workdir / EVENTS
-        self._write_events(None)
+        self._lines = len(self._records())
+        self._sinks = Sinks(kinds, workdir, config or {})
+        self._sinks.write(self._lines, self._records)
 
     def __enter__(self) -> MetricsWriter:
         return self
@@ -61,9 +64,7 @@ class MetricsWriter:
         record |= {name: number if math.isfinite(number) else None for name, number in numbers.items()}
         self._unwritten += json.dumps(record).encode() + b"\n"
         if self._write_lines():
-            self._write_events(record)
-        else:
-            self._close_events()  # rewritten from the lines once those are written
+            self._sinks.write(self._lines, self._records, record)
 
     def go_back(self, step: int) -> None:
         """Removes the lines of steps after `step`, which are about to be repeated."""
@@ -71,26 +72,32 @@ class MetricsWriter:
         self._file.close()
         _drop_later_lines(self._path, step)
         self._file = self._path.open("ab", buffering=0)
-        self._close_events()
-        self._write_events(None)
+        self._lines = len(self._records())
+        self._sinks.close()
+        self._sinks.write(self._lines, self._records)
 
     def close(self) -> None:
         """Closes the files; `write` must not be called afterwards."""
         if not self._write_lines():
             log.warning("lost %s of %s", counted(self._unwritten.count(b"\n"), "line"), self._path)
-        elif self._events is None:
-            self._write_events(None)
+        else:
+            self._sinks.write(self._lines, self._records)
         try:
             self._file.close()
         except OSError as error:  # a network file system may report a failed write only on close
             log.warning("the last lines of %s may be lost (%s)", self._path, error.strerror)
-        self._close_events()
+        self._sinks.close()
+
+    def _records(self) -> list[JsonObject]:
+        return read_metrics(self._path)
 
     def _write_lines(self) -> bool:
         """Writes the pending lines. Returns whether all are in the file."""
         try:
             while self._unwritten:
-                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+                written = self._file.write(self._unwritten)
+                self._lines += self._unwritten[:written].count(b"\n")
+                self._unwritten = self._unwritten[written:]
         except OSError as error:
             if not self._failed:
                 message = "lines cannot be written to %s (%s); they are kept in memory until they can, and training continues"
@@ -100,38 +107,7 @@ class MetricsWriter:
         self._failed = False
         return True
 
-    def _write_events(self, record: JsonObject | None) -> None:
-        """Appends one record to the event file; without an open file (at the start, after a failure) writes all records to a new
-        one."""
-        try:
-            if self._events is None:
-                self._directory.mkdir(exist_ok=True)
-                if not self._directory.is_symlink():  # where a link leads to, other runs may have theirs
-                    for old in self._directory.glob("events.out.tfevents.*"):
-                        old.unlink()
-                self._events = EventsWriter(str(self._directory / "events"))
-                for earlier in read_metrics(self._path):
-                    self._events.write_event(_event(earlier))
-            elif record is not None:
-                self._events.write_event(_event(record))
-            self._events.flush()
-        except OSError:  # an incomplete event file is unusable
-            self._close_events()
 
-    def _close_events(self) -> None:
-        if self._events is not None:
-            with contextlib.suppress(OSError):
-                self._events.close()
-        self._events = None
-
-
-def _event(record: JsonObject) -> Event:
-    values = [
-        Summary.Value(tag=name, simple_value=math.nan if value is None else value)
-        for name, value in record.items()
-        if name not in ("step", "time")
-    ]
-    return Event(step=record["step"], wall_time=record.get("time"), summary=Summary(value=values))
 
 
 def _drop_later_lines(path: pathlib.Path, step: int) -> None:

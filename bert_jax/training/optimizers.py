@@ -1,7 +1,12 @@
-"""The optimizers of the BERT papers, as optax transformations that return a *direction*; the step multiplies it by -rate.
+"""The optimizers, as optax transformations that return a *direction*; the step multiplies it by -rate.
 
-The parameters of all layers are stacked along a leading axis, so a quantity that a paper defines per layer is computed per slice
-of that axis.
+An optimizer is a function `name(config, parameters)` of an `OptimizerConfig` and a tree of `Parameter`, which returns an
+`optax.GradientTransformation` from gradients to directions. Sign, learning rate and the multipliers of layers are the step's;
+`make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` names those of the BERT papers; any other stands in
+the user's own file (`config.optimizer.name=FILE.py:NAME`, such as experiments/extensions/muon.py).
+
+The parameters of all layers are stacked along a leading axis, "layer", so a quantity that is defined per layer is computed per
+slice of that axis.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Any, TypeAlias
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -16,14 +22,14 @@ from annotated_types import Interval
 from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import Epsilon, Fraction, LearningRate, OneOf, check_ranges
-from bert_jax.model.layers import VOCABULARY_ARRAYS
+from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interface.ranges import Epsilon, Fraction, LearningRate, NamedIn, check_ranges
+from bert_jax.model.layers import VOCABULARY_ARRAYS, Matrix
+from bert_jax.training import OPTIMIZERS, SCHEDULES
 
 Params: TypeAlias = PyTree
 """A tree of parameters, or of their gradients, moments or shapes."""
-
-NAMES = ("bert_adam", "adamw", "lamb")
-SCHEDULES = ("original", "slanted_triangular")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,9 +37,9 @@ class OptimizerConfig:
     """The settings of the optimizer. The defaults are the original's (google-research/bert `optimization.py`); the paper states
     only the betas and the weight decay."""
 
-    name: Annotated[str, OneOf(NAMES)] = "bert_adam"
+    name: Annotated[str, NamedIn(tuple(OPTIMIZERS))] = "bert_adam"
     """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
-    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962."""
+    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. Or FILE.py:NAME."""
     b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
     epsilon: Epsilon = 1e-6
@@ -44,20 +50,55 @@ class OptimizerConfig:
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
     end_learning_rate: LearningRate = 0.0
-    schedule: Annotated[str, OneOf(SCHEDULES)] = "original"
-    """The schedule of pretraining: "original" (warmup, then the polynomial decay), or "slanted_triangular" (ULMFiT,
-    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly."""
+    schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
+    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "linear" (transformers'),
+    "slanted_triangular" (ULMFiT, arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate
+    and falls back linearly, or "constant" after the warmup. Or FILE.py:NAME. A phase may name its own."""
     layer_decay: Fraction = 1.0
     """The learning rate of a layer of pretraining, as a fraction of that of the layer above: the discriminative rates of ULMFiT
     (1 / 2.6) for a model that continues on other text."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")
-        if self.schedule != "original" and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
+        others = [name for name in SCHEDULES if name != "original"]
+        if self.schedule in others and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
             raise UserError(
                 f"optimizer.schedule={self.schedule} has no decay_power and end_learning_rate; leave them out, or set "
                 "optimizer.schedule=original"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """The description of a parameter from which an optimizer decides how to treat it; a leaf of a tree."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    """A name for each dimension. "layer": the layers, stacked. In a kernel "in" are the dimensions that its product sums over and
+    "out" those of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out", "out"). Dimensions of other arrays
+    have the model's names ("vocab", "embed", "norm", ...), "" if it has none."""
+
+
+def described(boxed: Params) -> PyTree[Parameter]:
+    """The tree of `Parameter` for parameters that are boxed with their axis names, as the model's initialisers make them.
+
+    Raises UserError for a parameter without axis names.
+    """
+
+    def describe(path: tuple[Any, ...], box: Any) -> Parameter:
+        if not isinstance(box, nn.Partitioned):
+            name = "/".join(key.key for key in path)
+            raise UserError(
+                f"the parameter {name} has no axis names, by which it is sharded and optimized; make it with "
+                "bert_jax.model.layers.parameter, or give its initialiser to flax.linen.with_logical_partitioning"
+            )
+        axes = ["layer" if name == "layers" else name or "" for name in box.names]
+        if isinstance(box, Matrix):
+            inputs, outputs = box.product
+            axes[len(axes) - inputs - outputs :] = ["in"] * inputs + ["out"] * outputs
+        return Parameter(tuple(box.value.shape), tuple(axes))
+
+    return jax.tree_util.tree_map_with_path(describe, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
 
 
 def decayed(params: Params) -> PyTree[bool]:
@@ -93,37 +134,71 @@ def bert_adam_moments(b1: float, b2: float, epsilon: float) -> optax.GradientTra
     return optax.GradientTransformation(init, update)
 
 
-def layerwise_trust_ratio(params: Params) -> optax.GradientTransformation:
-    """Multiplies updates by LAMB's trust ratio |w| / |update|, one ratio per layer and array (1 if either norm is 0).
+def layerwise_trust_ratio(parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """Multiplies updates by LAMB's trust ratio |w| / |update|, one ratio per layer and array (1 if either norm is 0)."""
 
-    The paths of `params` (arrays or shapes) tell which arrays are stacked over layers.
-    """
-    stacked_tree = stacked(params)
-
-    def scale(update: Float[Array, "*shape"], weight: Float[Array, "*shape"], is_stacked: bool) -> Float[Array, "*shape"]:
-        axes = tuple(range(1 if is_stacked else 0, update.ndim))
+    def scale(update: Float[Array, "*shape"], weight: Float[Array, "*shape"], parameter: Parameter) -> Float[Array, "*shape"]:
+        axes = tuple(axis for axis, name in enumerate(parameter.axes) if name != "layer")
         weight_norm = jnp.sqrt(jnp.sum(jnp.square(weight), axes, keepdims=True))
         update_norm = jnp.sqrt(jnp.sum(jnp.square(update), axes, keepdims=True))
         usable = (weight_norm > 0) & (update_norm > 0)
         return update * jnp.where(usable, weight_norm / jnp.where(usable, update_norm, 1.0), 1.0)
 
     def update(updates: Params, state: optax.EmptyState, params: Params | None = None) -> tuple[Params, optax.EmptyState]:
-        return jax.tree.map(scale, updates, params, stacked_tree), state
+        return jax.tree.map(scale, updates, params, parameters), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def make_optimizer(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
-    """The transformation from gradients to a direction; of `params` (arrays or shapes) only the paths are used.
+class Decayed(optax.GradientTransformation):
+    """A transformation to directions that hold the weight decay already, so that `make_optimizer` adds none."""
+
+
+def bert_adam(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """The original's Adam, without bias correction."""
+    return bert_adam_moments(config.b1, config.b2, config.epsilon)
+
+
+def adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """Adam with bias correction."""
+    return optax.scale_by_adam(config.b1, config.b2, config.epsilon)
+
+
+def lamb(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """LAMB (arXiv:1904.00962): Adam and the weight decay, the sum of both scaled by the trust ratio of each layer."""
+    moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
+    return Decayed(*optax.chain(moments, weight_decay(config, parameters), layerwise_trust_ratio(parameters)))
+
+
+def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """Adds decoupled weight decay to a direction, for the parameters that are `decayed`."""
+    return optax.add_decayed_weights(config.weight_decay, mask=decayed(parameters))
+
+
+def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTransformation:
+    """The transformation from gradients to a direction, for parameters (arrays or shapes) boxed with their axis names.
 
     The order is that of the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
-    step clips the gradients, since it computes their norm for the log.
+    step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, and
+    where the optimizer of a user's file returns something else than an optax transformation.
     """
-    if config.name == "bert_adam":
-        moments = bert_adam_moments(config.b1, config.b2, config.epsilon)
-    else:
-        moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
-    parts = [moments, optax.add_decayed_weights(config.weight_decay, mask=decayed(params))]
-    if config.name == "lamb":
-        parts.append(layerwise_trust_ratio(params))
-    return optax.chain(*parts)
+    parameters, key = described(boxed), "config.optimizer.name"
+    optimizer = load_named(config.name, OPTIMIZERS, key)
+    with file_errors_explained(file_of(config.name), key):
+        direction = optimizer(config, parameters)
+    if not isinstance(direction, optax.GradientTransformation):
+        raise UserError(
+            f"{key}={config.name} returns {type(direction).__name__}; it must return an "
+            "optax.GradientTransformation from gradients to directions"
+        )
+    whole = direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
+
+    def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        with file_errors_explained(file_of(config.name), key):
+            return whole.update(grads, state, params)
+
+    def init(params: Params) -> Any:
+        with file_errors_explained(file_of(config.name), key):
+            return whole.init(params)
+
+    return optax.GradientTransformation(init, update)

@@ -16,6 +16,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from bert_jax.errors import UserError, missing_path
+from bert_jax.files import write_bytes
 
 SUFFIX = ".program"
 
@@ -45,9 +46,7 @@ def save_program(
     payload, _, _ = serialize_executable.serialize(executable)
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / program_name(lowered, devices)
-    part = file.with_suffix(".part")
-    part.write_bytes(compatibility(devices).encode() + b"\n" + payload)
-    part.replace(file)
+    write_bytes(file, compatibility(devices).encode() + b"\n" + payload)
     return file
 
 

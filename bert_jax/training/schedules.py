@@ -1,92 +1,144 @@
-"""The learning rate as a pure function of the step."""
+"""The learning rate as a pure function of the step.
+
+A schedule is a function `name(step, steps, ...)` of the step in its phase (int32, from 0) and the number of steps; it returns the
+factor of the peak rate. Each further parameter gets the value of the key of the experiment that it is named after
+(`SETTINGS`), or its own default:
+
+    def linear(step, steps, warmup_steps): ...
+    def warmup_stable_decay(step, steps, warmup=0.1, decay=0.2): ...        # fractions that only this function knows
+
+One with a parameter `peak` returns the rate itself. `SCHEDULES` in `training/__init__.py` names those of the project, for
+pretraining and fine-tuning; any other stands in the user's own file (FILE.py:NAME, such as experiments/extensions/wsd.py).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
+from bert_jax.errors import UserError
+from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.training import SCHEDULES
+
 Rate = Float[Array, ""]
-"""A learning rate, float32."""
+"""A learning rate, or a factor of one; float32."""
+Schedule = Callable[[Int[Array, ""]], Rate]
+"""A function from the step to the learning rate."""
+SETTINGS = ("warmup_steps", "decay_power", "end_learning_rate")
+"""The keys of an experiment that a schedule may name as parameters, besides `peak`. Fine-tuning has the first alone."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Warmup:
-    """The settings of a warmup and decay over the steps [start, start + steps)."""
+def original(
+    step: Int[Array, ""],
+    steps: int | Num[Array, ""],
+    warmup_steps: int | Num[Array, ""],
+    peak: float | Rate,
+    decay_power: float = 1.0,
+    end_learning_rate: float = 0.0,
+) -> Rate:
+    """The rate of the original (google-research/bert `optimization.py`): a linear warmup, then a polynomial decay.
 
-    start: int
-    steps: int
-    warmup_steps: int
-    peak: float
-    power: float = 1.0
-    end: float = 0.0
-    slanted: bool = False
-    """Whether the schedule is `slanted_triangular`, without `power` and `end`."""
-
-
-def warmup_then_decay(schedule: Warmup, step: Int[Array, ""]) -> Rate:
-    """The learning rate at a `step`, as in the original (google-research/bert `optimization.py`).
-
-    The decay is polynomial and counted from `start`, not from the end of the warmup, so at the end of the warmup the rate drops
-    from `peak` to peak * (1 - warmup_steps / steps): by 1 % in the paper's run, by 10 % if the warmup is a tenth of the run. The
-    rate of the first step is 0. With `slanted` it is `slanted_triangular` instead.
+    The decay is counted from the first step, not from the end of the warmup, so at the end of the warmup the rate drops from
+    `peak` to peak * (1 - warmup_steps / steps): by 1 % in the paper's run, by 10 % if the warmup is a tenth of the run. The rate
+    of the first step is 0.
     """
-    if schedule.slanted:
-        numbers = (jnp.float32(x) for x in (schedule.steps, schedule.warmup_steps, schedule.peak))
-        return slanted_triangular(step - schedule.start, *numbers)
-    done = (step - schedule.start).astype(jnp.float32)
-    warm = schedule.peak * done / jnp.maximum(schedule.warmup_steps, 1)
-    left = 1.0 - jnp.clip(done / schedule.steps, 0.0, 1.0)
-    decayed = (schedule.peak - schedule.end) * left**schedule.power + schedule.end
-    return jnp.where(done < schedule.warmup_steps, warm, decayed)
+    done = step.astype(jnp.float32)
+    warm = peak * done / jnp.maximum(warmup_steps, 1)
+    left = 1.0 - jnp.clip(done / steps, 0.0, 1.0)
+    decayed = (peak - end_learning_rate) * left**decay_power + end_learning_rate
+    return jnp.where(done < warmup_steps, warm, decayed)
 
 
-def piecewise(schedules: Sequence[Warmup]) -> Callable[[Int[Array, ""]], Rate]:
-    """A function from the step to the rate of a run with several phases; the `schedules` are consecutive."""
+def linear(step: Int[Array, ""], steps: int | Num[Array, ""], warmup_steps: int | Num[Array, ""]) -> Rate:
+    """A linear warmup from 0, then a linear decay to 0 at the last step: transformers' schedule, without the drop of the
+    original's."""
+    done = step.astype(jnp.float32)
+    falling = (steps - done) / jnp.maximum(steps - warmup_steps, 1)
+    return jnp.clip(jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), falling), 0.0, 1.0)
 
-    def rate(step: Int[Array, ""]) -> Rate:
-        value = warmup_then_decay(schedules[0], step)
-        for schedule in schedules[1:]:
-            value = jnp.where(step >= schedule.start, warmup_then_decay(schedule, step), value)
-        return value
+
+def slanted_triangular(step: Int[Array, ""], steps: int | Num[Array, ""], warmup_steps: int | Num[Array, ""]) -> Rate:
+    """ULMFiT's schedule (arXiv:1801.06146, section 3.2): linearly from 1/32 to 1 over the warmup (cut_frac), then linearly
+    back."""
+    ratio = 32.0
+    return 1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps)
+
+
+def constant(step: Int[Array, ""], steps: int | Num[Array, ""], warmup_steps: int | Num[Array, ""]) -> Rate:
+    """A linear warmup from 0, then the peak rate."""
+    del steps
+    warming = jnp.asarray(warmup_steps) == 0
+    return jnp.clip((step.astype(jnp.float32) + warming) / jnp.maximum(warmup_steps, 1), 0.0, 1.0)
+
+
+def rate_by(name: str, key: str) -> Callable[..., Rate]:
+    """The function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`; `settings` are those of
+    `SETTINGS` that there are. Numbers may be traced.
+
+    Raises UserError for a schedule that is not there, or that needs a parameter which is none of the settings.
+    """
+    schedule = load_named(name, SCHEDULES, key)
+    with file_errors_explained(file_of(name), key):
+        parameters = list(inspect.signature(schedule).parameters.values())[2:]
+    given = {parameter.name for parameter in parameters}
+    for parameter in parameters:
+        is_needed = parameter.default is parameter.empty and parameter.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
+        if is_needed and parameter.name not in ("peak", *SETTINGS):
+            raise UserError(
+                f"{key}={name} needs {parameter.name}, which no key of an experiment gives it; give it a default, or name one of "
+                f"{', '.join(SETTINGS)} or peak"
+            )
+
+    def rate(
+        step: Int[Array, ""], steps: int | Num[Array, ""], peak: float | Rate, settings: Mapping[str, float | Num[Array, ""]]
+    ) -> Rate:
+        named: dict[str, Any] = {setting: value for setting, value in settings.items() if setting in given}
+        with file_errors_explained(file_of(name), key):
+            if "peak" in given:
+                found: Rate = schedule(step, steps, peak=peak, **named)
+                return found
+            return peak * schedule(step, steps, **named)
 
     return rate
 
 
-def original(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
-    """`warmup_then_decay` as a function of scalars that may be traced, so that runs with different values share one program."""
-    scalars: Any = {"steps": steps, "warmup_steps": warmup_steps, "peak": peak}
-    return warmup_then_decay(Warmup(start=0, **scalars), step)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+    """A schedule over the steps [start, start + steps) of a pretraining run: those of a phase, and of the phases that continue
+    it."""
+
+    schedule: str
+    """A name in SCHEDULES, or FILE.py:NAME."""
+    key: str = "config.optimizer.schedule"
+    """The key that names it."""
+    start: int
+    steps: int
+    warmup_steps: int
+    peak: float
+    decay_power: float = 1.0
+    end_learning_rate: float = 0.0
+
+    def rate(self) -> Schedule:
+        """The function from the step of the run to the rate. Raises UserError where the schedule cannot be used."""
+        found = rate_by(self.schedule, self.key)
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        return lambda step: found(step - self.start, self.steps, self.peak, settings)
 
 
-def linear(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
-    """A linear warmup from 0 to `peak`, then a linear decay to 0 at the last step: transformers' schedule, without the drop of
-    the original's."""
-    done = step.astype(jnp.float32)
-    falling = (steps - done) / jnp.maximum(steps - warmup_steps, 1)
-    return peak * jnp.clip(jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), falling), 0.0, 1.0)
+def piecewise(spans: Sequence[Span]) -> Schedule:
+    """A function from the step to the rate of a run with several phases; the `spans` are consecutive."""
+    first, *later = [span.rate() for span in spans]
 
+    def rate(step: Int[Array, ""]) -> Rate:
+        value = first(step)
+        for span, own in zip(spans[1:], later, strict=True):
+            value = jnp.where(step >= span.start, own(step), value)
+        return value
 
-def slanted_triangular(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
-    """ULMFiT's schedule (arXiv:1801.06146, section 3.2): linearly from peak / 32 to `peak` over the warmup (cut_frac), then
-    linearly back."""
-    ratio = 32.0
-    return peak * (1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps, jnp.float32(1.0)))
-
-
-def constant(step: Int[Array, ""], steps: Num[Array, ""], warmup_steps: Num[Array, ""], peak: Rate) -> Rate:
-    """A linear warmup from 0 to `peak`, then `peak`."""
-    del steps
-    return peak * jnp.clip((step.astype(jnp.float32) + (warmup_steps == 0)) / jnp.maximum(warmup_steps, 1), 0.0, 1.0)
-
-
-FINETUNING: dict[str, Callable[[Int[Array, ""], Num[Array, ""], Num[Array, ""], Rate], Rate]] = {
-    "original": original,
-    "linear": linear,
-    "slanted_triangular": slanted_triangular,
-    "constant": constant,
-}
-"""Name in `TrainingConfig.schedule` -> function (step int32, steps, warmup steps, peak) -> rate; float32 scalars."""
+    return rate

@@ -24,7 +24,7 @@ helps it; without next sentence prediction little changes. With the paper's mode
 
 from ml_collections import ConfigDict
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.studies.phases import every_token
 from bert_jax.studies.tasks import TINY, paper_tasks, small_tasks
 

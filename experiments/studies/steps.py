@@ -22,7 +22,7 @@ they predict 15 % of the tokens. The paper's numbers are in a picture: 1,000,000
 
 from ml_collections import ConfigDict
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.studies.phases import every_token
 from bert_jax.studies.tasks import TINY, paper_tasks, small_tasks
 

@@ -11,21 +11,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
-from bert_jax.analysis.attention.weights import Attention
-from bert_jax.analysis.comparison.figures import write_comparison
-from bert_jax.analysis.comparison.masked import Difference, Predictions
-from bert_jax.analysis.comparison.models import Comparison
-from bert_jax.analysis.coreference.antecedents import Antecedents
-from bert_jax.analysis.coreference.choice import Best, CoreferenceScores, Rate
+from bert_jax.analysis.attention.measure import Attention
+from bert_jax.analysis.compare.figures import write_comparison
+from bert_jax.analysis.compare.masked import Difference, Predictions
+from bert_jax.analysis.compare.measure import Comparison
 from bert_jax.analysis.coreference.figures import write_coreference
-from bert_jax.analysis.dependencies import scores
+from bert_jax.analysis.coreference.measure import Antecedents, Best, CoreferenceScores, Rate
+from bert_jax.analysis.dependencies import measure as scores
 from bert_jax.analysis.dependencies.figures import write_dependencies
-from bert_jax.analysis.dependencies.hits import DIRECTIONS
+from bert_jax.analysis.dependencies.measure import DIRECTIONS
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import tree_figure, write_heads
-from bert_jax.analysis.heads.statistics import STATISTICS, HeadStatistics, head_names
+from bert_jax.analysis.heads.measure import STATISTICS, HeadStatistics, head_names
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.words import Kind
+from bert_jax.analysis.windows import Kind
 from tests.looked_at import lines_of
 
 

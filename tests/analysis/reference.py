@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.analysis.words import Kind, Window
+from bert_jax.analysis.windows import Kind, Window
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig

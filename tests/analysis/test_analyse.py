@@ -149,8 +149,8 @@ def test_coreference_of_documents_is_tables_pictures_and_lines_for_rules_and_con
 
 
 def test_an_analyser_shows_how_far_it_is_and_the_time_left_of_texts_with_a_length(directory, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("bert_jax.analysis.progress.DELAY", 0.0)
-    monkeypatch.setattr("bert_jax.analysis.heads.statistics.WINDOWS", 1)
+    monkeypatch.setattr("bert_jax.analysis.reading.DELAY", 0.0)
+    monkeypatch.setattr("bert_jax.analysis.heads.measure.WINDOWS", 1)
     analyser = Analyser(engine_on(directory), show_progress=True)
     texts = ["the river of Paris"] * 3
     analyser.heads(texts, divergence_words=0)

@@ -10,13 +10,13 @@ import pytest
 
 from bert_jax.analysis import analyser as module
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.comparison.models import Comparing
-from bert_jax.analysis.coreference.antecedents import Coreference
-from bert_jax.analysis.dependencies.scores import Dependencies
-from bert_jax.analysis.heads.statistics import Heads
-from bert_jax.analysis.neighbours.contexts import Neighbouring
-from bert_jax.analysis.probing.measurement import Probing
-from bert_jax.analysis.progress import in_silence, progress_of, progress_of_stage
+from bert_jax.analysis.compare.measure import Comparing
+from bert_jax.analysis.coreference.measure import Coreference
+from bert_jax.analysis.dependencies.measure import Dependencies
+from bert_jax.analysis.heads.measure import Heads
+from bert_jax.analysis.neighbours.measure import Neighbouring
+from bert_jax.analysis.probe.measure import Probing
+from bert_jax.analysis.reading import in_silence, progress_of, progress_of_stage
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from bert_jax.analysis.attention import page as pages
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
+from bert_jax.analysis.attention.measure import Attention, arrays_of, read_head
 from bert_jax.analysis.attention.page import attention_page, thumbnail
-from bert_jax.analysis.attention.weights import Attention, arrays_of, read_head
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
 from tests.analysis.browser import Page, find_browser

@@ -9,8 +9,8 @@ from scipy.stats import entropy
 from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import write_heads
-from bert_jax.analysis.heads.statistics import STATISTICS, Heads
-from bert_jax.analysis.words import Kind, read_windows
+from bert_jax.analysis.heads.measure import STATISTICS, Heads
+from bert_jax.analysis.windows import Kind, read_windows
 from bert_jax.errors import UserError
 from tests.analysis.reference import in_words, sources, weights_of
 

@@ -9,11 +9,11 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.comparison.aligned import paired_windows
-from bert_jax.analysis.comparison.cka import alignments, cross_sums, own_sums
-from bert_jax.analysis.comparison.figures import write_comparison
-from bert_jax.analysis.comparison.masked import MaskedWords, twins
-from bert_jax.analysis.comparison.models import Comparing, Comparison, compared_layers, matched
+from bert_jax.analysis.compare.aligned import paired_windows
+from bert_jax.analysis.compare.cka import alignments, cross_sums, own_sums
+from bert_jax.analysis.compare.figures import write_comparison
+from bert_jax.analysis.compare.masked import MaskedWords, twins
+from bert_jax.analysis.compare.measure import Comparing, Comparison, compared_layers, matched
 from bert_jax.analysis.folder import Folder
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError

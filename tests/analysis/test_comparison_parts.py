@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.analysis.comparison import models
-from bert_jax.analysis.comparison.aligned import WindowPair, aligned_slots, other_batch, own_batch, paired_windows, with_column
-from bert_jax.analysis.comparison.cka import alignments, biased_hsic, hsic
-from bert_jax.analysis.comparison.masked import MaskedWords, Predictions
-from bert_jax.analysis.comparison.models import Comparing, compare_models, compared_layers
-from bert_jax.analysis.words import Kind, Window, Word
+from bert_jax.analysis.compare import measure as models
+from bert_jax.analysis.compare.aligned import WindowPair, aligned_slots, other_batch, own_batch, paired_windows, with_column
+from bert_jax.analysis.compare.cka import alignments, biased_hsic, hsic
+from bert_jax.analysis.compare.masked import MaskedWords, Predictions
+from bert_jax.analysis.compare.measure import Comparing, compare_models, compared_layers
+from bert_jax.analysis.windows import Kind, Window, Word
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from tests.analysis.made_up import PREDICTIONS

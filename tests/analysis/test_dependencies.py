@@ -8,17 +8,24 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.controls import permuted_heads, random_weights, shuffled_words
-from bert_jax.analysis.dependencies.clark import IN_UNIVERSAL_DEPENDENCIES, counterpart, published
+from bert_jax.analysis.controls import engine_with_random_weights, permuted_heads, random_weights, shuffled_words
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
-from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
-from bert_jax.analysis.dependencies.scores import Dependencies, controlled_engine
+from bert_jax.analysis.dependencies.measure import (
+    DIRECTIONS,
+    MOST_RELATIONS,
+    Dependencies,
+    Dependents,
+    Relations,
+    count_hits,
+)
+from bert_jax.analysis.dependencies.published import PUBLISHED_COLUMNS, published_rows
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.words import word_windows
+from bert_jax.analysis.reading import Treebank
+from bert_jax.analysis.windows import word_windows
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
 from bert_jax.tasks.readers.conllu import Sentence
+from tests.analysis.made_up import dependency_scores
 from tests.analysis.reference import in_words, verb_model, weights_of
 from tests.analysis.test_treebank import row
 from tests.interop.tiny import WORDS
@@ -196,7 +203,7 @@ def test_controls_take_away_what_the_known_heads_find(verbs, tmp_path):
 def test_a_model_with_random_weights_has_other_weights_of_the_same_shapes_and_the_same_for_a_seed(verbs, monkeypatch):
     model = verbs.engine.model
     monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
-    engine = controlled_engine(verbs.engine, Dependencies(control="random-weights", seed=1))
+    engine = engine_with_random_weights(verbs.engine, 1)
     assert engine.tokens == verbs.engine.tokens
     drawn = engine.model.params
     assert drawn.keys() == {"embeddings", "encoder"}
@@ -242,16 +249,27 @@ def test_every_number_of_a_table_has_its_n_and_the_picture_its_tables(found, tmp
 
 
 def test_the_published_rows_stand_beside_the_relation_that_is_nearest():
-    rows = {row.relation: row for row in published()}
-    assert rows.keys() == IN_UNIVERSAL_DEPENDENCIES.keys()
-    dobj, pobj = rows["dobj"], rows["pobj"]
-    assert (dobj.accuracy, dobj.baseline, dobj.offset, dobj.head, dobj.direction) == (0.868, 0.4, -2, "8-10", DIRECTIONS[0])
-    assert (pobj.n, pobj.direction) == (3720, DIRECTIONS[1])
-    assert counterpart("dobj", {"obj", "case"}) == ("obj", "same", "")
-    assert counterpart("pobj", {"case"})[:2] == ("case", "other")
-    assert counterpart("pobj", {"pobj", "case"}) == ("pobj", "same", "")
-    assert counterpart("tmod", {"obl:unmarked"})[:2] == ("obl:unmarked", "near")
-    assert counterpart("prep", {"case"})[0] == counterpart("prt", {"case"})[0] == ""
+    made = dependency_scores(2, 2)
+
+    def beside(*relations: str) -> dict[str, dict[str, object]]:
+        best = tuple(dataclasses.replace(made.best[1], relation=relation) for relation in relations)
+        rows = published_rows(dataclasses.replace(made, best=best))
+        return {str(row[0]): dict(zip(PUBLISHED_COLUMNS, row, strict=True)) for row in rows}
+
+    universal = beside("obj", "case", "obl:unmarked")
+    assert len(universal) == 33
+    dobj, pobj = universal["dobj"], universal["pobj"]
+    theirs = [dobj[f"published_{name}"] for name in ("accuracy", "baseline", "offset", "head", "direction", "n")]
+    assert theirs == [0.868, 0.4, "-2", "8-10", DIRECTIONS[0], 1591]
+    assert (pobj["published_n"], pobj["published_direction"]) == (3720, DIRECTIONS[1])
+    assert universal["all"]["published_n"] == ""
+    assert [dobj[name] for name in ("relation", "nearness", "difference", "accuracy", "n")] == ["obj", "same", "", 0.7, 30]
+    assert (pobj["relation"], pobj["nearness"]) == ("case", "other")
+    assert (universal["tmod"]["relation"], universal["tmod"]["nearness"]) == ("obl:unmarked", "near")
+    for relation in ("prep", "prt"):
+        assert (universal[relation]["relation"], universal[relation]["head"], universal[relation]["n"]) == ("", "", 0)
+    stanford = beside("pobj", "case")["pobj"]
+    assert [stanford[name] for name in ("relation", "nearness", "difference")] == ["pobj", "same", ""]
 
 
 def test_options_and_treebanks_that_cannot_be_measured_are_refused(analyser, tmp_path):

@@ -12,9 +12,8 @@ import pytest
 
 from bert_jax.analysis.bootstrap import poisson_weights
 from bert_jax.analysis.controls import permuted_heads, shuffled_words
-from bert_jax.analysis.dependencies import scores
-from bert_jax.analysis.dependencies.hits import DIRECTIONS, MOST_RELATIONS, Dependents, HitCounts, Relations
-from bert_jax.analysis.dependencies.scores import Dependencies
+from bert_jax.analysis.dependencies import measure
+from bert_jax.analysis.dependencies.measure import DIRECTIONS, MOST_RELATIONS, Dependencies, Dependents, HitCounts, Relations
 from bert_jax.model.config import ModelConfig
 from bert_jax.tasks.readers.conllu import Sentence
 from tests.analysis.made_up import dependency_scores
@@ -74,13 +73,21 @@ ENGINE = types.SimpleNamespace(
 SENTENCE = Sentence("", 0, *[tuple("abcdef")] * 5, (1, -1, 1, 2, 2, 0), tuple("rstuvw"), tuple("abcdef"))
 
 
+def scored(
+    monkeypatch: pytest.MonkeyPatch, choosing: Counted, reported: Counted, options: Dependencies, says: list[str] | None = None
+) -> measure.DependencyScores:
+    """The scores of a treebank of 3 sentences whose halves hold the made-up dependents."""
+    parts = iter((choosing, reported))
+    monkeypatch.setattr(measure, "count_hits", lambda *given, **use: next(parts)(*given, **use))
+    treebank: Any = types.SimpleNamespace(half=lambda which: [SENTENCE] * 3)
+    say = [] if says is None else says
+    return measure.score_dependencies(ENGINE, treebank, None, options, lambda file: contextlib.nullcontext(say.append))
+
+
 def test_the_chosen_heads_and_offsets_have_their_shares_and_the_intervals_of_a_bootstrap_over_sentences(monkeypatch):
     choosing, reported = Counted(0), Counted(1)
     options, says = Dependencies(reach=REACH, replicates=200, seed=3), list[str]()
-    monkeypatch.setattr(scores, "count_hits", choosing)
-    chosen = scores.choose_heads(ENGINE, [SENTENCE], options, says.append)
-    monkeypatch.setattr(scores, "count_hits", reported)
-    found = scores.report_heads(ENGINE, [SENTENCE], chosen, options, says.append)
+    found = scored(monkeypatch, choosing, reported, options, says)
     assert says == ["40 dependents", "240 dependents"] * 2
     assert [best.relation for best in found.best] == sorted(
         ("all", *RELATIONS, "obl:*"), key=lambda group: (group != "all", -reported.members(group).sum())
@@ -117,13 +124,8 @@ def test_the_choice_of_heads_and_offsets_does_not_see_the_sentences_that_are_rep
     offsets are the same."""
     adverse = Counted(1)
     adverse.found, adverse.distance = ~adverse.found, -adverse.distance
-    treebank = types.SimpleNamespace(half=lambda which: ["choosing", "reported"][which : which + 1])
-    found, parts = [], {"choosing": Counted(0)}
-    monkeypatch.setattr(
-        scores, "count_hits", lambda engine, sentences, *given, **use: _count(parts, engine, sentences, *given, **use)
-    )
-    for parts["reported"] in (Counted(1), adverse):
-        found.append(scores.score_dependencies(ENGINE, treebank, None, Dependencies(reach=REACH, replicates=100)))
+    options = Dependencies(reach=REACH, replicates=100)
+    found = [scored(monkeypatch, Counted(0), reported, options) for reported in (Counted(1), adverse)]
     chosen = [{b.relation: (b.direction, b.name, b.offset, b.chosen_at, b.n_choosing) for b in some.best} for some in found]
     assert chosen[0] == chosen[1]
     for some in found:
@@ -133,14 +135,8 @@ def test_the_choice_of_heads_and_offsets_does_not_see_the_sentences_that_are_rep
         assert offsets, "another offset is the best of the reported sentences"
 
 
-def _count(parts: dict[str, Counted], engine: Any, sentences: Any, *given: Any, **use: Any) -> HitCounts:
-    """The sums over the made-up dependents of the part that the sentences name."""
-    (part,) = sentences
-    return parts[part](engine, [part], *given, **use)
-
-
 def test_a_relation_belongs_to_itself_its_family_and_the_whole_but_for_punctuation():
-    groups, of_relation = scores._groups(["obl:a", "det", "punct", "obl:b"])
+    groups, of_relation = measure._groups(["obl:a", "det", "punct", "obl:b"])
     assert groups == ("all", "obl:a", "det", "punct", "obl:b", "obl:*")
     assert of_relation[:6].tolist() == [[-1, -1, -1], [1, 5, 0], [2, -1, 0], [3, -1, -1], [4, 5, 0], [-1, -1, 0]]
     assert of_relation.shape == (MOST_RELATIONS + 1, 3)
@@ -152,11 +148,7 @@ def test_a_relation_that_one_part_alone_holds_is_not_among_the_best(monkeypatch)
         part = Counted(seed)
         part.relation[part.relation == missing] = 1
         parts.append(part)
-    options = Dependencies(reach=REACH, replicates=100)
-    monkeypatch.setattr(scores, "count_hits", parts[0])
-    chosen = scores.choose_heads(ENGINE, [], options)
-    monkeypatch.setattr(scores, "count_hits", parts[1])
-    found = scores.report_heads(ENGINE, [], chosen, options)
+    found = scored(monkeypatch, *parts, Dependencies(reach=REACH, replicates=100))
     assert {best.relation for best in found.best} == {"all", "obl:a", "obl:b", "obl:*"}
     assert found.n.sel(relation="punct").values == found.n_choosing.sel(relation="det").values == 0
     assert np.isnan(found.accuracy.sel(relation="punct").values).all()
@@ -164,35 +156,10 @@ def test_a_relation_that_one_part_alone_holds_is_not_among_the_best(monkeypatch)
 
 @pytest.mark.parametrize(("control", "change"), [("shuffled-words", shuffled_words), ("permuted-heads", permuted_heads)])
 def test_a_control_changes_each_sentence_by_its_seed_part_and_number(monkeypatch, control, change):
-    counted, options = Counted(0), Dependencies(reach=REACH, replicates=100, control=control, seed=5)
-    monkeypatch.setattr(scores, "count_hits", counted)
-    chosen = scores.choose_heads(ENGINE, [SENTENCE] * 3, options)
-    for part in (1, 2):
-        if part == 2:
-            scores.report_heads(ENGINE, [SENTENCE] * 3, chosen, options)
-        assert counted.sentences == [change(SENTENCE, np.random.default_rng((5, part, number))) for number in range(3)]
-    scores.choose_heads(ENGINE, [SENTENCE], dataclasses.replace(options, control="random-weights"))
-    assert counted.sentences == [SENTENCE]
-
-
-@pytest.mark.parametrize("other", [None, "other"])
-def test_heads_are_chosen_on_the_other_treebank_or_on_every_other_sentence(monkeypatch, other):
-    treebank = types.SimpleNamespace(half=lambda which: f"half {which}")
-    steps: list[Any] = []
-
-    @contextlib.contextmanager
-    def progress(file: Any) -> Any:
-        steps.append(file)
-        yield f"say {len(steps)}"
-
-    monkeypatch.setattr(scores, "choose_heads", lambda *given: steps.append(given) or "chosen")
-    monkeypatch.setattr(scores, "report_heads", lambda *given: steps.append(given) or "reported")
-    options = Dependencies()
-    assert scores.score_dependencies(ENGINE, treebank, other, options, progress) == "reported"
-    assert steps == [
-        other or treebank, (ENGINE, other or "half 0", options, "say 1"),
-        treebank, (ENGINE, treebank if other else "half 1", "chosen", options, "say 3"),
-    ]  # fmt: skip
+    parts = Counted(0), Counted(1)
+    scored(monkeypatch, *parts, Dependencies(reach=REACH, replicates=100, control=control, seed=5))
+    for number, part in enumerate(parts, 1):
+        assert part.sentences == [change(SENTENCE, np.random.default_rng((5, number, i))) for i in range(3)]
 
 
 def test_a_head_beats_its_offset_if_the_interval_of_the_gain_is_above_nothing():

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.analysis.heads import statistics
-from bert_jax.analysis.heads.statistics import Heads, head_sums, measure_heads
-from bert_jax.analysis.words import Kind, Window, Word
+from bert_jax.analysis.heads import measure as statistics
+from bert_jax.analysis.heads.measure import Heads, head_sums, measure_heads
+from bert_jax.analysis.windows import Kind, Window, Word
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 

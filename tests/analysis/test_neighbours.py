@@ -8,12 +8,20 @@ import pytest
 from scipy.spatial.distance import cosine
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.neighbours import contexts as module
-from bert_jax.analysis.neighbours.contexts import Nearest, Neighbouring, Sample, checked_layers
+from bert_jax.analysis.neighbours import measure as module
 from bert_jax.analysis.neighbours.figures import draw, summary, write_neighbours, write_pieces
-from bert_jax.analysis.neighbours.pieces import nearest_pieces
-from bert_jax.analysis.neighbours.senses import clusters, cohesion, middles, principal_plane
-from bert_jax.analysis.words import marked_window, read_windows
+from bert_jax.analysis.neighbours.measure import (
+    Nearest,
+    Neighbouring,
+    Sample,
+    checked_layers,
+    clusters,
+    cohesion,
+    middles,
+    nearest_pieces,
+    principal_plane,
+)
+from bert_jax.analysis.windows import marked_window, read_windows
 from bert_jax.errors import UserError
 from tests.analysis.reference import sources, word_vectors_of
 

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.neighbours.contexts import Neighbours, Occurrences
 from bert_jax.analysis.neighbours.figures import (
     Measure,
     draw,
@@ -22,8 +21,8 @@ from bert_jax.analysis.neighbours.figures import (
     write_neighbours,
     write_pieces,
 )
-from bert_jax.analysis.neighbours.pieces import NearPiece, WordPieces
-from bert_jax.analysis.verbs.neighbours import print_missing, print_nearest, print_pieces
+from bert_jax.analysis.neighbours.measure import NearPiece, Neighbours, Occurrences, WordPieces
+from bert_jax.analysis.neighbours.verb import print_missing, print_nearest, print_pieces
 from tests.looked_at import assert_as_looked_at
 
 LAYERS = [0, 2]

@@ -18,27 +18,28 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bert_jax.analysis import analyser, progress
+from bert_jax.analysis import analyser
+from bert_jax.analysis import reading as progress
 from bert_jax.analysis.attention import page
-from bert_jax.analysis.attention.weights import arrays_of, read_head
+from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.bootstrap import CONFIDENCE
-from bert_jax.analysis.comparison import models as comparison
-from bert_jax.analysis.comparison.models import Comparing
+from bert_jax.analysis.compare import measure as comparison
+from bert_jax.analysis.compare.measure import Comparing
 from bert_jax.analysis.controls import permuted_heads, shuffled_words
-from bert_jax.analysis.coreference import antecedents
-from bert_jax.analysis.coreference.antecedents import Coreference
-from bert_jax.analysis.dependencies import hits
-from bert_jax.analysis.dependencies.scores import Dependencies
+from bert_jax.analysis.coreference import measure as antecedents
+from bert_jax.analysis.coreference.measure import Coreference
+from bert_jax.analysis.dependencies import measure as hits
+from bert_jax.analysis.dependencies.measure import Dependencies
 from bert_jax.analysis.divergence import mixture_entropies, plane, sampled_sources
 from bert_jax.analysis.folder import Folder, appearing_together
-from bert_jax.analysis.heads import statistics
-from bert_jax.analysis.heads.statistics import Heads
+from bert_jax.analysis.heads import measure as statistics
+from bert_jax.analysis.heads.measure import Heads
 from bert_jax.analysis.maps import Slots, word_slots
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.words import Kind, Window, Word
+from bert_jax.analysis.windows import Kind, Window, Word
 from bert_jax.errors import UserError
+from bert_jax.files import PARTIAL_SUFFIX
 from bert_jax.interface.ranges import hints, intervals, range_text
-from bert_jax.prediction.output import PARTIAL_SUFFIX
 from bert_jax.tasks.readers.conllu import Sentence
 from tests.analysis.made_up import attention
 

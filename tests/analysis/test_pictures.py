@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from bert_jax.analysis.attention.figures import head_figure
-from bert_jax.analysis.comparison.figures import divergences_figure, write_comparison
+from bert_jax.analysis.compare.figures import divergences_figure, write_comparison
 from bert_jax.analysis.dependencies.figures import dependencies_figure
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_heads
 from bert_jax.analysis.neighbours.figures import Measure, layers_figure
-from bert_jax.analysis.verbs.verb import dress
+from bert_jax.analysis.verb import open_folder
 from bert_jax.errors import UserError
 from bert_jax.interface.figures import name_points, rendered
 from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written
@@ -70,8 +70,8 @@ def cosines_figure_of(word: str) -> Figure:
 
 
 def test_pictures_are_written_in_the_formats_that_are_asked_for_with_the_models_name(tmp_path):
-    folder = Folder(tmp_path, formats=("svg", "html", "pdf"))
-    dress(folder, argparse.Namespace(model="m" * 100), "other")
+    flags = argparse.Namespace(model="m" * 100, output=tmp_path, format=("svg", "html", "pdf"))
+    folder = open_folder(flags, (), (), "other")
     assert folder.caption == f"…{'m' * 60} | other"
     folder.picture("tree.png", tree_figure(head_statistics(2, 2)))
     assert [path.name for path in folder.written] == ["tree.svg", "tree.pdf"]

@@ -13,11 +13,11 @@ from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.probing import linear
-from bert_jax.analysis.probing.annotated import Annotated, AnnotatedFile
-from bert_jax.analysis.probing.features import read_features, scale_of
-from bert_jax.analysis.probing.figures import over_seeds
-from bert_jax.analysis.words import word_windows
+from bert_jax.analysis.probe import linear
+from bert_jax.analysis.probe.annotated import Annotated, AnnotatedFile
+from bert_jax.analysis.probe.features import read_features, scale_of
+from bert_jax.analysis.probe.figures import over_seeds
+from bert_jax.analysis.windows import word_windows
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from bert_jax.analysis.probing import features, linear
-from bert_jax.analysis.probing.annotated import Annotated, spread
-from bert_jax.analysis.probing.control import NONE, Labels, control_task, majority_accuracy, numbered
-from bert_jax.analysis.probing.features import scale_of
-from bert_jax.analysis.probing.linear import linear_accuracy, mix_shares, train_linear
-from bert_jax.analysis.probing.measurement import label_kinds
+from bert_jax.analysis.probe import features, linear
+from bert_jax.analysis.probe.annotated import NONE, Annotated, Labels, control_task, majority_accuracy, numbered, spread
+from bert_jax.analysis.probe.features import scale_of
+from bert_jax.analysis.probe.linear import linear_accuracy, mix_shares, train_linear
+from bert_jax.analysis.probe.measure import label_kinds
 
 
 def tagged(*sentences: str) -> list[Annotated]:

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.analysis.probing import parser
-from bert_jax.analysis.probing.annotated import Annotated
-from bert_jax.analysis.probing.parser import (
+from bert_jax.analysis.probe import parser
+from bert_jax.analysis.probe.annotated import Annotated
+from bert_jax.analysis.probe.parser import (
     PARSERS,
     REACH,
     distance_maps,
@@ -21,7 +21,7 @@ from bert_jax.analysis.probing.parser import (
     parser_loss,
     train_parsers,
 )
-from bert_jax.analysis.words import word_windows
+from bert_jax.analysis.windows import word_windows
 from tests.analysis.reference import in_words, weights_of
 from tests.prediction.reference import mixed_texts
 

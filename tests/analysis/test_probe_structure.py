@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.analysis.probing import structural
-from bert_jax.analysis.probing.annotated import Annotated
-from bert_jax.analysis.probing.features import Features, scale_of
-from bert_jax.analysis.probing.linear import standardised
-from bert_jax.analysis.probing.structural import (
+from bert_jax.analysis.probe import structural
+from bert_jax.analysis.probe.annotated import Annotated
+from bert_jax.analysis.probe.features import Features, scale_of
+from bert_jax.analysis.probe.linear import standardised
+from bert_jax.analysis.probe.structural import (
     Structural,
     batches,
     chain_scores,
@@ -19,9 +19,9 @@ from bert_jax.analysis.probing.structural import (
     structural_loss,
     structural_scores,
     train_structural,
+    tree_distances,
     tree_sentences,
 )
-from bert_jax.analysis.probing.trees import tree_distances
 from tests.analysis.test_probe_trees import random_heads
 
 LENGTH, WIDTH = 7, 8

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse.csgraph
 import scipy.stats
 
-from bert_jax.analysis.probing.trees import (
+from bert_jax.analysis.probe.structural import (
     TreeScores,
     chain,
     found_edges,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.vocabulary import splits
+from bert_jax.analysis.vocabulary import measure as splits
 from bert_jax.analysis.vocabulary.figures import FILES, write_splits
-from bert_jax.analysis.vocabulary.splits import find_splits
+from bert_jax.analysis.vocabulary.measure import find_splits
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.surgery import extended

@@ -7,8 +7,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_jax.analysis.treebank import Treebank
-from bert_jax.analysis.words import word_windows
+from bert_jax.analysis.reading import Treebank
+from bert_jax.analysis.windows import word_windows
 from bert_jax.errors import UserError
 from bert_jax.tasks.readers.conllu import Sentence
 

@@ -13,8 +13,14 @@ import numpy as np
 import pytest
 
 from bert_jax import analyse
+from bert_jax.analysis import verb
+from bert_jax.analysis.attention import verb as attention
+from bert_jax.analysis.compare import verb as compare
+from bert_jax.analysis.coreference import verb as coreference
+from bert_jax.analysis.dependencies import verb as dependencies
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs import attention, compare, coreference, dependencies, heads, probe, verb
+from bert_jax.analysis.heads import verb as heads
+from bert_jax.analysis.probe import verb as probe
 from bert_jax.errors import UserError
 from bert_jax.prediction.streams import Field, read_records
 from tests.analysis import made_up
@@ -28,7 +34,7 @@ NEEDED = {
 
 
 def parsed(name: str, *flags: str) -> dict[str, Any]:
-    parser = analyse._parser(name, analyse.VERBS[name])
+    parser = analyse._parser(name)
     return vars(parser.parse_args(["--model=m", "--output=d", *NEEDED[name], *flags]))
 
 
@@ -39,15 +45,15 @@ TEXTS = {"texts": [], "input": None, "jsonl": False}
     ("name", "values"),
     [
         ("attention", TEXTS | {"format": ("html",), "head": [], "pieces": False}),
-        ("heads", TEXTS | {"pieces": False, "reach": 16, "divergence_words": 10_000}),
+        ("heads", TEXTS | {"in_words": True, "reach": 16, "divergence_words": 10_000}),
         (
             "neighbours",
-            {"words": ["bank"], "input": None, "jsonl": False, "layer": [], "count": 10, "senses": 2, "occurrences": 200},
+            {"words": ["bank"], "input": None, "jsonl": False, "layers": [], "count": 10, "senses": 2, "occurrences": 200},
         ),
         ("dependencies", {"input": "i", "choose": None, "control": [], "reach": 10, "least": 100, "replicates": 1000, "seed": 0}),
         (
             "coreference",
-            {"input": "i", "choose": None, "control": [], "window": None, "coreferent": False, "replicates": 1000, "seed": 0},
+            {"input": "i", "choose": None, "control": [], "tokens": 2**20, "singletons": True, "replicates": 1000, "seed": 0},
         ),
         (
             "probe",
@@ -77,8 +83,9 @@ MOST = 2**31 - 1
     ],
 )  # fmt: skip
 def test_a_number_may_be_at_its_limits_and_not_beyond(name: str, flag: str, least: int, most: int):
+    field = {"layer": "layers"}.get(flag, flag.replace("-", "_"))
     for value in (least, most):
-        found = parsed(name, f"--{flag}={value}")[flag.replace("-", "_")]
+        found = parsed(name, f"--{flag}={value}")[field]
         assert found in (value, [value])
     for value in (least - 1, most + 1):
         with pytest.raises(UserError, match=f"{flag}={value}"):
@@ -106,7 +113,7 @@ def test_a_flag_that_names_nothing_is_refused(name: str, flags: list[str], says:
 )
 def test_what_a_verb_cannot_do_without_is_required(name: str, flags: list[str]):
     with pytest.raises(UserError, match="required"):
-        analyse._parser(name, analyse.VERBS[name]).parse_args(["--model=m", "--output=d", *flags])
+        analyse._parser(name).parse_args(["--model=m", "--output=d", *flags])
 
 
 # --------------------------------------------------------------------------------------------------------------------- printed
@@ -195,11 +202,11 @@ def test_dependencies_are_asked_for_with_every_control_once_and_bad_sentences_fa
     monkeypatch.setattr(dependencies, "Treebank", treebank)
     monkeypatch.setattr(dependencies, "score_dependencies", score)
     monkeypatch.setattr(dependencies, "write_dependencies", lambda folder, *of: asked.append(of))
-    monkeypatch.setattr(dependencies, "load", lambda flags: types.SimpleNamespace(engine="engine"))
+    monkeypatch.setattr(dependencies, "load_analyser", lambda flags: types.SimpleNamespace(engine="engine"))
     given = parsed("dependencies", "--reach=3", "--replicates=100", "--seed=5", "--least=7", "--control=permuted-heads",
                    "--control=permuted-heads")  # fmt: skip
     flags = argparse.Namespace(**given | {"output": tmp_path / "out"})
-    assert dependencies.dependencies(flags) == 0
+    assert dependencies.run(flags) == 0
     said = capsys.readouterr().out
     assert "left out" not in said
     assert said.endswith(f"written to {tmp_path / 'out'}: \n")
@@ -212,12 +219,12 @@ def test_dependencies_are_asked_for_with_every_control_once_and_bad_sentences_fa
     flags.choose = "c"
     for bad in ({"i": 1, "c": 0}, {"i": 0, "c": 1}, {"i": 1, "c": 1}):
         failed |= bad
-        assert dependencies.dependencies(flags) == 1
+        assert dependencies.run(flags) == 1
     assert "\n38 dependents left out: their heads are in other windows of" in capsys.readouterr().out
     assert asked[-2][2] == "c"
     flags.choose = "./i"
     with pytest.raises(UserError, match=r"--choose=./i is --input too; without --choose, half of its sentences are chosen on"):
-        dependencies.dependencies(flags)
+        dependencies.run(flags)
 
 
 def test_coreference_is_asked_for_with_every_control_once_and_bad_mentions_fail(
@@ -237,10 +244,10 @@ def test_coreference_is_asked_for_with_every_control_once_and_bad_mentions_fail(
     monkeypatch.setattr(coreference, "open_texts", texts)
     monkeypatch.setattr(coreference, "score_coreference", score)
     monkeypatch.setattr(coreference, "write_coreference", lambda folder, *of: asked.append(of))
-    monkeypatch.setattr(coreference, "load", lambda flags: types.SimpleNamespace(engine="engine"))
+    monkeypatch.setattr(coreference, "load_analyser", lambda flags: types.SimpleNamespace(engine="engine"))
     given = parsed("coreference", "--replicates=100", "--seed=5", "--control=random-weights", "--coreferent", "--window=64")
     flags = argparse.Namespace(**given | {"output": tmp_path / "out"})
-    assert coreference.coreference(flags) == 0
+    assert coreference.run(flags) == 0
     said = capsys.readouterr().out
     assert said.startswith("2 documents; heads were chosen on 2 others\n")
     assert said.endswith(f"holds the mention\nwritten to {tmp_path / 'out'}: \n")
@@ -249,15 +256,15 @@ def test_coreference_is_asked_for_with_every_control_once_and_bad_mentions_fail(
         ("engine", "i", None, options), ("engine", "i", None, dataclasses.replace(options, control="random-weights")),
     ]  # fmt: skip
     assert asked[2] == (found, {"random-weights": control})
-    flags.window, flags.coreferent, flags.choose, flags.control = None, False, "c", []
+    flags.tokens, flags.singletons, flags.choose, flags.control = 2**20, True, "c", []
     for bad in ({"i": 1, "c": 0}, {"i": 0, "c": 1}, {"i": 1, "c": 1}):
         failed |= bad
-        assert coreference.coreference(flags) == 1
+        assert coreference.run(flags) == 1
     default = coreference.Coreference()
     assert asked[-2] == ("engine", "i", "c", coreference.Coreference(default.tokens, True, "", 100, 5))
     flags.choose = "i"
     with pytest.raises(UserError, match=r"--choose=i is --input too; without --choose, half of its documents are chosen on"):
-        coreference.coreference(flags)
+        coreference.run(flags)
 
 
 def test_a_control_of_probes_has_a_folder_of_its_own_and_bad_sentences_fail(
@@ -282,11 +289,11 @@ def test_a_control_of_probes_has_a_folder_of_its_own_and_bad_sentences_fail(
     monkeypatch.setattr(probe, "measure_probes", measure)
     monkeypatch.setattr(probe, "write_probes", write)
     monkeypatch.setattr(probe, "engine_with_random_weights", lambda engine, seed: ("random", engine, seed))
-    monkeypatch.setattr(probe, "load", lambda flags: types.SimpleNamespace(engine=own))
+    monkeypatch.setattr(probe, "load_analyser", lambda flags: types.SimpleNamespace(engine=own))
     given = parsed("probe", "--column=2", "--seed=5", "--rank=7", "--epochs=3", "--passes=4", "--seeds=6", "--words=99",
                    "--probes=labels", "--control=random-weights")  # fmt: skip
     out = tmp_path / "out"
-    assert probe.probe(argparse.Namespace(**given | {"output": out})) == 0
+    assert probe.run(argparse.Namespace(**given | {"output": out})) == 0
     options = probe.Probing(probes=("labels",), words=99, rank=7, epochs=3, passes=4, seeds=6, seed=5)
     assert asked == [("i", 2), ("e", 2), (own, "i", "e", options), (("random", own, 5), "i", "e", options)]
     assert {path.relative_to(out).as_posix() for path in out.rglob("*.tsv")} == {"labels.tsv", "random-weights/labels.tsv"}
@@ -295,7 +302,7 @@ def test_a_control_of_probes_has_a_folder_of_its_own_and_bad_sentences_fail(
     assert "\nrandom-weights: trained on 1,193 words" in said
     assert said.count("written to ") == 2
     failed["e"] = 1
-    assert probe.probe(argparse.Namespace(**given | {"output": out, "control": ""})) == 1
+    assert probe.run(argparse.Namespace(**given | {"output": out, "control": ""})) == 1
 
 
 def test_a_comparison_with_random_weights_draws_them_by_the_seed(
@@ -303,7 +310,7 @@ def test_a_comparison_with_random_weights_draws_them_by_the_seed(
 ):
     asked: list[Any] = []
     own = types.SimpleNamespace(engine=types.SimpleNamespace(model="model"))
-    monkeypatch.setattr(compare, "load", lambda flags: own)
+    monkeypatch.setattr(compare, "load_analyser", lambda flags: own)
     monkeypatch.setattr(compare, "random_weights", lambda model, seed: (model, seed))
     monkeypatch.setattr(compare, "Engine", lambda model: ("engine of", model))
     monkeypatch.setattr(compare.Analyser, "load", lambda path: types.SimpleNamespace(engine=f"engine of {path}"))
@@ -318,7 +325,7 @@ def test_a_comparison_with_random_weights_draws_them_by_the_seed(
     monkeypatch.setattr(compare, "compare_models", compared)
     given = parsed("compare", "--seed=5", "--masked=0.5", "--divergence-words=9", "the river")
     flags = argparse.Namespace(**given | {"output": tmp_path / "out"})
-    assert compare.compare(flags) == 0
+    assert compare.run(flags) == 0
     said = capsys.readouterr().out
     assert "\nagreement: 0.300 (n = 55)\n" in said
     assert said.endswith(f"written to {tmp_path / 'out'}: \n")
@@ -327,7 +334,7 @@ def test_a_comparison_with_random_weights_draws_them_by_the_seed(
     assert asked[1] == (own.engine, "engine of o", options)
     asked.clear()
     flags.control, flags.other = "random-weights", None
-    assert compare.compare(flags) == 0
+    assert compare.run(flags) == 0
     random = ("engine of", ("model", 5))
     assert (asked[0], asked[1]) == ((own.engine, random, "the river"), (own.engine, random, options))
 

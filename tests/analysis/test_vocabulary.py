@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.vocabulary import tour as vocabularies
+from bert_jax.analysis.vocabulary import measure as vocabularies
 from bert_jax.analysis.vocabulary.figures import lengths, lengths_figure, parameters_figure, write_vocabulary
-from bert_jax.analysis.vocabulary.tour import Vocabulary, groups, script_of
+from bert_jax.analysis.vocabulary.measure import Vocabulary, groups, script_of
 from bert_jax.errors import UserError
 
 

@@ -12,10 +12,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.verbs import vocabulary as verb
+from bert_jax.analysis.vocabulary import verb
 from bert_jax.analysis.vocabulary.figures import examples, lengths_figure, parameters_figure, write_vocabulary
-from bert_jax.analysis.vocabulary.splits import Splits, SplitWord
-from bert_jax.analysis.vocabulary.tour import Piece, Vocabulary, read_piece, script_of
+from bert_jax.analysis.vocabulary.measure import Piece, Splits, SplitWord, Vocabulary, read_piece, script_of
 from bert_jax.errors import UserError
 from tests.looked_at import assert_as_looked_at
 

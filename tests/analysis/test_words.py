@@ -5,7 +5,7 @@ import pytest
 
 from bert_jax.analysis.maps import first_row
 from bert_jax.analysis.named import NamedArray
-from bert_jax.analysis.words import Kind, read_window, read_windows, text_words
+from bert_jax.analysis.windows import Kind, read_window, read_windows, text_words
 from bert_jax.errors import UserError
 from tests.analysis.reference import in_words, weights_of
 

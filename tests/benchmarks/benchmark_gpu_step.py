@@ -48,7 +48,7 @@ from bert_jax.data.masking import MaskingTables
 from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig, published
-from bert_jax.model.flops import model_row_flops
+from bert_jax.objectives.flops import model_row_flops
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
 from tests.benchmarks.figures import flag_parser, give
 from tests.benchmarks.gpu_timing import WARM_UP, largest_rate, process_bytes, timed
@@ -232,7 +232,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     matmul = largest_rate(product(SIDE[options.device]), SIDE[options.device])
 
     mesh = make_mesh(experiment.mesh, [device])
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
     _, shardings = state_layout(experiment, optimizer, mesh)
     corpus, tables = text(options.corpus)
     source = BatchSource(corpus, experiment.example_config(0), setting.rows, experiment.phase_seed(0), tables=tables)

@@ -29,9 +29,9 @@ from bert_jax.data.corpus.store import open_corpus
 from bert_jax.interop.huggingface import import_model
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
-from tests.random_rows import objective_for
 from bert_jax.training.steps import StepSeed, gradients
 from tests.benchmarks.figures import flag_parser, give
+from tests.random_rows import objective_for
 
 
 def main() -> None:

@@ -125,7 +125,7 @@ def batches_of(experiment: PretrainingExperiment) -> list[Batch]:
 
 def beginning(experiment: PretrainingExperiment) -> Callable[[Any], Any]:
     """A function from the seed to the `TrainState` that `pretrain` begins with."""
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
     if experiment.init_from:
         given = pretraining_start(experiment, open_corpus(experiment.corpus.directory, "train").vocabulary)
         return lambda seed: new_state(jax.tree.map(jnp.array, given), optimizer)
@@ -135,13 +135,14 @@ def beginning(experiment: PretrainingExperiment) -> Callable[[Any], Any]:
 def our_curves(experiment: PretrainingExperiment, seeds: Sequence[int], batches: Sequence[Batch]) -> np.ndarray:
     """The loss before every update, float64 [R, S], of the step that `pretrain` runs; compiled once, for any seed."""
     mesh = make_mesh(experiment.mesh)
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
     _, shardings = state_layout(experiment, optimizer, mesh)
 
     def train(seed: jax.Array, state: Any, batch: Any) -> Any:
         seeded = dataclasses.replace(experiment, seed=seed)  # type: ignore[arg-type]
         return jitted_train_step(seeded, 0, optimizer, shardings, mesh)(state, batch)
 
+    objective = experiment.trained_objective
     start, step, curves = beginning(experiment), jax.jit(train, donate_argnums=1), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for seed in map(np.uint32, seeds):

@@ -55,8 +55,8 @@ EMPTY_STEPS = 20_000
 def state_of(size: str) -> TrainState:
     """A state of pretraining with random weights."""
     config = ModelConfig(**cast(dict[str, Any], published(size)))
-    params = nn.unbox(initial_parameters(config, jax.random.key(0)))
-    return new_state(params, make_optimizer(OptimizerConfig(name="adamw"), params))
+    params = initial_parameters(config, jax.random.key(0))
+    return new_state(nn.unbox(params), make_optimizer(OptimizerConfig(name="adamw"), params))
 
 
 def seconds(function: Callable[[], object]) -> float:

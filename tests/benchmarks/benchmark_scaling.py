@@ -21,7 +21,7 @@ from collections.abc import Iterator
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.model.config import published
-from bert_jax.model.flops import row_flops
+from bert_jax.objectives.flops import row_flops
 from bert_jax.tpu import lowered as step_programs
 from bert_jax.tpu.costs.compiling import Compiler
 from bert_jax.tpu.costs.memory import used_bytes

@@ -28,7 +28,7 @@ from bert_jax.configs.command_line import parse_flags
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.model.flops import row_flops
+from bert_jax.objectives.flops import row_flops
 from bert_jax.tpu import lowered as step_programs
 from bert_jax.tpu.costs.compiling import Compiler, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation

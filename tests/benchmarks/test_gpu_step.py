@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
-from bert_jax.model.flops import row_flops
+from bert_jax.objectives.flops import row_flops
 from tests.benchmarks.benchmark_batches import made_up_corpus
 from tests.benchmarks.benchmark_gpu_step import report, text, unmasked
 

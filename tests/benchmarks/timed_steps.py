@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from bert_jax.objectives.objective import Objective
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import UpdateRule, new_state, train_step
+from tests.random_rows import boxed
 
 
 def seconds_of_steps(objective: Objective, params: Any, batch: Mapping[str, Any], steps: int) -> list[float]:
     """The seconds of each of `steps` steps with AdamW and clipping, after two that compile and warm up."""
-    optimizer = make_optimizer(OptimizerConfig(name="adamw"), params)
+    optimizer = make_optimizer(OptimizerConfig(name="adamw"), boxed(params))
     state = new_state(params, optimizer)
     rule = UpdateRule(objective, optimizer, lambda _: jnp.float32(1e-4), clip_norm=1.0, seed=0)
     step = jax.jit(functools.partial(train_step, rule=rule), donate_argnums=0)

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
 from bert_jax.errors import UserError
-from bert_jax.training.schedules import Warmup
+from bert_jax.training.schedules import Span
 
 SMALL = {
     "phases": [{"steps": 10, "warmup_steps": 2}, {"steps": 5, "length": 512, "max_predictions": 77, "continue_schedule": True}]
@@ -191,10 +191,14 @@ def test_a_schedule_has_the_rates_of_its_phase_and_the_shape_of_the_optimizer():
     values = with_value("optimizer", {"decay_power": 2.0, "end_learning_rate": 1e-6})
     values["phases"][1] |= {"continue_schedule": False, "learning_rate": 3e-4, "warmup_steps": 4}
     first, second = PretrainingExperiment.from_dict(values).schedules()
-    assert second == Warmup(start=10, steps=5, warmup_steps=4, peak=3e-4, power=2.0, end=1e-6, slanted=False)
+    assert second == Span(
+        schedule="original", start=10, steps=5, warmup_steps=4, peak=3e-4, decay_power=2.0, end_learning_rate=1e-6
+    )
     assert (first.peak, first.warmup_steps) == (1e-4, 2)
     (slanted,) = PretrainingExperiment.from_dict(with_value("optimizer.schedule", "slanted_triangular")).schedules()
-    assert slanted.slanted
+    assert slanted.schedule == "slanted_triangular"
+    values["phases"][1]["schedule"] = "constant"
+    assert PretrainingExperiment.from_dict(values).schedules()[1].schedule == "constant"
     values["phases"].append({"steps": 7, "continue_schedule": True})
     assert [one.steps for one in PretrainingExperiment.from_dict(values).schedules()] == [10, 12]
 
@@ -205,7 +209,7 @@ def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
 
 
 def test_an_objective_that_is_not_known_is_refused_with_the_nearest():
-    with pytest.raises(UserError, match=r"config\.objective='brt': did you mean 'bert'\?; config\.objective=FILE\.py:NAME is one in"):
+    with pytest.raises(UserError, match=r"config\.objective='brt': did you mean 'bert'\?; config\.objective=FILE\.py:NAME is"):
         PretrainingExperiment.from_dict({**SMALL, "objective": "brt"})
 
 

@@ -97,16 +97,16 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     shutil.copytree(toys / "model", moved / "model")
     workdir, early = base / "killed", base / "early"
     deaths = {
-        "a best and no state": Signal("bert_jax.training.saving:Saver.save", argument=4, once_there=(f"{workdir}/best/3",)),
+        "a best and no state": Signal("bert_jax.training.loop:Saver.save", argument=4, once_there=(f"{workdir}/best/3",)),
         "a best newer than the state": Signal(
-            "bert_jax.training.saving:Saver.save",
+            "bert_jax.training.loop:Saver.save",
             argument=8,
             once_there=(f"{workdir}/checkpoints/4", f"{workdir}/best/6"),
         ),
         "stopped": Signal("bert_jax.runtime.interruptions:Preemption.requested", argument=9, number=signal.SIGTERM),
-        "saving": Signal("bert_jax.training.saving:Saver.save", argument=12, after=True),
+        "saving": Signal("bert_jax.training.loop:Saver.save", argument=12, after=True),
         "a state and its best": Signal(
-            "bert_jax.training.saving:Saver.save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
+            "bert_jax.training.loop:Saver.save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
         ),
         "in the last evaluation": Signal("bert_jax.finetuning.log:FinetuningLog.evaluation", argument=45),
         "no results yet": Signal("bert_jax.finetune:write_results"),

@@ -85,7 +85,7 @@ def test_what_ran_out_is_named(experiment: pathlib.Path, tmp_path: pathlib.Path,
 
 def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(toys: pathlib.Path, tmp_path: pathlib.Path):
     workdir, often = tmp_path / "run", ("--config.checkpoints.every=4", "--config.training.epochs=1", "--config.log_every=1")
-    (done,) = forked.run(toys, command(toys, workdir, *often), at=Shortage("bert_jax.training.step_sums:StepSums.add", call=6))
+    (done,) = forked.run(toys, command(toys, workdir, *often), at=Shortage("bert_jax.training.loop:StepSums.add", call=6))
     says = refused(done)
     assert says.startswith(f"the training step {RUNS_OUT}")
     assert " rows of 32 tokens a step, " in says
@@ -107,7 +107,7 @@ def test_the_evaluation_of_a_task_is_told_apart_from_its_step(toys: pathlib.Path
 
 def test_of_a_sweep_the_run_that_runs_out_counts_as_failed_and_the_others_go_on(toys: pathlib.Path, tmp_path: pathlib.Path):
     flags = ("--config.sweep.seeds=[1, 2]", "--config.training.epochs=1")
-    at = Shortage("bert_jax.training.step_sums:StepSums.add")
+    at = Shortage("bert_jax.training.loop:StepSums.add")
     (done,) = forked.run(toys, command(toys, tmp_path / "run", *flags), at=at)
     assert done.status == 0, done.output
     assert "Traceback" not in done.output

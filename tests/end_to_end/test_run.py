@@ -17,8 +17,8 @@ from bert_jax.training import curves as plots
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.runs import LAST_STEP, contents, records
-from tests.training.test_metrics import events
 from tests.objectives.scored import objective_of
+from tests.training.test_metrics import events
 
 
 def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):

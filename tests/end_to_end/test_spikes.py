@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax.data.batches import BatchSource
 from bert_jax.errors import UserError
-from bert_jax.pretraining.returns import go_back
+from bert_jax.pretraining.rollback import Rollback
 from bert_jax.training.spikes import LossSpike, SpikeConfig
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
@@ -76,7 +76,7 @@ def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt
 
 
 def test_a_run_that_has_gone_back_often_enough_ends_with_the_step_to_look_at():
-    program: Any = types.SimpleNamespace(experiment=types.SimpleNamespace(spikes=SpikeConfig(policy="go_back", times=2)))
+    program: Any = types.SimpleNamespace(experiment=types.SimpleNamespace(spikes=SpikeConfig(policy="go_back", times=0)))
     nothing: Any = None
-    with pytest.raises(UserError, match=r"gone back 2 times \(config.spikes.times\); .* --replay=120"):
-        go_back(program, nothing, nothing, LossSpike(120, 3), (40, 2))
+    with pytest.raises(UserError, match=r"gone back 0 times \(config.spikes.times\); .* --replay=120"):
+        Rollback(program, nothing, nothing, nothing)(nothing, LossSpike(120, 3))

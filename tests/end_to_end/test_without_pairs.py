@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import pytest
-from flax import linen as nn
 from safetensors.numpy import load_file
 
-from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.pretraining.program import former_layout, state_layout, trained_parameters
-from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.rules import with_shardings
-from bert_jax.training.checkpoints.manager import Checkpoints
-from bert_jax.training.optimizers import make_optimizer
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
-from tests.end_to_end.runs import LAST_STEP, assert_same_weights, checkpoints, records, weights
+from tests.end_to_end.runs import records
 
 WITHOUT_PAIRS = "--config.examples.pairs=none"
 OF_PAIRS = ("pooler", "nsp_head", "seq_relationship")
@@ -65,39 +54,3 @@ def test_questions_about_pairs_are_refused_and_masked_words_are_filled(done):
     assert "has no nsp_head, so it cannot" in next_sentence.output
     assert "has no pooler, so it cannot" in pooled.output
     assert filled.status == 0, filled.output
-
-
-def with_former_parts(workdir: pathlib.Path, step: int) -> None:
-    """Puts into `workdir` the state of `step` as it was saved while such runs still had pooler and next-sentence head."""
-    values = json.loads((workdir / "config.json").read_text())
-    experiment = PretrainingExperiment.from_dict(
-        {field.name: values[field.name] for field in dataclasses.fields(PretrainingExperiment)}
-    )
-    mesh = make_mesh(experiment.mesh, jax.devices()[:1])
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(trained_parameters(experiment)))
-    (workdir / "checkpoints" / str(LAST_STEP)).rename(workdir / "last")
-    with Checkpoints(workdir / "checkpoints", keep=2) as saved:
-        state = saved.restore_latest(with_shardings(*state_layout(experiment, optimizer, mesh)))
-    former: Any = former_layout(experiment, mesh)
-    found = dict(jax.tree_util.tree_leaves_with_path(state))
-    whole = jax.tree_util.tree_map_with_path(lambda path, x: found.get(path, jnp.ones(x.shape, x.dtype)), former)
-    assert len(jax.tree.leaves(whole)) == len(found) + 3 * 4, "kernel and bias of two parts, with two moments each"
-    (workdir / "checkpoints" / str(step)).rename(workdir / "before")
-    with Checkpoints(workdir / "checkpoints", keep=2) as saved:
-        saved.save(step, whole)
-        saved.finish()
-
-
-def test_a_state_saved_with_the_untrained_parts_continues_without_them(experiment, done, workdir):
-    trained, step = weights(workdir), checkpoints(workdir)[-2]
-    with_former_parts(workdir, step)
-    for name in ("results.json", "model"):
-        (workdir / name).rename(workdir / f"earlier_{name}")
-    (continued,) = forked.run(experiment.parent, command(experiment, workdir, WITHOUT_PAIRS))
-    assert continued.status == 0, continued.output
-    assert f"arrays of the checkpoint of step {step} that this run does not train" in continued.output
-    assert f"continuing from step {step}" in continued.output
-    assert trained.keys() == weights(workdir).keys()
-    (workdir / "earlier").mkdir()
-    (workdir / "earlier_model").rename(workdir / "earlier" / "model")
-    assert_same_weights(workdir, workdir / "earlier")

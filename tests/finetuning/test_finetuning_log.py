@@ -16,8 +16,8 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.batches import LabelledBatches
 from bert_jax.data.rows import row_shape
-from bert_jax.finetuning import log as finetuning_log
-from bert_jax.finetuning.log import FinetuningLog, log_start, shown
+from bert_jax.finetuning import finetuning_log
+from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start, shown
 from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
@@ -163,7 +163,6 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     clock = Clock()
     said.throughput = Throughput(Ledger(clock), clock, unit="examples")
     clock.now += 2.0
-    said.training(1, {})  # no step since the last line
     said.training(
         2, window(examples=16, tokens=400, rows=8, loss=6, weight=4, correct=3, labels=12, steps=2, grad_norm=3, skipped=0)
     )

@@ -12,10 +12,10 @@ import pytest
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
+from bert_jax.finetune import results
 from bert_jax.finetuning import data
 from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.job import evaluation_steps
-from bert_jax.finetuning.results import results
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.tasks.baselines import Baseline

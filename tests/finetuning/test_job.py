@@ -19,7 +19,7 @@ from bert_jax.data.rows import row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import job as jobs
 from bert_jax.finetuning.job import Inputs, Job
-from bert_jax.model.flops import forward_flops, task_row_flops
+from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.runtime.goodput import Activity, Ledger
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY

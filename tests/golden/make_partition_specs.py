@@ -11,7 +11,6 @@ import json
 import pathlib
 from typing import Any
 
-import flax.linen as nn
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
@@ -20,13 +19,14 @@ from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.pretraining.program import state_layout
 from bert_jax.sharding.mesh import AXES
-from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
+from bert_jax.training import OPTIMIZERS
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 
 GOLDEN = pathlib.Path(__file__).with_name("partition_specs.json")
 
 
 LAYOUTS = {
-    **{name: (name, (2, 2, 2)) for name in NAMES},
+    **{name: (name, (2, 2, 2)) for name in OPTIMIZERS},
     # one other axis or none beside `data`: the state is spread over `data` too
     **{f"bert_adam on {'x'.join(map(str, sizes))}": ("bert_adam", sizes) for sizes in ((8, 1, 1), (4, 2, 1), (4, 1, 2))},
 }
@@ -38,7 +38,7 @@ def partition_specs(layout: str) -> dict[str, list[Any]]:
     optimizer_name, sizes = LAYOUTS[layout]
     model = ModelConfig(**published("base"), vocab_multiple=128)
     experiment = PretrainingExperiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
-    optimizer = make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(model)))
+    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(model))
     mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     _, shardings = state_layout(experiment, optimizer, mesh)
     leaves, _ = jax.tree_util.tree_flatten_with_path(shardings)

@@ -154,7 +154,7 @@ VERBS = {
     "convert": convert._parser(),
     "corpus": corpus._parser(),
     **{f"predict {name}": predict._parser(name, verb) for name, verb in predict.VERBS.items()},
-    **{f"analyse {name}": analyse._parser(name, verb) for name, verb in analyse.VERBS.items()},
+    **{f"analyse {name}": analyse._parser(name) for name in analyse.VERBS},
 }
 
 

@@ -14,6 +14,7 @@ from bert_jax.interop.tensor_bundle import read_bundle, shard_path
 from bert_jax.interop.tensorflow import import_tf1
 from bert_jax.training.optimizers import OptimizerConfig, bert_adam_moments, make_optimizer
 from tests.interop.released import GOLDEN, assert_same_trees, rewrite
+from tests.random_rows import boxed
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_the_optimizers_slots_come_as_trees_like_the_parameters():
 
 def test_our_optimizer_continues_from_the_slots():
     params, _, _, notes = import_tf1(GOLDEN, read_slots=True)
-    state = make_optimizer(OptimizerConfig(), params).init(params)[0]
+    state = make_optimizer(OptimizerConfig(), boxed(params)).init(params)[0]
     continued = state._replace(mu=notes.first_moments, nu=notes.second_moments, count=np.int32(notes.step))
     assert jax.tree.map(np.shape, continued) == jax.tree.map(np.shape, state)
     direction, _ = bert_adam_moments(0.9, 0.999, 1e-6).update(jax.tree.map(np.zeros_like, params), continued)

@@ -10,19 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.bert import natural_objective
 from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
 from bert_jax.model import bilm
-from bert_jax.model.bert import Bert
+from bert_jax.model.bert import Bert, natural_objective
 from bert_jax.model.bilm import backward_positions
 from bert_jax.model.characters import CharacterCnn, symbols_of
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.layers import Dropout
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
-from tests.random_rows import objective_for
 from tests.model.head_in_numpy import sigmoid
 from tests.model.lowbias32 import hashed
+from tests.random_rows import objective_for
 
 BILM = ModelConfig(
     vocab_size=20, vocab_multiple=8, hidden_size=8, num_layers=2, intermediate_size=6, max_position=12, encoder="bilm",

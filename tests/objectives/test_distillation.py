@@ -17,16 +17,15 @@ from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.objectives.distillation import (
     PROJECTION,
     TEACHER_PARTS,
+    Distillation,
     PretrainingDistillation,
     Teacher,
     attention_divergence,
-    Distillation,
     projection_parameters,
     soft_loss_sum,
 )
-from tests.random_rows import forward, objective_for
 from bert_jax.training.steps import eval_step
-from tests.random_rows import TINY, initial_parameters_of, random_batch
+from tests.random_rows import TINY, forward, initial_parameters_of, objective_for, random_batch
 
 WIDE = dataclasses.replace(TINY, hidden_size=24, num_layers=4, initializer_range=0.3)
 STUDENT = dataclasses.replace(TINY, initializer_range=0.3)

@@ -15,8 +15,10 @@ from bert_jax.objectives.skip_gram import (
     keep_weights,
     window_weights,
 )
-from bert_jax.training.optimizers import NAMES, OptimizerConfig, make_optimizer
+from bert_jax.training import OPTIMIZERS
+from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from tests.model.test_bilm import STATIC, TEXTS, random_params, rows
+from tests.random_rows import boxed
 
 COUNTS = np.array([0] * 5 + [400, 300, 200] + [10] * 12, np.float32)
 SETTINGS = SkipGram(window=3, negatives=4, shared_negatives=6, subsampling=1e-2)
@@ -122,8 +124,8 @@ def test_no_optimizer_changes_the_counts():
         counts = objective.counts(batch)
         gradients = jax.grad(lambda p: objective.loss(objective.sums(p, batch, jnp.uint32(3)), counts))(params)
         found = []
-        for name in NAMES:
-            optimizer = make_optimizer(OptimizerConfig(name=name), params)
+        for name in OPTIMIZERS:
+            optimizer = make_optimizer(OptimizerConfig(name=name), boxed(params))
             found.append(optimizer.update(gradients, optimizer.init(params), params)[0])
         return found
 

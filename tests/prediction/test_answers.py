@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.files import PartialFile
 from bert_jax.prediction.answers import Writer, answer_records
-from bert_jax.prediction.output import PartialFile
 from bert_jax.prediction.streams import Field, Record, read_records
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]

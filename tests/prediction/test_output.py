@@ -9,8 +9,8 @@ import pathlib
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.prediction import output
-from bert_jax.prediction.output import PARTIAL_SUFFIX, PartialFile, checked_target
+from bert_jax.files import PARTIAL_SUFFIX, PartialFile, remove_leftovers
+from bert_jax.prediction.output import checked_target
 from tests.open_files import open_below
 
 
@@ -63,8 +63,7 @@ def test_a_file_that_is_being_written_is_left_alone_and_its_name_refused(tmp_pat
     part = PartialFile(tmp_path / "a")
     with pytest.raises(UserError, match=rf"=\S+/a is being written by another process \(in \S*/\.a\.\d+{PARTIAL_SUFFIX}\)"):
         checked_target(str(tmp_path / "a"))
-    other = PartialFile(tmp_path / "b")
-    other.close()
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == [f".a.{os.getpid()}{PARTIAL_SUFFIX}"]
     part.close()
     assert open_below(tmp_path) == 0
@@ -79,11 +78,11 @@ def test_what_killed_processes_left_is_removed_but_nothing_that_only_looks_like_
     assert checked_target(str(tmp_path / "a")) == tmp_path / "a"
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    PartialFile(tmp_path / "b").close()
+    remove_leftovers(tmp_path)
     others = [f".a.2{PARTIAL_SUFFIX}", f".a.3{PARTIAL_SUFFIX}", "mine"]
     assert names(tmp_path) == [f".a.1{PARTIAL_SUFFIX}", *others]  # it is another user's
     monkeypatch.undo()
-    PartialFile(tmp_path / "b").close()
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == others
     assert open_below(tmp_path) == 0
 
@@ -97,7 +96,7 @@ def test_a_file_that_another_process_takes_for_a_leftover_is_made_again(tmp_path
         taken.append(descriptor)
         flock(descriptor, operation)
 
-    monkeypatch.setattr(output.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     part = PartialFile(tmp_path / "out")
     assert (len(taken), open_below(tmp_path)) == (2, 1)
     part.complete()

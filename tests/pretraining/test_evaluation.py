@@ -23,7 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.objectives.scores import unigram_baseline
 from bert_jax.pretraining import evaluation
-from bert_jax.pretraining.phases import batch_source
+from bert_jax.pretraining.corpora import PhaseBatches
 from bert_jax.runtime.goodput import Activity
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
@@ -234,7 +234,7 @@ def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
     experiment = PretrainingExperiment.from_dict(values)
     program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
     corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
-    source = batch_source(experiment, 0, train)
+    source = PhaseBatches(experiment, 0, train).source
     evaluate = evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), source.plan(0))  # type: ignore[arg-type]
     found = evaluate._baseline
     if objective == "skip_gram":
@@ -264,7 +264,7 @@ def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs(monkeypatch: 
         experiment = PretrainingExperiment.from_dict(values)
         program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
         corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
-        plan = batch_source(experiment, 0, train).plan(0)
+        plan = PhaseBatches(experiment, 0, train).source.plan(0)
         found[objective] = set(evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), plan)._baseline)  # type: ignore[arg-type]
     words = {"unigram_accuracy", "unigram_loss"}
     assert found == {"bert": words | {"nsp_majority_accuracy"}, "next_token": words, "bilm": words, "skip_gram": set()}
@@ -294,7 +294,7 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
     watched = Watched()
     run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
     run.compiling = lambda ledger: contextlib.nullcontext()
-    evaluate = evaluation.HeldoutEvaluation(program, 0, corpora, run, batch_source(experiment, 0, train).plan(0))
+    evaluate = evaluation.HeldoutEvaluation(program, 0, corpora, run, PhaseBatches(experiment, 0, train).source.plan(0))
     with jax.set_mesh(mesh):
         scores = evaluate(nn.unbox(initial_parameters(experiment.model, jax.random.key(0), next_sentence=False)))
     measure = "mlm" if objective == "bert" else objective
@@ -312,7 +312,7 @@ def test_held_out_rows_without_anything_to_predict_are_refused(objective: str):
     experiment = PretrainingExperiment.from_dict(values)
     program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
     corpora: Any = types.SimpleNamespace(train=train, heldout=words)
-    plan = batch_source(experiment, 0, train).plan(0)
+    plan = PhaseBatches(experiment, 0, train).source.plan(0)
     if objective != "bert":  # they predict the [SEP]s
         evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
         return

@@ -30,8 +30,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is asked of the checkpoints, of which there are those of steps 1,000 and 2,000; nothing is restored in truth."""
     calls: list[Any] = []
 
-    def restore(step: int, layout: Any, former: Any) -> Any:
-        calls.append((step, layout, former))
+    def restore(step: int, layout: Any) -> Any:
+        calls.append((step, layout))
         return types.SimpleNamespace(params={"mlm_head": "weights", "distillation": "its projection"})
 
     @contextlib.contextmanager
@@ -44,7 +44,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(kept, "Checkpoints", checkpoints)
     monkeypatch.setattr(kept, "pretraining_program", program)
-    monkeypatch.setattr(kept, "former_layout", lambda experiment, mesh: ("former", experiment, mesh))
     monkeypatch.setattr(kept, "on_host", lambda params, mesh: {**params, "on": mesh})
     monkeypatch.setattr(kept, "load_tokenizer", lambda directory: ("tokenizer of", directory))
     monkeypatch.setattr(kept, "staged", lambda directory: ("staged", directory))
@@ -64,10 +63,10 @@ def workdir_of(directory: pathlib.Path, *folders: str) -> pathlib.Path:
 def test_the_model_of_a_step_is_read_onto_one_device_with_the_tokenizer_of_the_corpus_or_of_the_exported_model(asked, tmp_path):
     workdir = workdir_of(tmp_path, "checkpoints")
     found: Any = model_of_step(workdir, 2_000)
-    (directory, read_only), (step, (experiment, mesh), (_, *former)) = asked
+    (directory, read_only), (step, (experiment, mesh)) = asked
     assert (directory, read_only, step) == (workdir / "checkpoints", True, 2_000)
     assert experiment == dataclasses.replace(PretrainingExperiment.from_dict(EXPERIMENT.to_dict()), mesh=MeshConfig())
-    assert (list(mesh.devices.flat), former) == (jax.devices()[:1], [experiment, mesh])
+    assert list(mesh.devices.flat) == jax.devices()[:1]
     assert found.params == {"mlm_head": "weights", "on": mesh}
     assert (found.config, found.tokenizer) == (TINY, ("tokenizer of", "train"))
     (workdir / "model").mkdir()

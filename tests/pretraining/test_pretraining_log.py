@@ -14,10 +14,10 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.flops import model_row_flops
 from bert_jax.model.pretraining import ParameterCounts
-from bert_jax.pretraining import log as pretraining_log
-from bert_jax.pretraining.log import PretrainingLog
+from bert_jax.objectives.flops import model_row_flops
+from bert_jax.pretraining import pretraining_log
+from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
 from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
 from bert_jax.runtime.workdir import METRICS, read_metrics
@@ -109,7 +109,7 @@ def test_a_run_outside_of_the_band_is_warned_with_the_usual_causes_those_with_ev
 ):
     with log_of(tmp_path / "run", config=banded) as log:
         for _ in range(2):
-            log.training(2, phase_of(log, 0), window(skipped=2))
+            log.training(2, window(skipped=2))
         log.evaluation(5, SCORES | {"mlm_loss": 3.5, "mlm_accuracy": 0.25})
     says = "MLM loss 3.500 lies above the band 1.900 to 2.100 of 3 seeds of mine; usual causes: 4 skipped steps (see the"
     assert lines.messages[-1].startswith(says)
@@ -129,10 +129,9 @@ def test_a_run_that_cannot_be_compared_says_why_and_is_not_judged(
     assert lines.messages[-1].startswith("held out after step 5: ")
 
 
-def phase_of(log: PretrainingLog, index: int, random_next: float = 0.52) -> Any:
+def source_of(random_next: float = 0.52) -> Any:
     plan = types.SimpleNamespace(summary=lambda: {"random_next_fraction": random_next, "padding_fraction": 0.03})
-    source = types.SimpleNamespace(plan=lambda epoch: plan if epoch == 0 else None, rows_per_epoch=5_000)
-    return types.SimpleNamespace(index=index, config=log._experiment.phases[index], source=source)
+    return types.SimpleNamespace(plan=lambda epoch: plan if epoch == 0 else None, rows_per_epoch=5_000)
 
 
 def window(**changed: float) -> dict[str, np.float32]:
@@ -182,7 +181,7 @@ def test_a_run_that_goes_back_drops_the_records_of_the_steps_that_are_repeated(t
 def test_a_phase_is_told_with_its_rows_and_its_rates_begin_anew(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
         before = log.throughput
-        log.phase(phase_of(log, 1))
+        log.phase(1, source_of())
         assert log.throughput is not before
     says = "phase 2 of 2: 4 steps of 4 rows x 64 tokens; an epoch is 5,000 rows, 52 % random next sentences, 3 % padding"
     assert lines.messages[-1] == says
@@ -193,24 +192,25 @@ def test_pairs_with_one_answer_are_a_warning_unless_no_pairs_are_trained(
     random_next: float, is_constant: bool, tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture
 ):
     with log_of(tmp_path) as log:
-        log.phase(phase_of(log, 0, random_next))
+        log.phase(0, source_of(random_next))
         said = [record.getMessage() for record in lines.records if record.levelno == logging.WARNING]
         assert len(said) == is_constant
         assert all(text.startswith("WARNING: ") and "config.examples.pairs=none" in text for text in said)
         examples = dataclasses.replace(log._experiment.examples, pairs="none")
         log._experiment = dataclasses.replace(log._experiment, examples=examples)
         lines.clear()
-        log.phase(phase_of(log, 0, random_next))
+        log.phase(0, source_of(random_next))
         assert [record.levelno for record in lines.records] == [logging.INFO]
         assert "random" not in lines.messages[0]
 
 
 def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
+        log.phase(1, source_of())
         clock = Clock()
         log.throughput = Throughput(Ledger(clock), clock)
         clock.now += 2.0
-        log.training(5, phase_of(log, 1), window())
+        log.training(5, window())
     (record,) = read_metrics(tmp_path / METRICS)
     config = log._experiment.model
     flops, predictions = 16 * model_row_flops(config, 64, log._experiment.phases[1].max_predictions), 20
@@ -241,10 +241,11 @@ def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
     speeds = []
     for index, taught in enumerate((None, teacher)):
         with log_of(tmp_path / f"{index}", teacher=taught) as log:
+            log.phase(1, source_of())
             clock = Clock()
             log.throughput = Throughput(Ledger(clock), clock)
             clock.now += 2.0
-            log.training(5, phase_of(log, 1), window())
+            log.training(5, window())
         speeds.append(read_metrics(tmp_path / f"{index}" / METRICS)[0])
     (alone, taught), lengths = speeds, log._experiment.phases[1]
     more = 16 * model_row_flops(teacher.config, 64, lengths.max_predictions) / 3 / 2
@@ -254,18 +255,18 @@ def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
 
 def test_skipped_steps_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
-        log.training(1, phase_of(log, 0), window())
+        log.training(1, window())
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
-        log.training(2, phase_of(log, 0), window(skipped=2, steps=0))
+        log.training(2, window(skipped=2, steps=0))
     assert lines.messages[-1] == "2 of these steps had no finite loss or gradient and were skipped"
     assert read_metrics(tmp_path / METRICS)[-1]["train/grad_norm"] == 3
 
 
 def test_spikes_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path) as log:
-        log.training(1, phase_of(log, 0), window(spikes=0))
+        log.training(1, window(spikes=0))
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
-        log.training(2, phase_of(log, 0), window(spikes=2))
+        log.training(2, window(spikes=2))
     assert lines.messages[-1] == "2 of these steps had a loss far above the mean before and were left out"
     assert [record["train/spikes"] for record in read_metrics(tmp_path / METRICS)] == [0, 2]
 
@@ -300,7 +301,7 @@ def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baselin
 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, pictures: list[Any]):
     with log_of(tmp_path, is_first=False) as log:
-        log.training(1, phase_of(log, 0), window())
+        log.training(1, window())
         log.evaluation(1, SCORES)
         log.went_back(0)
     assert (list(tmp_path.iterdir()), pictures) == ([], [])
@@ -317,9 +318,9 @@ def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_traini
         pass
     assert not pictures, "nothing was trained"
     with log_of(tmp_path) as log:
-        log.training(1, phase_of(log, 0), window())
+        log.training(1, window())
     assert [file for _, file, _ in pictures] == [tmp_path / "curves.png"]
     with log_of(tmp_path) as log:
-        log.training(1, phase_of(log, 0), window())
+        log.training(1, window())
         log.evaluation(1, SCORES)
     assert len(pictures) == 2, "drawn by the evaluation, and not again"

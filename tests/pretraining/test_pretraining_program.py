@@ -15,7 +15,6 @@ from bert_jax.pretraining import program as pretraining
 from bert_jax.pretraining.program import (
     check_batch_sizes,
     flops_left,
-    former_layout,
     phase_row_flops,
     pretraining_program,
     state_maker,
@@ -76,11 +75,3 @@ def test_the_settings_of_an_objective_reach_it():
     assert (objective, objective.model.config) == (SkipGram(window=3), static.model)
     assert static.to_dict()["objective_options"] == {"window": 3}
     assert PretrainingExperiment.from_dict(static.to_dict()).objective_options == SkipGram(window=3).settings()
-
-
-def test_states_of_earlier_versions_without_pairs_had_a_pooler_and_a_next_sentence_head():
-    assert former_layout(EXPERIMENT, mesh_of(EXPERIMENT)) is None
-    former, now = former_layout(ALONE, mesh_of(ALONE)), pretraining_program(ALONE, mesh_of(ALONE)).state
-    assert former is not None
-    assert former.params.keys() - now.params.keys() == {"pooler", "nsp_head"}
-    assert former.opt_state[0].mu.keys() == former.params.keys()

@@ -15,7 +15,6 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import CorpusConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.pretraining.reference_curves import (
-    MEASURES,
     Band,
     ReferenceCurve,
     as_json,

@@ -21,6 +21,8 @@ from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
 from bert_jax.training.steps import TrainState
+from tests.objectives.scored import objective_of
+from tests.pretraining.notebook import Notebook
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment.from_dict(
@@ -41,12 +43,12 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The phases for which a source of batches is made; a batch tells its phase and its step in the phase."""
     made: list[int] = []
 
-    def source(experiment: Any, phase: int, corpus: Any) -> Any:
+    def phase_batches(experiment: Any, phase: int, corpus: Any, *, passed_over: int) -> Any:
         assert (experiment, corpus) == (EXPERIMENT, "corpus")
         made.append(phase)
-        return types.SimpleNamespace(at=lambda step: (phase, step))
+        return types.SimpleNamespace(rows=lambda step: (phase, step, passed_over))
 
-    monkeypatch.setattr(module, "batch_source", source)
+    monkeypatch.setattr(module, "PhaseBatches", phase_batches)
     monkeypatch.setattr(module, "to_device", lambda batch, mesh, spec: ("on", mesh, spec, batch))
     return made
 
@@ -55,15 +57,15 @@ def program_of(**parts: Any) -> Any:
     return types.SimpleNamespace(experiment=EXPERIMENT, mesh="mesh", state="layout", **parts)
 
 
-def batches(program: Any = None) -> Batches:
-    return Batches(program or program_of(), "corpus")  # type: ignore[arg-type]
+def batches() -> Batches:
+    return Batches(EXPERIMENT, "corpus", 10)  # type: ignore[arg-type]
 
 
 def test_the_batch_of_a_step_is_that_of_its_place_in_its_phase_behind_those_that_were_passed_over(sources):
     of = batches()
     assert [of.phase(step) for step in range(7)] == [0, 0, 0, 1, 1, 1, 1]
-    found: list[Any] = [of.at(0, 0), of.at(2, 10), of.at(3, 0), of.at(6, 10)]
-    assert found == [(0, 0), (0, 12), (1, 0), (1, 13)]
+    found: list[Any] = [of.at(step) for step in (0, 2, 3, 6)]
+    assert found == [(0, 0, 10), (0, 2, 10), (1, 3, 10), (1, 6, 10)]
     assert sources == [0, 1], "each phase has one source"
 
 
@@ -98,12 +100,11 @@ def test_the_weights_are_made_from_the_newest_state_before_the_step_else_the_ear
         def __exit__(self, *_: object) -> None:
             pass
 
-        def restore(self, step: int, layout: Any, former: Any) -> int:
-            assert (layout, former) == ("layout", ("former", program.experiment, "mesh"))
+        def restore(self, step: int, layout: Any) -> int:
+            assert layout == "layout"
             return step
 
     monkeypatch.setattr(module, "Checkpoints", Checkpoints)
-    monkeypatch.setattr(module, "former_layout", lambda experiment, mesh: ("former", experiment, mesh))
     monkeypatch.setattr(module, "first_parameters", lambda *arguments: (arguments == (program, "corpus")) and "the beginning")
     program = program_of()
     kept = dataclasses.replace(EXPERIMENT.checkpoints, every=every)
@@ -141,18 +142,17 @@ def test_the_steps_up_to_the_one_that_is_asked_for_are_trained_again_each_with_i
             shown.append("end")
 
     monkeypatch.setattr(module, "Progress", Progress)
-    monkeypatch.setattr(module, "passed_over", lambda state: 10)
     program = program_of(training_step=training_step, arguments=lambda state, batch: (state, batch))
-    state = module._trained_on(program, at_step(1), batches(program), 5)
+    state = module._trained_on(program, at_step(1), batches(), 5)
     assert int(state.step) == 5
     on = ("on", "mesh", module.BATCH)
     assert trained == [
-        *("compiled for phase 0", (1, (*on, (0, 11))), (2, (*on, (0, 12)))),
-        *("compiled for phase 1", (3, (*on, (1, 10))), (4, (*on, (1, 11)))),
+        *("compiled for phase 0", (1, (*on, (0, 1, 10))), (2, (*on, (0, 2, 10)))),
+        *("compiled for phase 1", (3, (*on, (1, 3, 10))), (4, (*on, (1, 4, 10)))),
     ]
     assert shown == [("trained", 4, "steps"), 1, 2, 3, 4, "end"]
     for first in (5, 6):
-        assert int(module._trained_on(program, at_step(first), batches(program), 5).step) == first
+        assert int(module._trained_on(program, at_step(first), batches(), 5).step) == first
     assert len(trained) == 6
 
 
@@ -175,7 +175,11 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
         asked.clear()
         monkeypatch.setattr(module, "_nearest_state", lambda *about: asked.append(about[3]) or at_step(there))
         corpus: Any = types.SimpleNamespace(vocabulary="vocabulary")
-        monkeypatch.setattr(module, "batch_source", lambda *about: types.SimpleNamespace(at=lambda step: (about[1:], step)))
+        monkeypatch.setattr(
+            module,
+            "PhaseBatches",
+            lambda *about, passed_over: types.SimpleNamespace(rows=lambda step: (about[1:], step, passed_over)),
+        )
         return replay(EXPERIMENT, pathlib.Path("workdir"), corpus, step), [*asked, corpus]
 
     monkeypatch.setattr(module, "check_batch_sizes", lambda experiment, mesh: asked.append((experiment, mesh.size)))
@@ -192,7 +196,7 @@ def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replaye
     found, (checked, near, trained, corpus) = replayed(5, 4)
     assert checked == (EXPERIMENT, 8)
     assert (near, trained) == (4, 4)
-    batch: Any = ((1, corpus), 4 - 3 + 20)
+    batch: Any = ((1, corpus), 4, 20)
     assert (found.step, found.weights_of, found.batch) == (5, 4, batch)
     phase, step, (_, mesh, _, given) = found.sums["mlm_loss"]  # type: ignore[misc]
     assert (phase, step, given, mesh.size) == (1, 4, batch, 8)
@@ -287,7 +291,11 @@ def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(row
         return batch
 
     monkeypatch.setattr(module, "to_device", to_device)
-    monkeypatch.setattr(MlmNsp, "row_losses", lambda self, params, batch: {"mlm_loss": (params * batch["input_ids"] + batch["x"]).sum(1)})
+
+    def row_losses(self: MlmNsp, params: Any, batch: Any) -> dict[str, Any]:
+        return {"mlm_loss": (params * batch["input_ids"] + batch["x"]).sum(1)}
+
+    monkeypatch.setattr(MlmNsp, "row_losses", row_losses)
     ids = np.arange(2 * rows).reshape(rows, 2)
     program: Any = types.SimpleNamespace(
         experiment=dataclasses.replace(EXPERIMENT, model=TINY), mesh=types.SimpleNamespace(size=devices)
@@ -312,6 +320,7 @@ FOUND = Replay(
     norms={"a": 3.0, "b": 4.0, "c": math.nan},
     batch=BATCH,
     losses={"mlm_loss": np.array([1.0, np.nan, 2.5]), "nsp_loss": np.array([0.5, 0.0, 0.25])},
+    objective=objective_of("mlm"),
 )
 TOKENIZER: Any = types.SimpleNamespace(
     decode=lambda ids: "".join(f"<{i}>" for i in ids), tokens=lambda ids: [f"t{i}" for i in ids]
@@ -357,3 +366,17 @@ def test_without_a_tokenizer_a_row_is_told_by_its_ids_and_a_row_without_text_aft
     assert row_text(BATCH, 0, None) == "101 5 [103 -> 6] 7 102"
     batch = {name: array[:1, :3] if array.shape[1] == 6 else array for name, array in BATCH.items()}
     assert row_text(batch, 0, TOKENIZER) == "<101><5> [t103 -> t6]"
+
+
+def test_a_replayed_step_is_printed_and_nothing_else_is_said(monkeypatch, capsys):
+    notebook = Notebook()
+    corpus = types.SimpleNamespace(tokenizer="tokenizer")
+    for name in ("quiet_libraries", "start_logging", "enable_compilation_cache"):
+        monkeypatch.setattr(module, name, notebook.says(name))
+    monkeypatch.setattr(module, "experiment_of", lambda *about: (about, corpus))
+    monkeypatch.setattr(module, "replay", lambda *about: about)
+    monkeypatch.setattr(module, "report", lambda *about: iter([f"{about}", "the end"]))
+    assert module.replay_step("workdir", 5, [("mesh.data", "2")], ("mesh.*",)) == 0  # type: ignore[arg-type]
+    experiment = ("workdir", [("mesh.data", "2")], ("mesh.*",))
+    assert capsys.readouterr().out == f"{((experiment, 'workdir', corpus, 5), 'workdir', 'tokenizer')}\nthe end\n"
+    assert notebook.notes == [("quiet_libraries",), ("start_logging", 0), ("enable_compilation_cache",)]

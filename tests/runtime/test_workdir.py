@@ -27,7 +27,7 @@ OTHER = """
 import fcntl, os, sys
 with open(sys.argv[1], "a+") as file:
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
         sys.exit(file.read())
@@ -37,6 +37,18 @@ with open(sys.argv[1], "a+") as file:
     sys.stdin.read()
 """
 """A process that locks a file as `locked` does, without this package, which takes long to import."""
+
+
+FORKING = """
+import os, pathlib, sys, time
+from bert_jax.runtime.workdir import locked
+held = locked(pathlib.Path(sys.argv[1]), ".lock")
+held.__enter__()
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(600)
+"""
 
 
 def other_process(lock: pathlib.Path) -> subprocess.Popen[str]:
@@ -213,18 +225,6 @@ def test_a_refused_start_leaves_the_workdir_of_an_earlier_one(tmp_path: pathlib.
     assert (tmp_path / "config.json").exists()
 
 
-def test_a_lock_that_was_removed_after_it_was_opened_is_none(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    lock = fcntl.lockf
-
-    def removed_meanwhile(file: object, how: int) -> None:
-        (tmp_path / ".lock").unlink()
-        lock(file, how)
-
-    monkeypatch.setattr(fcntl, "lockf", removed_meanwhile)
-    with pytest.raises(UserError, match="give the same command again"), open_workdir(tmp_path, "pretrain", CONFIG):
-        pass
-
-
 @pytest.mark.parametrize("name", ["thesis.tex", "config.json", ".git"])
 def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: pathlib.Path, name: str):
     (tmp_path / name).write_text('{"model_type": "bert"}')
@@ -308,22 +308,44 @@ def test_the_lock_says_in_one_line_who_holds_it_and_nothing_afterwards(tmp_path:
     assert lock.read_text() == ""
 
 
-def test_a_lock_that_another_start_removes_at_this_moment_is_none(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    def gone(file: Any, how: int) -> None:
-        assert how == fcntl.LOCK_EX | fcntl.LOCK_NB
-        (tmp_path / ".lock").unlink()
+@pytest.mark.parametrize("how", ["removed", "replaced", "directory removed"])
+def test_a_lock_that_another_start_removes_at_this_moment_is_none(
+    how: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    directory, calls, flock = tmp_path / "a", [], fcntl.flock
+    directory.mkdir()
 
-    monkeypatch.setattr(workdir.fcntl, "lockf", gone)
-    with pytest.raises(UserError, match="was in use until this moment; give the same command again"), locked(tmp_path, ".lock"):
-        pass
+    def late(descriptor: int, operation: int) -> None:
+        flock(descriptor, operation)
+        calls.append(operation)
+        if len(calls) == 1:
+            (directory / ".lock").rename(tmp_path / "other") if how == "replaced" else (directory / ".lock").unlink()
+            (directory / ".lock").touch() if how == "replaced" else None
+            directory.rmdir() if how == "directory removed" else None
 
-    def replaced(file: Any, how: int) -> None:
-        (tmp_path / ".lock").rename(tmp_path / "other")
-        (tmp_path / ".lock").touch()
+    monkeypatch.setattr(fcntl, "flock", late)
+    if how != "replaced":
+        with pytest.raises(UserError, match="was in use until this moment; give the same command again"):
+            locked(directory, ".lock").__enter__()
+        return
+    with locked(directory, ".lock") as holder, other_process(directory / ".lock") as second:
+        assert (directory / ".lock").read_text() == holder
+        assert second.communicate(timeout=60)[1].startswith(f"process {os.getpid()} on ")
 
-    monkeypatch.setattr(workdir.fcntl, "lockf", replaced)
-    with pytest.raises(UserError, match="was in use until this moment"), locked(tmp_path, ".lock"):
-        pass
+
+def test_a_forked_process_does_not_hold_the_lock_of_a_killed_run(tmp_path: pathlib.Path):
+    with subprocess.Popen([sys.executable, "-c", FORKING, str(tmp_path)], stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        child = int(first.stdout.readline())
+        with pytest.raises(UserError, match=f"in use by process {first.pid} on "), locked(tmp_path, ".lock"):
+            pass
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        try:
+            with locked(tmp_path, ".lock"):
+                os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("error", [BlockingIOError(11, "busy"), PermissionError(13, "denied")])
@@ -331,7 +353,7 @@ def test_a_lock_without_words_is_that_of_another_process(error: OSError, tmp_pat
     def busy(file: Any, how: int) -> None:
         raise error
 
-    monkeypatch.setattr(workdir.fcntl, "lockf", busy)
+    monkeypatch.setattr(fcntl, "flock", busy)
     for text, who in (("", "another process"), ("process 7 on a\n", "process 7 on a")):
         (tmp_path / ".lock").write_text(text)
         with pytest.raises(UserError, match=f"is in use by {who}; wait for it"), locked(tmp_path, ".lock"):
@@ -344,7 +366,7 @@ def test_a_file_system_without_locks_is_warned_of(
     def unsupported(file: Any, how: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(workdir.fcntl, "lockf", unsupported)
+    monkeypatch.setattr(fcntl, "flock", unsupported)
     with locked(tmp_path, ".lock"):
         assert caplog.messages == [f"{tmp_path} cannot be locked (Operation not supported): make sure that no second run uses it"]
 

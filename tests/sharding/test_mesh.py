@@ -11,7 +11,7 @@ import pytest
 from jax.experimental import mesh_utils
 
 from bert_jax.errors import UserError
-from bert_jax.sharding.mesh import MeshConfig, device_grid, slices_along, torus_dimensions
+from bert_jax.sharding.mesh import AXES, MeshConfig, device_grid, devices_along, make_mesh, slices_along, torus_dimensions
 
 KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TPU7x"}
 
@@ -135,7 +135,8 @@ def test_every_shape_of_powers_of_two_finds_its_place_and_tensor_groups_are_boxe
 def test_data_crosses_slices_first_then_fsdp_unless_told_otherwise(
     shape: tuple[int, int, int], slices: int, across_slices: str, along: tuple[int, int, int]
 ):
-    assert slices_along(config(shape, across_slices), shape, slices) == along
+    named = dict(zip(AXES, shape, strict=True))
+    assert slices_along(config(shape, across_slices), named, slices) == dict(zip(AXES, along, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -218,6 +219,12 @@ def test_the_data_axis_runs_along_whole_sides_of_the_box_one_after_the_other(nam
         for k in range(len(sides)):
             lines = np.moveaxis(grid, k, -2).reshape(-1, sides[k], 3)
             assert (np.sum(np.ptp(lines, axis=1) > 0, axis=1) == 1).all()  # each group a line of chips
+
+
+def test_the_devices_along_an_axis_are_found_by_its_name():
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    for axis, at in (("data", np.s_[:, 0, 0]), ("fsdp", np.s_[0, :, 0]), ("tensor", np.s_[0, 0, :])):
+        assert devices_along(mesh, axis) == list(mesh.devices[at])
 
 
 def test_devices_that_stand_in_no_such_order_are_one_group():

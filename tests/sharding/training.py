@@ -39,7 +39,7 @@ def first_state(optimizer: str = "bert_adam") -> Any:
 
 
 def optimizer_of(experiment: PretrainingExperiment) -> Any:
-    return make_optimizer(experiment.optimizer, nn.unbox(abstract_parameters(experiment.model)))
+    return make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
 
 
 def layout_of(experiment: PretrainingExperiment, devices: int = 8) -> tuple[Any, Any, jax.sharding.Mesh]:

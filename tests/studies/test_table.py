@@ -10,9 +10,9 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
+from bert_jax.files import write_json
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.program import phase_row_flops
-from bert_jax.runtime.workdir import write_json
 from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.table import all_scores, baseline_of, measured, metric_of, pretraining_numbers, steps_of, table
 from tests.studies.conftest import study

@@ -23,7 +23,7 @@ from bert_jax.data.rows import RowShape, assemble_rows
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.flops import task_row_flops
+from bert_jax.objectives.flops import task_row_flops
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.program import phase_row_flops

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from bert_jax.training import curves as plots
 from bert_jax.training.curves import draw_curves, draw_sweep, draw_task_curves, merge_short_windows, series, smooth
-from tests.small_disk import files_of_at_most
 from tests.objectives.scored import objective_of
+from tests.small_disk import files_of_at_most
 
 SCORES = objective_of("mlm").shown_scores()
 

@@ -12,7 +12,7 @@ from bert_jax.objectives.distillation import PretrainingDistillation
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import Warmup
+from bert_jax.training.schedules import Span
 from bert_jax.training.spikes import SpikeConfig
 from bert_jax.training.steps import UpdateRule, gradients
 
@@ -45,8 +45,8 @@ def test_settings_that_are_not_given_are_these(settings: type[Any], wanted: dict
 
 
 def test_a_schedule_is_linear_to_zero_and_a_step_has_one_microbatch_and_no_judge_unless_it_is_said():
-    plain = Warmup(start=0, steps=1, warmup_steps=0, peak=1.0)
-    assert (plain.power, plain.end, plain.slanted) == (1.0, 0.0, False)
+    plain = Span(schedule="original", start=0, steps=1, warmup_steps=0, peak=1.0)
+    assert (plain.decay_power, plain.end_learning_rate) == (1.0, 0.0)
     rule = {field.name: field.default for field in dataclasses.fields(UpdateRule) if field.default is not dataclasses.MISSING}
     assert rule == {"accumulation": 1, "learning_rate_multipliers": None, "gradients": gradients, "judge": None}
 

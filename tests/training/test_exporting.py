@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.training.exporting import export_trained, on_host, write_results
-from bert_jax.training.step_sums import StepSums, require_learned
+from bert_jax.training.loop import StepSums, require_learned
 from bert_jax.training.steps import add_sums
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.small_disk import files_of_at_most

@@ -10,13 +10,12 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bert_jax.data.rows import assemble_features, pack_features, row_shape
-from bert_jax.objectives.labels import LabelLoss
-from bert_jax.objectives.labels import Labels
+from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import UpdateRule, new_state, train_step
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
-from tests.random_rows import TINY
+from tests.random_rows import TINY, boxed
 
 HEAD = HEADS["sequence"]
 LAYERS = 3
@@ -28,7 +27,7 @@ PARAMS = random_label_parameters(HEAD, CONFIG)
 @functools.cache
 def compiled_step():
     """(state, batch, factors of the rates) -> (state, sums), with weight decay and with gradients clipped."""
-    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), PARAMS)
+    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), boxed(PARAMS))
     objective = Labels(CONFIG, HEAD, LabelLoss())
 
     @jax.jit

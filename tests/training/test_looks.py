@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -43,16 +44,20 @@ def bare(axes: Axes) -> None:
     axes.plot([0, 1], [1, 2])
 
 
+def curves(metrics: pathlib.Path, picture: pathlib.Path, **settings: Any) -> None:
+    plots.draw_curves(metrics, picture, SCORES, **settings)
+
+
 Draw = Callable[[pathlib.Path, pathlib.Path], object]
 PICTURES: dict[str, tuple[str, Draw]] = {
-    "plots_curves": (MANY, lambda metrics, picture: plots.draw_curves(metrics, picture, SCORES, title="a run", phases=PHASES)),
+    "plots_curves": (MANY, lambda metrics, picture: curves(metrics, picture, title="a run", phases=PHASES)),
     "plots_curves_to_the_end_of_a_phase": (
         FEW,
-        lambda metrics, picture: plots.draw_curves(metrics, picture, SCORES, title="a run", phases=[PHASES[0], (200, "length 512")]),
+        lambda metrics, picture: curves(metrics, picture, title="a run", phases=[PHASES[0], (200, "length 512")]),
     ),
     "plots_curves_of_one_phase": (
         FEW,
-        lambda metrics, picture: plots.draw_curves(metrics, picture, SCORES, title="a run", phases=PHASES[:1]),
+        lambda metrics, picture: curves(metrics, picture, title="a run", phases=PHASES[:1]),
     ),
     "plots_task": (
         MANY,

@@ -8,7 +8,8 @@ import time
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from bert_jax.runtime.workdir import read_metrics, write_json
+from bert_jax.files import write_json
+from bert_jax.runtime.workdir import read_metrics
 from bert_jax.training.metrics import MetricsWriter
 from tests.small_disk import files_of_at_most
 

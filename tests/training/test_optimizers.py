@@ -22,9 +22,10 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.layers import VOCABULARY_ARRAYS
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.training.optimizers import NAMES, OptimizerConfig, decayed, layerwise_trust_ratio, make_optimizer
+from bert_jax.training import OPTIMIZERS
+from bert_jax.training.optimizers import OptimizerConfig, decayed, described, layerwise_trust_ratio, make_optimizer
 from tests.random_features import HEADS, LABELS
-from tests.random_rows import TINY, largest_difference, random_parameters
+from tests.random_rows import TINY, boxed, largest_difference, random_parameters
 
 STEPS = 5
 
@@ -66,7 +67,7 @@ def run_optax(optimizer, params, split=lambda tree: tree):
 
 def test_bert_adam_is_the_originals_update_written_out_in_numpy():
     params = {"layer": {"kernel": np.ones((2, 3), np.float32), "bias": np.ones(3, np.float32)}}
-    ours = run(make_optimizer(OptimizerConfig(), params), jax.tree.map(jnp.asarray, params))
+    ours = run(make_optimizer(OptimizerConfig(), boxed(params)), jax.tree.map(jnp.asarray, params))
     for name, decay in (("kernel", 0.01), ("bias", 0.0)):
         p, m, v = params["layer"][name].astype(np.float64), 0.0, 0.0
         for step in range(STEPS):
@@ -80,12 +81,12 @@ def test_adamw_is_optax_adamw_with_decay_on_kernels_and_embeddings_only():
     params = random_parameters()
     config = OptimizerConfig(name="adamw", epsilon=1e-8, weight_decay=0.1)
     theirs = optax.adamw(0.1, eps=1e-8, weight_decay=0.1, mask=decayed(params))
-    assert largest_difference(run_optax(theirs, params), run(make_optimizer(config, params), params)) < 1e-5
+    assert largest_difference(run_optax(theirs, params), run(make_optimizer(config, boxed(params)), params)) < 1e-5
 
 
 def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
     params = random_parameters()
-    ours = run(make_optimizer(OptimizerConfig(name="lamb"), params), params)
+    ours = run(make_optimizer(OptimizerConfig(name="lamb"), boxed(params)), params)
 
     def split(tree):
         """Stacked layers as separate arrays, so that optax takes one norm per layer."""
@@ -102,7 +103,7 @@ def test_lamb_is_optax_lamb_applied_to_every_layer_apart():
 def test_the_trust_ratio_is_that_of_the_norms_of_each_layer_and_one_where_either_is_0():
     weights = {"layers": {"kernel": np.array([[3.0, 4.0], [0.0, 0.0], [0.3, 0.4]], np.float32)}, "bias": np.float32([0.06, 0.08])}
     updates = {"layers": {"kernel": np.array([[0.0, 0.5], [0.6, 0.8], [0.0, 0.0]], np.float32)}, "bias": np.float32([0.5, 0.0])}
-    found, _ = layerwise_trust_ratio(weights).update(updates, optax.EmptyState(), weights)
+    found, _ = layerwise_trust_ratio(described(boxed(weights))).update(updates, optax.EmptyState(), weights)
     np.testing.assert_allclose(found["layers"]["kernel"], [[0.0, 5.0], [0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
     np.testing.assert_allclose(found["bias"], [0.1, 0.0], rtol=1e-6)
 
@@ -161,7 +162,7 @@ def test_every_array_of_facts_about_the_vocabulary_is_in_the_walk_and_decays_now
     assert facts == [("embeddings/characters/symbols", False), ("skip_gram_head/counts", False)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_no_optimizer_changes_the_symbols_of_words(name):
     config = dataclasses.replace(TINY, encoder="bilm", tied_decoder=False, character_cnn=True)
     shapes = nn.unbox(abstract_parameters(config, next_sentence=False))["embeddings"]["characters"]
@@ -170,7 +171,7 @@ def test_no_optimizer_changes_the_symbols_of_words(name):
     }
     ids = jnp.arange(2, dtype=jnp.int32)[None]
     grads = jax.grad(lambda params: CharacterCnn(config).apply({"params": params}, ids).sum())(params)
-    optimizer = make_optimizer(OptimizerConfig(name=name), params)
+    optimizer = make_optimizer(OptimizerConfig(name=name), boxed(params))
     direction, _ = optimizer.update(grads, optimizer.init(params), params)
     assert not np.any(direction["symbols"])
     assert np.any(direction["embedding"])

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.training.schedules import FINETUNING, Warmup, piecewise, warmup_then_decay
+from bert_jax.errors import UserError
+from bert_jax.training import SCHEDULES
+from bert_jax.training.schedules import Span, piecewise, rate_by
 
 
 def original(step: int, peak: float, warmup: int, total: int, power: float) -> float:
@@ -16,27 +18,30 @@ def original(step: int, peak: float, warmup: int, total: int, power: float) -> f
 
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_the_rate_is_the_originals_at_every_step(power):
-    schedule = Warmup(start=0, steps=1000, warmup_steps=100, peak=1e-4, power=power)
-    ours = [float(warmup_then_decay(schedule, jnp.int32(step))) for step in range(0, 1001, 7)]
+    schedule = Span(schedule="original", start=0, steps=1000, warmup_steps=100, peak=1e-4, decay_power=power)
+    ours = [float(schedule.rate()(jnp.int32(step))) for step in range(0, 1001, 7)]
     np.testing.assert_allclose(
         ours, [original(step, 1e-4, 100, 1000, power) for step in range(0, 1001, 7)], rtol=1e-5, atol=1e-12
     )
 
 
 def test_the_first_step_has_rate_zero_and_the_end_of_the_warmup_jumps_down():
-    schedule = Warmup(start=0, steps=1000, warmup_steps=100, peak=1.0)
-    assert float(warmup_then_decay(schedule, jnp.int32(0))) == 0.0
-    assert float(warmup_then_decay(schedule, jnp.int32(99))) == pytest.approx(0.99)
-    assert float(warmup_then_decay(schedule, jnp.int32(100))) == pytest.approx(0.9)
+    schedule = Span(schedule="original", start=0, steps=1000, warmup_steps=100, peak=1.0)
+    assert float(schedule.rate()(jnp.int32(0))) == 0.0
+    assert float(schedule.rate()(jnp.int32(99))) == pytest.approx(0.99)
+    assert float(schedule.rate()(jnp.int32(100))) == pytest.approx(0.9)
 
 
 def test_no_warmup_starts_at_the_peak():
-    assert float(warmup_then_decay(Warmup(start=0, steps=10, warmup_steps=0, peak=1.0), jnp.int32(0))) == 1.0
+    assert float(Span(schedule="original", start=0, steps=10, warmup_steps=0, peak=1.0).rate()(jnp.int32(0))) == 1.0
 
 
 def test_each_schedule_of_an_experiment_counts_from_its_own_start():
     rate = piecewise(
-        [Warmup(start=0, steps=100, warmup_steps=10, peak=1.0), Warmup(start=100, steps=50, warmup_steps=5, peak=2.0)]
+        [
+            Span(schedule="original", start=0, steps=100, warmup_steps=10, peak=1.0),
+            Span(schedule="original", start=100, steps=50, warmup_steps=5, peak=2.0),
+        ]
     )
     assert float(rate(jnp.int32(99))) == pytest.approx(0.01)
     assert float(rate(jnp.int32(100))) == 0.0
@@ -45,19 +50,24 @@ def test_each_schedule_of_an_experiment_counts_from_its_own_start():
 
 
 def test_the_decay_ends_at_the_end_rate():
-    schedule = Warmup(start=0, steps=10, warmup_steps=0, peak=1.0, end=0.1)
+    schedule = Span(schedule="original", start=0, steps=10, warmup_steps=0, peak=1.0, end_learning_rate=0.1)
     for step in (10, 11, 25):  # beyond, too
-        assert float(warmup_then_decay(schedule, jnp.int32(step))) == pytest.approx(0.1)
-    assert float(warmup_then_decay(schedule, jnp.int32(5))) == pytest.approx(0.55)
+        assert float(schedule.rate()(jnp.int32(step))) == pytest.approx(0.1)
+    assert float(schedule.rate()(jnp.int32(5))) == pytest.approx(0.55)
 
 
-# ------------------------------------------------------------------------------------------------------ schedules of fine-tuning
+# ------------------------------------------------------------------------------------------------------- schedules by their names
 
 
 def rates(name: str, steps: int, warmup_steps: int, peak: float) -> list[float]:
     """The rate at every step and at two after the last, from scalars that are traced."""
-    schedule = jax.vmap(FINETUNING[name], in_axes=(0, None, None, None))
-    return jax.jit(schedule)(jnp.arange(steps + 2), jnp.int32(steps), jnp.int32(warmup_steps), jnp.float32(peak)).tolist()
+    rate = rate_by(name, "config.training.schedule")
+
+    @jax.jit
+    def at(step, steps, warmup_steps, peak):
+        return jax.vmap(lambda step: rate(step, steps, peak, {"warmup_steps": warmup_steps}))(step)
+
+    return at(jnp.arange(steps + 2), jnp.int32(steps), jnp.int32(warmup_steps), jnp.float32(peak)).tolist()
 
 
 @pytest.mark.parametrize(("steps", "warmup_steps"), [(100, 10), (345, 34), (7, 0), (5, 5), (1, 0), (6, 1)])
@@ -89,7 +99,50 @@ def test_the_slanted_triangle_is_ulmfits_equation_3(steps, cut_fraction):
 
 
 def test_every_schedule_reaches_its_peak_and_never_passes_it():
-    for name in FINETUNING:
+    for name in SCHEDULES:
         found = rates(name, 100, 10, 2e-5)
         assert max(found) == pytest.approx(2e-5 * (0.9 if name == "original" else 1.0)), name  # the original jumps down
         assert min(found) >= 0.0
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_has_one_rate_in_pretraining_and_in_fine_tuning(name):
+    """Where numbers are constants of the program, and where they are traced so that runs share one."""
+    rate = Span(schedule=name, start=7, steps=100, warmup_steps=10, peak=2e-5).rate()
+    pretraining = jax.jit(jax.vmap(rate))(jnp.arange(7, 7 + 102))
+    np.testing.assert_allclose(pretraining, rates(name, 100, 10, 2e-5), rtol=1e-6, atol=1e-12)
+
+
+OWN = """
+def half(step, steps, warmup=0.5): return 0.5 + 0.0 * step / (warmup * steps)
+def absolute(step, steps, peak, warmup_steps, decay_power): return 0.0 * step + peak + warmup_steps + decay_power
+def needs(step, steps, cooldown): return 1.0
+def fails(step, steps): return [][1]
+"""
+
+
+def test_a_schedule_in_a_file_of_the_users_own_takes_the_keys_that_it_names_and_is_refused_where_it_needs_others(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+
+    def at(name):
+        own = Span(schedule=f"{tmp_path}/mine.py:{name}", start=0, steps=10, warmup_steps=4, peak=2.0, decay_power=3.0)
+        return float(own.rate()(jnp.int32(3)))
+
+    assert (at("half"), at("absolute")) == (1.0, 9.0)
+    for name, says in (
+        ("needs", r"schedule=.*mine.py:needs needs cooldown, which no key of an experiment gives it; give it a default, or"),
+        ("fails", "raises IndexError; correct the file here:"),
+        ("haf", "has no 'haf'; did you mean 'half'"),
+    ):
+        with pytest.raises(UserError, match=says):
+            at(name)
+
+
+def test_each_phase_may_name_its_schedule():
+    rate = piecewise(
+        [
+            Span(schedule="constant", start=0, steps=10, warmup_steps=0, peak=1.0),
+            Span(schedule="linear", start=10, steps=10, warmup_steps=0, peak=1.0),
+        ]
+    )
+    assert [float(rate(jnp.int32(step))) for step in (5, 9, 10, 15)] == [1.0, 1.0, 1.0, 0.5]

@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.model.pretraining import abstract_parameters
-from tests.random_rows import objective_for
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState, is_spike, judge, new_watched_state
 from bert_jax.training.steps import UpdateRule, train_step
-from tests.random_rows import TINY, random_batch, random_parameters
+from tests.random_rows import TINY, objective_for, random_batch, random_parameters
 
 CONFIG = SpikeConfig(policy="skip", window=10, deviations=4.0)
-OPTIMIZER = make_optimizer(OptimizerConfig(), nn.unbox(abstract_parameters(TINY)))
+OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(TINY))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import pytest
 
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.objectives.losses import cross_entropy
-from tests.random_rows import objective_for
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import (
     StepSeed,
@@ -24,9 +23,9 @@ from bert_jax.training.steps import (
     new_state,
     train_step,
 )
-from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
+from tests.random_rows import TINY, gradients_of, largest_difference, objective_for, outputs_of, random_batch, random_parameters
 
-OPTIMIZER = make_optimizer(OptimizerConfig(), nn.unbox(abstract_parameters(TINY)))
+OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(TINY))
 CLIP_NORM = 1.0
 
 

@@ -1,8 +1,9 @@
 """The attention of every layer and head for one text or pair.
 
-In: a window of words. Out: the weights between pieces and between words, a page for the browser, pictures.
+In: a window of words. Out: the weights between pieces and between words, a page for the browser, figures.
 
-    weights.py  the weights of all heads for one text
+    measure.py  the weights of all heads for one text
     page.py     the weights -> a page for the browser, from page.html
-    figures.py  the pictures of heads and of all heads
+    figures.py  the figures of heads and of all heads
+    verb.py     `analyse attention`
 """

@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.attention.weights import Attention
-from bert_jax.analysis.folder import new_figure
-from bert_jax.analysis.words import Kind
+from bert_jax.analysis.attention.measure import Attention
+from bert_jax.analysis.windows import Kind
+from bert_jax.interface.figures import BLUE, ORANGE, new_figure
 
-COLOURS = ("#1f4e9c", "#b5541c")
+COLOURS = (BLUE, ORANGE)
 """The colours of the first and the second text."""
 SPECIAL = "#8a9099"
 MOST_LINES = 80

@@ -13,9 +13,9 @@ import zlib
 import numpy as np
 from jaxtyping import Float32, UInt8
 
-from bert_jax.analysis.attention.weights import Attention
-from bert_jax.analysis.heads.statistics import head_names
-from bert_jax.analysis.words import Kind
+from bert_jax.analysis.attention.measure import Attention
+from bert_jax.analysis.heads.measure import head_names
+from bert_jax.analysis.windows import Kind
 
 THUMBNAIL = 64
 """Dots of a thumbnail along each side, at most; a dot is the largest of the weights that it stands for."""

@@ -1,18 +1,78 @@
-"""Documents in which every mention may be an antecedent of a later one."""
+"""Documents with mentions, the questions that are asked about them, and the windows that the model reads."""
 
 from __future__ import annotations
 
+import abc
 import bisect
 import dataclasses
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
-from bert_jax.analysis.coreference.grammar import pronoun_groups
-from bert_jax.analysis.coreference.mentions import KINDS, Mention, Question, Text
-from bert_jax.analysis.coreference.rules import guesses
+import numpy as np
+
+from bert_jax.analysis.coreference.mentions import KINDS, Mention, guesses, pronoun_groups
+from bert_jax.analysis.reading import AnnotatedSource
+from bert_jax.analysis.windows import Window, word_windows
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.packing import Item
 
 GROUPS = ("all", *KINDS, "he, she, it, they", "it")
 """All mentions with an antecedent, those of each kind, and of the pronouns those of the third person and "it" alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A mention whose antecedent is looked for."""
+
+    head: int
+    """The number of its head word in the document."""
+    limit: int
+    """The candidates are those with a smaller number."""
+    right: frozenset[int]
+    """The candidates that are antecedents; empty where none is right."""
+    guesses: tuple[int, ...]
+    """The candidate that each rule chooses."""
+    groups: tuple[str, ...]
+    """The groups of mentions that it counts in."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Text(abc.ABC):
+    """The content of a file of any format: words, and questions about them."""
+
+    name: str
+    words: tuple[str, ...]
+    sentences: tuple[int, ...]
+    """The number of the first word of each sentence."""
+
+    @abc.abstractmethod
+    def candidates(self, first: int, last: int) -> tuple[int, ...]:
+        """The numbers of the candidate words in [first, last), in order."""
+
+    @abc.abstractmethod
+    def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
+        """(the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the groups of
+        each mention that has antecedents, but none in [first, last))."""
+
+
+class TextFile(AnnotatedSource):
+    """A file of texts."""
+
+    groups: tuple[str, ...]
+    """The groups of mentions that are measured apart."""
+    rules: tuple[str, ...]
+    """The rules that heads are compared with."""
+    asks_once = False
+    """Whether every text has at most one question."""
+
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Text]: ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what was left out on purpose in the last iteration."""
+        return ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,3 +114,78 @@ class Document(Text):
     @functools.cached_property
     def _first_heads(self) -> dict[str, int]:
         return {mention.entity: mention.head for mention in reversed(self.mentions)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of a text that the model reads, and what is asked about it. Word i of the text is word i - `first` + 1 of the
+    window, [CLS] being word 0; this number is the word's rank."""
+
+    window: Window
+    first: int
+    candidates: tuple[int, ...]
+    questions: tuple[Question, ...]
+    outside: tuple[tuple[str, ...], ...] = ()
+    """The groups of each mention whose antecedents are not in the window."""
+
+    def item(self, of_pairs: bool = True, order: Sequence[int] | None = None) -> Item:
+        """The pieces, with a query at the first piece of each question's word. Its target is the limit of the ranks of its
+        candidates, and the column "candidates" holds a candidate's rank at its pieces, else 0.
+
+        order: for each place in the window the word of the text that stands there, from 0; None: as in the text.
+        """
+        words = self.window.words
+        own = [0, *((i + 1 for i in order) if order is not None else range(1, len(words) - 1)), len(words) - 1]
+        placed = dataclasses.replace(self.window, words=tuple(words[i] for i in own))
+        starts = dict(zip(own, itertools.accumulate((len(word.ids) for word in placed.words), initial=0), strict=False))
+        ranks = {candidate - self.first + 1 for candidate in self.candidates}
+        item = placed.item(of_pairs)
+        column = [own[number] if own[number] in ranks else 0 for number in item.columns["words"]]
+        return dataclasses.replace(
+            item,
+            query_positions=tuple(starts[question.head - self.first + 1] for question in self.questions),
+            targets=tuple(min(question.limit - self.first + 1, len(words)) for question in self.questions),
+            columns={**item.columns, "candidates": column},
+        )
+
+    def shuffled(self, rng: np.random.Generator) -> list[int]:
+        """A random order of the window's words, for `item`."""
+        return [int(i) for i in rng.permutation(len(self.window.words) - 2)]
+
+
+def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
+    """The sections of a text, each of at most `tokens` tokens with [CLS] and [SEP].
+
+    Each mention is asked about in one of them, which begins with the text or half a window before; windows begin and end between
+    sentences where they can.
+    """
+    _, _, counts = engine.model.tokenizer.encode_words(text.words)
+    room = min(tokens, engine.config.max_position) - 2
+    for first, own, last in spans([min(count, room) for count in counts], text.sentences, room):
+        questions, outside = text.questions(first, own, last)
+        (window, *more) = word_windows(engine, text.words[first:last])
+        assert not more
+        yield Section(window, first, text.candidates(first, last), tuple(questions), tuple(outside))
+
+
+def spans(sizes: Sequence[int], sentences: Sequence[int], room: int) -> Iterator[tuple[int, int, int]]:
+    """(first, own, last) of windows over words of these sizes, each at most `room`: words [first, last) are read together, and
+    [own, last) are new. The words before them are as many sentences as half the room holds.
+
+    sentences: the numbers of the first words of sentences.
+    """
+    count = len(sizes)
+    ends = [0, *itertools.accumulate(sizes)]
+    first = own = 0
+    while own < count:
+        last = own
+        while last < count and ends[last + 1] - ends[first] <= room:
+            last += 1
+        if last < count:
+            last = max((start for start in sentences if own < start <= last), default=last)
+        yield first, own, last
+        own = first = last
+        if last < count:
+            context = max(0, min(room // 2, room - sizes[last]))
+            first = bisect.bisect_left(ends, ends[last] - context)
+            first = min((start for start in sentences if first <= start <= last), default=first)

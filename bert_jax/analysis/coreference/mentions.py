@@ -1,13 +1,13 @@
-"""Mentions of entities, questions about them, and the texts and files that they come from."""
+"""Mentions of entities: head word, kind and agreement by tags, features, parse and English pronouns; rules that resolve them."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
-import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Collection, Sequence
 
-from bert_jax.tasks.readers.tables import Say
+from bert_jax.errors import UserError
+from bert_jax.interface.words import cut
 
 KINDS = ("pronoun", "proper", "common", "other")
 """The kinds of mentions, by the part of speech of the head word."""
@@ -46,80 +46,246 @@ class Mention:
     traits: Traits = Traits()
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """A mention whose antecedent is looked for."""
-
-    head: int
-    """The number of its head word in the document."""
-    limit: int
-    """The candidates are those with a smaller number."""
-    right: frozenset[int]
-    """The candidates that are antecedents; empty where none is right."""
-    guesses: tuple[int, ...]
-    """The candidate that each rule chooses."""
-    groups: tuple[str, ...]
-    """The groups of mentions that it counts in."""
+_PRONOUN_TAGS = {"PRP", "PRP$", "WP", "WP$", "WDT", "DT", "EX"}
+_NUMBERS = {"Sing": "singular", "Plur": "plural"}
+_GENDERS = {"Masc": "masculine", "Fem": "feminine", "Neut": "neuter"}
+_PEOPLE = frozenset(("masculine", "feminine"))
+_TYPES_OF_ANY_GENDER = {"", "animal"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Text(abc.ABC):
-    """The content of a file of any format: words, and questions about them."""
-
-    name: str
-    words: tuple[str, ...]
-    sentences: tuple[int, ...]
-    """The number of the first word of each sentence."""
-
-    @abc.abstractmethod
-    def candidates(self, first: int, last: int) -> tuple[int, ...]:
-        """The numbers of the candidate words in [first, last), in order."""
-
-    @abc.abstractmethod
-    def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
-        """(the questions about mentions whose head word is in [own, last), with the candidates in [first, last); the groups of
-        each mention that has antecedents, but none in [first, last))."""
+def _row(words: str, number: str, person: str, genders: Collection[str] = EVERY_GENDER) -> dict[str, Traits]:
+    return {word: Traits(number, person, frozenset(genders)) for word in words.split()}
 
 
-class TextFile(abc.ABC):
-    """A file of texts, which is read anew by each iteration.
+PRONOUNS = {
+    **_row("i me my mine myself", "singular", "1", _PEOPLE),
+    **_row("we us our ours ourselves", "plural", "1", _PEOPLE),
+    **_row("you your yours", "", "2", _PEOPLE),
+    **_row("yourself", "singular", "2", _PEOPLE),
+    **_row("yourselves", "plural", "2", _PEOPLE),
+    **_row("he him his himself", "singular", "3", ("masculine",)),
+    **_row("she her hers herself", "singular", "3", ("feminine",)),
+    **_row("it its itself", "singular", "3", ("neuter",)),
+    **_row("they them their theirs themselves 'em", "plural", "3"),
+    **_row("this that", "singular", "3", ("neuter",)),
+    **_row("these those", "plural", "3"),
+    **_row("who whom whose", "", "3", _PEOPLE),
+}
+"""English pronouns, in small letters."""
+_IT = frozenset(("it", "its", "itself"))
+_THIRD_PERSON = frozenset(word for word, traits in PRONOUNS.items() if traits.person == "3") - {
+    "this", "that", "these", "those", "who", "whom", "whose",
+}  # fmt: skip
+_OF_ONE_GENDER = {
+    **_row("man boy father son brother husband uncle king mr mr. sir lord gentleman guy dad", "", "3", ("masculine",)),
+    **_row("woman girl mother daughter sister wife aunt queen mrs mrs. ms ms. lady mom mum", "", "3", ("feminine",)),
+}
 
-    What cannot be read is told to `report` as a sentence with file and line, counted in `failed` and left out.
+
+def kind_of(upos: str, xpos: str) -> str:
+    """The kind of a mention with a head word of these tags ("_" where there is none): one of KINDS."""
+    if upos == "PRON" or (upos in ("DET", "_") and xpos in _PRONOUN_TAGS):
+        return "pronoun"
+    if upos == "PROPN" or (upos == "_" and xpos in ("NNP", "NNPS")):
+        return "proper"
+    return "common" if upos == "NOUN" or (upos == "_" and xpos in ("NN", "NNS")) else "other"
+
+
+def traits_of(words: Sequence[str], head: str, kind: str, tags: tuple[str, str], entity_type: str) -> Traits:
+    """The traits of a mention of these words.
+
+    tags: (XPOS, features) of its head word. entity_type: as annotated, such as "person"; "" where it is not.
     """
+    xpos, features = tags
+    given = dict(feature.partition("=")[::2] for feature in features.split("|"))
+    if kind == "pronoun":
+        known = PRONOUNS.get(head.lower(), Traits())
+    else:  # a title says the gender of a name
+        known = Traits(person="3", genders=_noun((words[0], head) if kind == "proper" else (head,), entity_type))
+    number = _NUMBERS.get(given.get("Number", ""), known.number)
+    if kind != "pronoun" and not number:
+        number = {"NN": "singular", "NNP": "singular", "NNS": "plural", "NNPS": "plural"}.get(xpos, "")
+    gender = _GENDERS.get(given.get("Gender", ""))
+    return Traits(number, given.get("Person", known.person), frozenset((gender,)) if gender else known.genders)
 
-    groups: tuple[str, ...]
-    """The groups of mentions that are measured apart."""
-    rules: tuple[str, ...]
-    """The rules that heads are compared with."""
-    asks_once = False
-    """Whether every text has at most one question."""
 
-    def __init__(self, path: str | os.PathLike[str], report: Say):
-        self.path = os.fspath(path)
-        self._report = report
-        self._reported: set[str] = set()
-        self.line = 0
-        """The line that was read last, from 1: the progress."""
-        self.file: os.stat_result | None = None
-        """The status of the file, if it is a regular one."""
-        self.count: Callable[[], int | None] = lambda: None
-        """Returns the number of lines, or None if counting takes too long."""
+def _noun(words: Sequence[str], entity_type: str) -> frozenset[str]:
+    """The genders that a noun phrase may have: by one of these words, else by its annotated type."""
+    for word in words:
+        if word.lower() in _OF_ONE_GENDER:
+            return _OF_ONE_GENDER[word.lower()].genders
+    if entity_type.lower() == "person":
+        return _PEOPLE
+    return EVERY_GENDER if entity_type.lower() in _TYPES_OF_ANY_GENDER else frozenset(("neuter",))
 
-    @abc.abstractmethod
-    def __iter__(self) -> Iterator[Text]: ...
 
-    @property
-    def failed(self) -> int:
-        """The number of problems that were reported."""
-        return len(self._reported)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences about what was left out on purpose in the last iteration."""
+def pronoun_groups(word: str, kind: str) -> tuple[str, ...]:
+    """The groups of English pronouns that a mention with this head word is of."""
+    if kind != "pronoun" or word.lower() not in _THIRD_PERSON:
         return ()
+    return ("he, she, it, they", "it") if word.lower() in _IT else ("he, she, it, they",)
 
-    def tell(self, problem: str) -> None:
-        """Reports a problem, unless an earlier iteration has reported it."""
-        if problem not in self._reported:
-            self._reported.add(problem)
-            self._report(problem)
+
+def tree_head(words: Sequence[int], heads: Sequence[int]) -> int:
+    """The word of a mention whose head is outside the mention; of several the nearest to the root, then the first.
+
+    words: their numbers in the sentence. heads: for each word of the sentence the number of its head, -1 for the root.
+    """
+    inside = set(words)
+
+    def depth(word: int) -> int:
+        path = []
+        while word >= 0:
+            path.append(word)
+            word = heads[word]
+        return len(path)
+
+    return min((word for word in words if heads[word] not in inside), key=lambda word: (depth(word), word))
+
+
+_BITS = re.compile(r"(\()([^()*\s]*)|(\*)|\)")
+_NOUNS = ("NN", "NNP", "NNS", "NNPS", "NX", "NML", "PRP", "JJR")
+_TURNS = (("ADJP", "PRN", "$"), ("CD",), ("JJ", "JJS", "RB", "QP"))
+_BEGIN_MODIFIER = {"IN", "WDT", "WP", "WP$", ",", ":", "-LRB-"}
+
+
+@dataclasses.dataclass
+class Phrase:
+    """A constituent: the words [first, last] of a sentence."""
+
+    label: str
+    first: int
+    last: int
+    parts: list[Phrase | int] = dataclasses.field(default_factory=list)
+    """Its constituents and words, in order."""
+
+
+def read_parse(bits: Sequence[str]) -> Phrase | None:
+    """The sentence's tree from the parse column; None where the column is empty ("-" or "*" everywhere).
+
+    Raises UserError where its brackets do not match.
+    """
+    if not any("(" in text for text in bits):
+        return None
+    top = Phrase("", 0, len(bits) - 1)
+    path = [top]
+    for i, text in enumerate(bits):
+        for opens, label, word in _BITS.findall(text):
+            if word:
+                path[-1].parts.append(i)
+            elif opens:
+                path[-1].parts.append(phrase := Phrase(label, i, i))
+                path.append(phrase)
+            elif len(path) > 1:
+                path.pop().last = i
+            else:
+                raise UserError(f"the parse column closes more brackets than it opens, at {cut(text)!r}; correct it")
+    if len(path) > 1:
+        raise UserError(f"the parse column does not close ({cut(path[-1].label)}; correct it")
+    return top
+
+
+def find(tree: Phrase, first: int, last: int) -> Phrase:
+    """The constituents of the words [first, last]: the smallest that has exactly them; else the parts of a larger one that lie
+    in them, as one."""
+    while True:
+        inner = [part for part in tree.parts if isinstance(part, Phrase) and part.first <= first and part.last >= last]
+        if not inner or (tree.first, tree.last) == (first, last):
+            break
+        tree = inner[0]
+    if (tree.first, tree.last) == (first, last):
+        return tree
+    inside = [part for part in tree.parts if _ends(part)[0] >= first and _ends(part)[1] <= last]
+    return Phrase("NP", first, last, inside)
+
+
+def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
+    """The head word of a constituent: Collins' (1999, appendix A) rules for noun phrases, but the noun before a possessive 's;
+    of others the first verb or verb phrase, else the last word."""
+    part: Phrase | int = phrase
+    while isinstance(part, Phrase):  # no recursion: a file may nest deeper than Python does
+        part = _head_part(part, tags)
+    return part
+
+
+def _head_part(phrase: Phrase, tags: Sequence[str]) -> Phrase | int:
+    parts = [part for part in phrase.parts if _label(part, tags) not in ("POS", "''", ".", ",")] or phrase.parts
+    if not parts:
+        return phrase.last
+    labels = [_label(part, tags) for part in parts]
+    if phrase.label.startswith(("S", "V")):
+        return next((p for p, name in zip(parts, labels, strict=True) if name.startswith("V")), parts[-1])
+    turns = [(labels[::-1], parts[::-1], _NOUNS), (labels, parts, ("NP",))]
+    turns += [(labels[::-1], parts[::-1], turn) for turn in _TURNS]
+    for names, ordered, wanted in turns:
+        for name, part in zip(names, ordered, strict=True):
+            if name in wanted:
+                return part
+    return parts[-1]
+
+
+def last_noun(first: int, last: int, tags: Sequence[str]) -> int:
+    """The head word of the words [first, last] by their tags alone: the last noun before a preposition, a relative pronoun or a
+    comma; else the last noun; else the last word."""
+    end = next((i for i in range(first + 1, last + 1) if tags[i] in _BEGIN_MODIFIER), last + 1)
+    for words in (range(first, end), range(first, last + 1)):
+        nouns = [i for i in words if tags[i].startswith(("NN", "PRP"))]
+        if nouns:
+            return nouns[-1]
+    return last
+
+
+def is_coordinated(phrase: Phrase, tags: Sequence[str]) -> bool:
+    """Whether a conjunction joins the parts of a constituent."""
+    return any(_label(part, tags) == "CC" for part in phrase.parts)
+
+
+def _label(part: Phrase | int, tags: Sequence[str]) -> str:
+    return tags[part] if isinstance(part, int) else part.label.partition("-")[0]
+
+
+def _ends(part: Phrase | int) -> tuple[int, int]:
+    return (part, part) if isinstance(part, int) else (part.first, part.last)
+
+
+RULES = ("nearest mention", "same head word", "sieve")
+"""The nearest mention; the nearest with the same head word, else the nearest; `sieve`."""
+
+
+def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> tuple[int, ...]:
+    """The head word that each of RULES chooses for a mention.
+
+    before: the candidates, at least one, the nearest first, by their head words. words: those of the document.
+    """
+    same_head = _same_head(mention, words)
+    nearest = before[0].head
+    return nearest, _first(before, (same_head,)), sieve(mention, before, words)
+
+
+def sieve(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> int:
+    """The head word of the nearest candidate that passes the first test which one of them passes: all words are the same, the
+    head word is the same, number, gender and person agree; else of the nearest. It follows Lee et al. 2011."""
+    own = _letters(mention, words)
+    tests = (
+        lambda other: _letters(other, words) == own,
+        _same_head(mention, words),
+        lambda other: mention.traits.agree(other.traits),
+    )
+    return _first(before, tests)
+
+
+def _first(before: Sequence[Mention], tests: Sequence[Callable[[Mention], bool]]) -> int:
+    for test in tests:
+        for other in before:
+            if test(other):
+                return other.head
+    return before[0].head
+
+
+def _same_head(mention: Mention, words: Sequence[str]) -> Callable[[Mention], bool]:
+    own = words[mention.head].lower()
+    return lambda other: words[other.head].lower() == own
+
+
+def _letters(mention: Mention, words: Sequence[str]) -> list[str]:
+    return [words[i].lower() for i in mention.words]

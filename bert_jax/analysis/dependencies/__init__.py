@@ -2,8 +2,8 @@
 
 In: the sentences of a treebank. Out: for each relation the head that finds it, beside the best offset.
 
-    hits.py     compiled: how often every head finds the head of a dependent
-    scores.py   heads chosen on some sentences and measured on others
-    clark.py    the published table of Clark et al., and its relations in Universal Dependencies
-    figures.py  the tables and the picture
+    measure.py    how often every head finds the head of a dependent; heads chosen on some sentences and measured on others
+    published.py  the published table of Clark et al., and its relations in Universal Dependencies
+    figures.py    the tables and the figure
+    verb.py       `analyse dependencies`
 """

@@ -1,8 +1,8 @@
-"""Tables and pictures of `dependencies`."""
+"""Tables and figure of `dependencies`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float64
@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.bootstrap import interval
-from bert_jax.analysis.dependencies.clark import beside_published
-from bert_jax.analysis.dependencies.hits import DIRECTIONS
-from bert_jax.analysis.dependencies.scores import Best, DependencyScores
-from bert_jax.analysis.folder import Folder, new_figure
-from bert_jax.analysis.heads.statistics import head_names
+from bert_jax.analysis.dependencies.measure import DIRECTIONS, Best, DependencyScores
+from bert_jax.analysis.dependencies.published import PUBLISHED_COLUMNS, published_rows
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.heads.measure import head_names
+from bert_jax.interface.figures import BLUE, ORANGE, name_axes, new_figure
 from bert_jax.interface.words import counted
 
 FILES = (
@@ -29,22 +29,40 @@ CONTROL_COLUMNS = (
     "relation", "control", "head", "direction", "accuracy", "low", "high", "offset", "baseline", "beaten_by", "beaten_low",
     "beaten_high", "n_control", "n",
 )  # fmt: skip
-PUBLISHED_COLUMNS = (
-    "stanford", "published_accuracy", "published_head", "published_direction", "published_baseline", "published_offset",
-    "published_n", "relation", "nearness", "difference", "accuracy", "low", "high", "head", "direction", "baseline", "offset",
-    "n",
-)  # fmt: skip
 
 
 def write_dependencies(folder: Folder, found: DependencyScores, controls: Mapping[str, DependencyScores], least: int) -> None:
-    """Writes all tables, and the picture of the relations with at least `least` dependents, if there is one."""
-    folder.table("dependencies.tsv", BEST_COLUMNS, map(best_row, found.best))
+    """Writes all tables, and the figure of the relations with at least `least` dependents, if there is one."""
+    rows = (
+        (one.relation, one.name, one.layer, one.head, one.direction, one.accuracy, one.low, one.high, f"{one.offset:+}",
+         one.baseline, one.accuracy - one.baseline, one.gain_low, one.gain_high, one.chosen_at, one.n_choosing, one.n)
+        for one in found.best
+    )  # fmt: skip
+    folder.table("dependencies.tsv", BEST_COLUMNS, rows)
     header = ("relation", "head", "layer", "number", "direction", "accuracy_choosing", "n_choosing", "accuracy", "n")
-    folder.table("dependency_heads.tsv", header, head_rows(found))
-    folder.table("dependency_offsets.tsv", ("relation", "offset", "accuracy", "n"), offset_rows(found))
+    relations, directions, layers, heads = (found.accuracy[axis] for axis in found.accuracy.axes)
+    n, n_choosing = found.n.values, found.n_choosing.values
+    by_head = (
+        (relations[r], f"{layers[i]}-{heads[j]}", layers[i], heads[j], directions[d], found.choosing.values[r, d, i, j],
+         n_choosing[r], value, n[r])
+        for (r, d, i, j), value in np.ndenumerate(found.accuracy.values)
+        if n[r] or n_choosing[r]
+    )  # fmt: skip
+    folder.table("dependency_heads.tsv", header, by_head)
+    offsets = found.baseline["offset"]
+    by_offset = ((relations[r], f"{offsets[o]:+}", at, n[r]) for (r, o), at in np.ndenumerate(found.baseline.values) if n[r])
+    folder.table("dependency_offsets.tsv", ("relation", "offset", "accuracy", "n"), by_offset)
     folder.table("published.tsv", PUBLISHED_COLUMNS, published_rows(found))
     if controls:
-        folder.table("dependency_controls.tsv", CONTROL_COLUMNS, control_rows(found, controls))
+        compared = (
+            (best.relation, name, own.name, own.direction, own.accuracy, own.low, own.high, f"{own.offset:+}", own.baseline,
+             best.accuracy - own.accuracy, *beaten(found, control, best.relation), own.n, best.n)
+            for best in found.best
+            for name, control in controls.items()
+            for own in control.best
+            if own.relation == best.relation
+        )  # fmt: skip
+        folder.table("dependency_controls.tsv", CONTROL_COLUMNS, compared)
     if frequent(found, least):
         folder.picture("dependencies.png", dependencies_figure(found, least))
 
@@ -54,61 +72,11 @@ def frequent(found: DependencyScores, least: int) -> list[Best]:
     return [best for best in found.best if best.n >= least]
 
 
-def best_row(best: Best) -> tuple[object, ...]:
-    """The row of BEST_COLUMNS."""
-    gain = best.accuracy - best.baseline
-    return (
-        best.relation, best.name, best.layer, best.head, best.direction, best.accuracy, best.low, best.high, f"{best.offset:+}",
-        best.baseline, gain, best.gain_low, best.gain_high, best.chosen_at, best.n_choosing, best.n,
-    )  # fmt: skip
-
-
-def head_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
-    """A row for each relation, direction and head."""
-    array, choosing = found.accuracy, found.choosing.values
-    relations, directions, layers, heads = (array[axis] for axis in array.axes)
-    for (r, d, i, j), value in np.ndenumerate(array.values):
-        if found.n.values[r] or found.n_choosing.values[r]:
-            head = f"{layers[i]}-{heads[j]}", layers[i], heads[j], directions[d]
-            n, n_choosing = found.n.values[r], found.n_choosing.values[r]
-            yield relations[r], *head, choosing[r, d, i, j], n_choosing, value, n
-
-
-def offset_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
-    """A row for each relation and offset."""
-    array = found.baseline
-    for (r, o), value in np.ndenumerate(array.values):
-        if found.n.values[r]:
-            yield array["relation"][r], f"{array['offset'][o]:+}", value, found.n.values[r]
-
-
-def control_rows(found: DependencyScores, controls: Mapping[str, DependencyScores]) -> Iterator[tuple[object, ...]]:
-    """A row for each relation and control, with the difference of the accuracies and its interval."""
-    for best in found.best:
-        for name, control in controls.items():
-            own = next((row for row in control.best if row.relation == best.relation), None)
-            if own is not None:
-                low, high = beaten(found, control, best.relation)
-                head = own.name, own.direction, own.accuracy, own.low, own.high, f"{own.offset:+}", own.baseline
-                yield best.relation, name, *head, best.accuracy - own.accuracy, low, high, own.n, best.n
-
-
 def beaten(found: DependencyScores, control: DependencyScores, relation: str) -> tuple[float, float]:
     """The interval of the accuracy of a relation's head less that of the control's."""
     differences = found.replicates.sel(relation=relation).values - control.replicates.sel(relation=relation).values
     low, high = interval(differences)
     return float(low), float(high)
-
-
-def published_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
-    """The published table (`clark.py`), with the head that was found for the relation that is nearest to each row's."""
-    for row, near, difference, best in beside_published(found):
-        theirs = row.relation, row.accuracy, row.head, row.direction, row.baseline, f"{row.offset:+}", row.n or ""
-        ours: tuple[object, ...] = ("", near, difference, *[""] * 7, 0)
-        if best is not None:
-            numbers = best.accuracy, best.low, best.high, best.name, best.direction, best.baseline, f"{best.offset:+}", best.n
-            ours = (best.relation, near, difference, *numbers)
-        yield *theirs, *ours
 
 
 def dependencies_figure(found: DependencyScores, least: int) -> Figure:
@@ -126,7 +94,7 @@ def dependencies_figure(found: DependencyScores, least: int) -> Figure:
         left.axvline(boundary * len(heads) - 0.5, color="#999999", linewidth=0.5)
     names = head_names(len(layers), len(heads))
     for y, best in enumerate(rows):
-        left.plot(names.index(best.name), y, "o", color="#b5541c", markersize=3)
+        left.plot(names.index(best.name), y, "o", color=ORANGE, markersize=3)
     left.set_yticks(range(len(rows)), [f"{best.relation} ({best.n:,})" for best in rows], fontsize=7)
     left.set_xlabel("head (the dot is the chosen one)", fontsize=8)
     figure.colorbar(image, ax=left, location="left", shrink=0.6).ax.tick_params(labelsize=7)
@@ -143,12 +111,11 @@ def heat_map(found: DependencyScores, rows: Sequence[Best]) -> Float64[np.ndarra
 
 def _draw_intervals(axes: Axes, rows: Sequence[Best]) -> None:
     for y, best in enumerate(rows):
-        axes.plot((best.low, best.high), (y, y), color="#1f4e9c", linewidth=1.2)
-        axes.plot(best.accuracy, y, "o" if best.direction == DIRECTIONS[0] else "s", color="#1f4e9c", markersize=4)
+        axes.plot((best.low, best.high), (y, y), color=BLUE, linewidth=1.2)
+        axes.plot(best.accuracy, y, "o" if best.direction == DIRECTIONS[0] else "s", color=BLUE, markersize=4)
         axes.plot(best.baseline, y, "|", color="black", markersize=8)
         axes.annotate(f"{best.name}  {best.offset:+}", (1.02, y), fontsize=7, va="center", annotation_clip=False)
     axes.annotate("head, offset", (1.02, -0.8), fontsize=7, va="center", annotation_clip=False)
     axes.set_xlim(0, 1)
-    axes.set_xlabel("accuracy with its 95 % interval; |: best offset\n(square: head -> dependent)", fontsize=8)
-    axes.tick_params(labelsize=7, left=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    name_axes(axes, "accuracy with its 95 % interval; |: best offset\n(square: head -> dependent)")
+    axes.tick_params(left=False)

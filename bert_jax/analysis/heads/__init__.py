@@ -1,7 +1,8 @@
 """Statistics of the attention of every head over texts of any number and length.
 
-In: windows of words. Out: means over all words, tables, pictures.
+In: windows of words. Out: means over all words, tables, figures.
 
-    statistics.py  the statistics, summed on the devices batch by batch
-    figures.py     the tables and pictures
+    measure.py  the statistics, summed on the devices batch by batch
+    figures.py  the tables and figures
+    verb.py     `analyse heads`
 """

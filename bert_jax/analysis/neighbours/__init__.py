@@ -2,8 +2,7 @@
 
 In: words, and a text. Out: nearest pieces and words by layer, the senses of a word.
 
-    pieces.py    the pieces nearest to a word by their input embeddings
-    senses.py    the occurrences of a word as points in the plane and as clusters
-    contexts.py  the nearest words of a text, the occurrences of a word, the cosine of any two words
-    figures.py   the tables and pictures
+    measure.py  nearest pieces; nearest words of a text, the occurrences of a word and their clusters, the mean cosine
+    figures.py  the tables and figures
+    verb.py     `analyse neighbours`
 """

@@ -1,4 +1,4 @@
-"""Tables and pictures of `neighbours`; each picture shows the table of its name."""
+"""Tables and figures of `neighbours`; each figure shows the table of its name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from jaxtyping import Float64, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.folder import Folder, new_figure
-from bert_jax.analysis.neighbours.contexts import Neighbours, Occurrences
-from bert_jax.analysis.neighbours.pieces import WordPieces
-from bert_jax.analysis.neighbours.senses import clusters, cohesion, middles, principal_plane, unit
-from bert_jax.interface.figures import label
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.neighbours.measure import (
+    Neighbours,
+    Occurrences,
+    WordPieces,
+    clusters,
+    cohesion,
+    middles,
+    principal_plane,
+    unit,
+)
+from bert_jax.interface.figures import label, name_axes, new_figure, panels
 from bert_jax.interface.words import counted
 
 PIECES = "pieces.tsv"
@@ -73,10 +80,15 @@ def write_pieces(folder: Folder, found: Sequence[WordPieces]) -> None:
 
 
 def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Drawn]:
-    """Writes the tables and pictures of words in context. Returns the words that are in the text, as they are drawn."""
+    """Writes the tables and figures of words in context. Returns the words that are in the text, as they are drawn."""
     if found.marked:
-        header = ("marked", "layer", "rank", "cosine", "random", "context", "n")
-        folder.table("neighbours.tsv", header, neighbour_rows(found))
+        layers = found.cosines["layer"]
+        near = sorted(found.contexts.items(), key=lambda item: (item[0][1], item[0][0], item[0][2]))
+        rows = (
+            (found.marked[q], layers[s], r + 1, found.cosines.values[s, q, r], found.random.values[s], context, found.words)
+            for (s, q, r), context in near
+        )
+        folder.table("neighbours.tsv", ("marked", "layer", "rank", "cosine", "random", "context", "n"), rows)
     drawn = [draw(found, own, senses) for own in found.occurrences if own.contexts]
     measures = list(layer_measures(found, drawn))
     folder.table("layers.tsv", Measure._fields, measures)
@@ -87,14 +99,6 @@ def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Dra
         )
         folder.picture("senses.png", senses_figure(found, drawn))
     return drawn
-
-
-def neighbour_rows(found: Neighbours) -> Iterator[tuple[object, ...]]:
-    """A row for each word that is near to a word in context."""
-    layers = found.cosines["layer"]
-    for (s, q, r), context in sorted(found.contexts.items(), key=lambda item: (item[0][1], item[0][0], item[0][2])):
-        cosine, random = found.cosines.values[s, q, r], found.random.values[s]
-        yield found.marked[q], layers[s], r + 1, cosine, random, context, found.words
 
 
 def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measure]:
@@ -140,10 +144,7 @@ def layers_figure(measures: Sequence[Measure]) -> Figure:
         line = [each.layer for each in own], [each.cosine for each in own]
         axes.plot(*line, marker="o", markersize=3, label=label(_short(f"{name} (n = {own[0].n:,})")), **style)
     axes.set_xticks(sorted({each.layer for each in measures}))
-    axes.set_xlabel("layer (0: the embeddings)", fontsize=8)
-    axes.set_ylabel("cosine", fontsize=8)
-    axes.tick_params(labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
+    name_axes(axes, "layer (0: the embeddings)", "cosine")
     figure.legend(fontsize=7, loc="outside lower left", frameon=False)
     return figure
 
@@ -157,13 +158,11 @@ def senses_figure(found: Neighbours, drawn: Sequence[Drawn]) -> Figure:
     figure = new_figure(2.7 * across + 0.4, height, "occurrences of a word by layer: principal components")
     parts = figure.subfigures(len(drawn), 1, squeeze=False)
     for part, own in zip(parts[:, 0], drawn, strict=True):
-        every = part.subplots(rows, across, squeeze=False).ravel()
-        for s, (axes, layer) in enumerate(zip(every, layers, strict=False)):
+        every = panels(part, len(layers), across)
+        for s, (axes, layer) in enumerate(zip(every, layers, strict=True)):
             share = f", {own.shares[s]:.0%} of the variance" if np.isfinite(own.shares[s]) else ""
             axes.set_title(f"{own.word}, layer {layer}{share}", fontsize=8, loc="left")
             _draw_points(axes, found, own, s)
-        for axes in every[len(layers) :]:
-            axes.set_axis_off()
         part.legend(*every[0].get_legend_handles_labels(), fontsize=7, loc="outside lower left", frameon=False)
     return figure
 

@@ -2,7 +2,7 @@
 
 In: a Model, and a corpus. Out: pieces by kind, script and length; parameters by part.
 
-    tour.py     the pieces and the parameters
-    splits.py   the words of a corpus that the vocabulary splits
-    figures.py  the tables and pictures
+    measure.py  the pieces and the parameters; the words of a corpus that the vocabulary splits
+    figures.py  the tables and figures
+    verb.py     `analyse vocabulary`
 """

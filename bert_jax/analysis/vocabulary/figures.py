@@ -1,4 +1,4 @@
-"""Tables and pictures of a vocabulary; each picture shows the table of its name."""
+"""Tables and figures of a vocabulary; each figure shows the table of its name."""
 
 from __future__ import annotations
 
@@ -10,37 +10,32 @@ import matplotlib.ticker
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.folder import Folder, new_figure
-from bert_jax.analysis.vocabulary.splits import Splits
-from bert_jax.analysis.vocabulary.tour import Piece, Vocabulary, groups
+from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.vocabulary.measure import Piece, Splits, Vocabulary, groups
+from bert_jax.interface.figures import BLUE, ORANGE, new_figure
 from bert_jax.interface.words import counted
 
 FILES = (
-    "vocabulary.tsv",
-    "groups.tsv",
-    "lengths.tsv",
-    "lengths.png",
-    "parameters.tsv",
-    "parameters.png",
-    "unseen.tsv",
-    "splits.tsv",
+    "vocabulary.tsv", "groups.tsv", "lengths.tsv", "lengths.png", "parameters.tsv", "parameters.png", "unseen.tsv", "splits.tsv",
     "words.txt",
-)
+)  # fmt: skip
 
 
 def write_vocabulary(folder: Folder, found: Vocabulary) -> None:
-    """Writes all tables and pictures; unseen.tsv where there is a corpus."""
+    """Writes all tables and figures; unseen.tsv where there is a corpus."""
     size, tokens = len(found.pieces), found.corpus_tokens
     header = ("id", "piece", "kind", "script", "characters", "name", "count", "n")
+    said = {True: "yes", False: "no", None: ""}
     pieces = (
-        (p.id, p.piece, p.kind, p.script, len(p.text), _said(p.is_name), _said(p.count), tokens or size) for p in found.pieces
+        (p.id, p.piece, p.kind, p.script, len(p.text), said[p.is_name], "" if p.count is None else p.count, tokens or size)
+        for p in found.pieces
     )
     folder.table("vocabulary.tsv", header, pieces)
     by_group = ((name, value, len(own), len(own) / size, examples(own), size) for name, value, own in groups(found))
     folder.table("groups.tsv", ("property", "value", "pieces", "share", "examples", "n"), by_group)
     whole, inside = lengths(found)
-    sizes, totals = range(1, max([*whole, *inside]) + 1), (whole.total(), inside.total())
-    by_length = ((length, whole[length], inside[length], *totals) for length in sizes)
+    totals = (whole.total(), inside.total())
+    by_length = ((length, whole[length], inside[length], *totals) for length in range(1, max([*whole, *inside]) + 1))
     folder.table("lengths.tsv", ("characters", "begin words", "continue words", "n begin", "n continue"), by_length)
     folder.picture("lengths.png", lengths_figure(found))
     total = found.num_parameters
@@ -77,10 +72,10 @@ def lengths(found: Vocabulary) -> tuple[collections.Counter[int], collections.Co
 def lengths_figure(found: Vocabulary) -> Figure:
     """The lengths of pieces, of those that begin words and those that continue them."""
     whole, inside = lengths(found)
-    figure = new_figure(7.0, 3.6, f"lengths of {counted(sum(whole.values()) + sum(inside.values()), 'piece')}")
+    figure = new_figure(7.0, 3.6, f"lengths of {counted(whole.total() + inside.total(), 'piece')}")
     axes = figure.subplots()
     places = np.arange(1, max([*whole, *inside]) + 1)
-    for shift, counts, name, colour in ((-0.2, whole, "begin words", "#1f4e9c"), (0.2, inside, "continue words", "#b5541c")):
+    for shift, counts, name, colour in ((-0.2, whole, "begin words", BLUE), (0.2, inside, "continue words", ORANGE)):
         label = f"{name}: {sum(counts.values()):,}"
         axes.bar(places + shift, [counts[int(length)] for length in places], 0.4, label=label, color=colour)
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
@@ -113,10 +108,3 @@ def parameters_figure(found: Vocabulary) -> Figure:
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x / 1e6:g} M" if total > 1e6 else f"{x:,.0f}"))
     axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def _said(known: bool | int | None) -> str:
-    """A cell of the table; what nothing tells is empty."""
-    if isinstance(known, bool):
-        return "yes" if known else "no"
-    return "" if known is None else str(known)

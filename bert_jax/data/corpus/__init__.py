@@ -12,7 +12,7 @@ In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, m
     cleaning.py              a document's lines to sentences; drops and counts lines and documents that are not text
     sentences.py             running text to sentences
     hub.py                   resolves the name of a vocabulary: a file, a workdir, a corpus, a model on the hub
-    files.py                 atomic writes, JSON, .npy files
+    arrays.py                .npy files, written piece by piece; errors of the disk
     workers.py               runs jobs on worker processes
     shard.py                 reads, cleans, tokenises and writes one shard in one worker
     heldout.py               chooses the held-out documents; changes the choice without tokenising again

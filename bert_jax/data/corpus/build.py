@@ -7,25 +7,24 @@ part at once.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import functools
 import os
 import pathlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.data.corpus import files, heldout, report, shard, sources, store, survey
-from bert_jax.data.corpus.files import Json, JsonObject
+from bert_jax import files
+from bert_jax.data.corpus import arrays, heldout, report, shard, sources, store, survey
 from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, ShardWork, TextConfig, shard_name
 from bert_jax.data.corpus.sources import Item, Source
 from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import Json, JsonObject
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
@@ -57,7 +56,7 @@ def build_corpus(
 ) -> JsonObject | None:
     """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing.
     `say` is called with what was found in the sources (`sources.find_items`)."""
-    with files.disk_errors(directory):
+    with arrays.disk_errors(directory):
         items = sources.find_items(config.sources, config.text.options, say)
         if not items:
             raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
@@ -67,7 +66,8 @@ def build_corpus(
         write_or_check_settings(directory, settings, command, resplit=not config.enough_heldout)
         unused = not _holds_anything(directory) and not (directory / RECIPE_FILE).is_file()
         write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
-        with _lock(directory / f".build-{host[0]}-of-{host[1]}.lock", wait=False):
+        refusal = f"another process is building {directory}; wait for it, or give every host its own --shard=i/n"
+        with files.locked(directory / f".build-{host[0]}-of-{host[1]}.lock", refusal):
             spans = sources.cut(items, shards)
             mine = range(host[0], shards, host[1])
             for k in mine:
@@ -84,7 +84,7 @@ def build_corpus(
                 "the last of which completes the corpus"
             )
             return None
-        with _lock(directory / ".finish.lock", wait=True):
+        with files.locked(directory / ".finish.lock"):
             if not _is_finished(directory, config):
                 (directory / store.MANIFEST).unlink(missing_ok=True)
                 _finish(directory, config, items, shards, tokenizer, workers)
@@ -158,11 +158,11 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
             raise UserError(
                 f"{directory} holds other files ({', '.join(sorted(foreign)[:3])}) and is not a corpus; choose an empty --output"
             )
-        files.write_json(path, settings | {"command": command})
+        files.write_json(path, settings | {"command": command}, indent=1)
         return
     before = files.read_json(path)
     if not _holds_anything(directory):  # an earlier command was refused before it had stored anything
-        files.write_json(path, settings | {"command": command})
+        files.write_json(path, settings | {"command": command}, indent=1)
         return
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed == ["heldout_fraction"] and resplit and (directory / store.MANIFEST).is_file():
@@ -170,7 +170,7 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
         print(f"{difference}: documents move between the splits, none is tokenised again;")
         print("a training run that began with the former splits cannot continue with the new ones")
-        files.write_json(path, settings | {"command": command})
+        files.write_json(path, settings | {"command": command}, indent=1)
         return
     if changed:
         differences = "; ".join(_difference(key, before.get(key), settings[key]) for key in changed)
@@ -183,15 +183,7 @@ def _holds_anything(directory: pathlib.Path) -> bool:
     """Whether there is a shard in a corpus directory, or a process that writes one."""
     if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
         return True
-    for path in directory.glob(".build-*.lock"):
-        with path.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            except OSError:
-                pass  # a file system without locks
-    return False
+    return any(files.is_locked(path) for path in directory.glob(".build-*.lock"))
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
@@ -211,20 +203,6 @@ def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
     """Removes the partial files of a shard that a killed build left. The lock guarantees that no process is writing them."""
     for path in directory.glob(f".{shard_name(index, shards)}.*"):
         files.remove_tree(path)
-
-
-@contextlib.contextmanager
-def _lock(path: pathlib.Path, *, wait: bool) -> Iterator[None]:
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise UserError(
-                f"another process is building {path.parent}; wait for it, or give every host its own --shard=i/n"
-            ) from error
-        except OSError:
-            pass  # a file system without locks: files are still written atomically, but work may be done twice
-        yield
 
 
 def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
@@ -251,7 +229,7 @@ def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
 
 
 def _write_one(work: ShardWork, report: Report) -> None:
-    with files.disk_errors(work.store):
+    with arrays.disk_errors(work.store):
         shard.write_shard(work, _tokenizer(work.store / store.TOKENIZER, work.vocabulary_sha256), report)
 
 
@@ -277,7 +255,7 @@ class _DropWork:
 
 
 def _drop_one(work: _DropWork, report: Report) -> None:
-    with files.disk_errors(work.directory):
+    with arrays.disk_errors(work.directory):
         survey.drop_documents(work.directory, work.index, work.shards, work.repeated, work.vocabulary_size)
 
 
@@ -300,14 +278,14 @@ class _SplitWork:
 
 def _split_one(work: _SplitWork, report: Report) -> None:
     """Changes the held-out fraction of a shard. A kill leaves a complete shard, or none, which the next run builds again."""
-    with files.disk_errors(work.directory):
+    with arrays.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")
-        hashes = files.map_array(path / DOCUMENT_HASHES)
-        arrays: Any = {split: tuple(files.map_array(path / f"{split}.{name}.npy") for name in ARRAYS) for split in SPLITS}
-        arrays = heldout.resplit_shard(arrays, hashes, content["heldout_fraction"], work.fraction)
+        hashes = arrays.map_array(path / DOCUMENT_HASHES)
+        by_split: Any = {split: tuple(arrays.map_array(path / f"{split}.{name}.npy") for name in ARRAYS) for split in SPLITS}
+        by_split = heldout.resplit_shard(by_split, hashes, content["heldout_fraction"], work.fraction)
         content["heldout_fraction"] = work.fraction
-        survey.rewrite_shard(work.directory, (work.index, work.shards), arrays, hashes, content, work.vocabulary_size)
+        survey.rewrite_shard(work.directory, (work.index, work.shards), by_split, hashes, content, work.vocabulary_size)
 
 
 def _finish(
@@ -345,7 +323,7 @@ def _finish(
     hash_files = [path / DOCUMENT_HASHES for path in paths]
     fraction = least = config.text.heldout_fraction
     if all(file.is_file() for file in hash_files):  # older versions wrote no hashes
-        least = heldout.usable_fraction(np.concatenate([files.map_array(file) for file in hash_files]), fraction)
+        least = heldout.usable_fraction(np.concatenate([arrays.map_array(file) for file in hash_files]), fraction)
         fraction = least if config.enough_heldout else fraction
         moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
         if moved:
@@ -370,13 +348,13 @@ def _finish(
         ],
     }
     fractions = {"asked": config.text.heldout_fraction, "used": fraction, "least": least}
-    token_counts = np.sum([files.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
+    token_counts = np.sum([arrays.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
     letters = _sum(content.get("letters", {}) for content in contents)
     twice = sources.given_twice(items)
     numbers = report.corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice)
-    files.write_json(directory / REPORT, numbers)
+    files.write_json(directory / REPORT, numbers, indent=1)
     files.write_text(directory / "report.txt", report.format_report(numbers))
-    files.write_json(directory / store.MANIFEST, manifest)
+    files.write_json(directory / store.MANIFEST, manifest, indent=1)
 
 
 def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:

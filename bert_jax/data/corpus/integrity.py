@@ -14,11 +14,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from bert_jax.data.corpus import files
-from bert_jax.data.corpus.files import Json, JsonObject
+from bert_jax.data.corpus import arrays
 from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import Json, JsonObject
 from bert_jax.interface.words import counted
 
 MANIFEST = "manifest.json"
@@ -133,7 +133,7 @@ def read_token_counts(path: pathlib.Path, shard: JsonObject, vocabulary_size: in
 
 def _array(file: pathlib.Path, dtype: np.dtype, length: int) -> np.ndarray:
     try:
-        array = files.map_array(file)
+        array = arrays.map_array(file)
     except (OSError, ValueError, EOFError) as error:
         _refuse(file, f"no array ({error})", f"{counted(length, 'number')} of type {dtype}")
     if array.dtype != dtype or array.shape != (length,):

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
-from bert_jax.data.corpus import files, tables, tfds_text
+from bert_jax import files
+from bert_jax.data.corpus import tables, tfds_text
 from bert_jax.data.corpus.layouts import is_wrapped, unwrap
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span
 from bert_jax.errors import UserError, nearest

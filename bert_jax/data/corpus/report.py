@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.corpus.heldout import min_heldout_documents
 from bert_jax.data.corpus.survey import ShardSurvey, duplicate_lines
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import MARKS_LIMIT, stripped_share
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 
 DUPLICATE_LINES_LIMIT = 0.10

@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_jax.data.corpus import files
+from bert_jax import files
+from bert_jax.data.corpus import arrays
 from bert_jax.data.corpus.cleaning import CleaningConfig, clean_document
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.sources import ReadOptions, Span
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.files import JsonObject
 
 SPLITS = ("train", "heldout")
 ARRAYS = ("tokens", "sentences", "documents")
@@ -83,8 +84,8 @@ class _SplitWriter:
     """The three arrays of one split, flushed every `_FLUSH_TOKENS` tokens."""
 
     def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype, opened: contextlib.ExitStack):
-        def array_file(name: str, kind: np.dtype) -> files.ArrayWriter:
-            return opened.enter_context(files.ArrayWriter(directory / f"{split}.{name}.npy", kind))
+        def array_file(name: str, kind: np.dtype) -> arrays.ArrayWriter:
+            return opened.enter_context(arrays.ArrayWriter(directory / f"{split}.{name}.npy", kind))
 
         offsets = np.dtype(np.int64)
         self._files = [array_file(name, kind) for name, kind in zip(ARRAYS, (dtype, offsets, offsets), strict=True)]
@@ -167,7 +168,7 @@ def _write_splits(
             before += span.weight
         for writer in writers.values():
             writer.flush()
-    files.write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
+    arrays.write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
     return {
         "heldout_fraction": config.heldout_fraction,
         "splits": {split: writer.counts() for split, writer in writers.items()},
@@ -181,14 +182,14 @@ def _write_splits(
 def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: JsonObject) -> None:
     """Adds the token counts and shard.json to the arrays in `part` and renames it to `final`; removes `part` if `final`
     exists."""
-    tokens = files.map_array(part / "train.tokens.npy")
+    tokens = arrays.map_array(part / "train.tokens.npy")
     counts = np.zeros(vocabulary_size, np.int64)
     for start in range(0, len(tokens), _FLUSH_TOKENS):
         counts += np.bincount(tokens[start : start + _FLUSH_TOKENS], minlength=vocabulary_size)
-    files.write_array(part / TOKEN_COUNTS, counts, np.dtype(np.int64))
+    arrays.write_array(part / TOKEN_COUNTS, counts, np.dtype(np.int64))
     names = sorted(path.name for path in part.glob("*.npy"))
-    content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": files.checksum(part / name)} for name in names}
-    files.write_json(part / "shard.json", content)
+    content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": arrays.checksum(part / name)} for name in names}
+    files.write_json(part / "shard.json", content, indent=1)
     try:
         part.rename(final)
     except OSError:

@@ -24,7 +24,8 @@ import pathlib
 import re
 from collections.abc import Callable, Sequence
 
-from bert_jax.data.corpus import files, tables, tfds_text
+from bert_jax import files
+from bert_jax.data.corpus import tables, tfds_text
 from bert_jax.data.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 from bert_jax.storage.fetching import fetched_files, fetched_of_directory

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bert_jax.data.corpus import files
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax import files
 from bert_jax.data.corpus.integrity import (
     MANIFEST,
     CorruptedCorpus,
@@ -29,6 +28,7 @@ from bert_jax.data.corpus.offsets import ShardedOffsets
 from bert_jax.data.corpus.shard import SPLITS, shard_name
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 
 FORMAT = 1

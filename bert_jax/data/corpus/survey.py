@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_jax.data.corpus import files
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax import files
+from bert_jax.data.corpus.arrays import map_array, write_array
 from bert_jax.data.corpus.heldout import heldout_limit
 from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, finish_shard, shard_name, temporary_name
+from bert_jax.files import JsonObject
 
 _EXACT_SENTENCES = 20_000_000
 _CHUNK_TOKENS = 1 << 21
@@ -46,7 +47,7 @@ def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every
     unknown, single = {}, 0
     lines, examples = [], {}
     for split in SPLITS:
-        tokens, sentences, documents = (files.map_array(path / f"{split}.{name}.npy") for name in ARRAYS)
+        tokens, sentences, documents = (map_array(path / f"{split}.{name}.npy") for name in ARRAYS)
         of_sentences = _sentence_hashes(tokens, sentences, vocabulary_size)
         hashes[split] = _hash_runs(of_sentences, documents)
         sentence_lengths += _length_histogram(np.diff(sentences))
@@ -97,7 +98,7 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
     content = files.read_json(final / "shard.json")
     rewritten = {}
     for split in SPLITS:
-        tokens, sentences, documents = (files.map_array(final / f"{split}.{name}.npy") for name in ARRAYS)
+        tokens, sentences, documents = (map_array(final / f"{split}.{name}.npy") for name in ARRAYS)
         keep = ~dropped[split]
         keep_sentences = np.repeat(keep, np.diff(documents))
         rewritten[split] = (
@@ -107,7 +108,7 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
         )
     hashes = None
     if (final / DOCUMENT_HASHES).is_file():
-        hashes = files.map_array(final / DOCUMENT_HASHES)
+        hashes = map_array(final / DOCUMENT_HASHES)
         heldout = hashes < heldout_limit(content["heldout_fraction"])
         gone_here = np.zeros(len(hashes), bool)
         gone_here[heldout], gone_here[~heldout] = dropped["heldout"], dropped["train"]
@@ -132,11 +133,11 @@ def rewrite_shard(
     part.mkdir()
     for split, values in arrays.items():
         for name, array, dtype in zip(ARRAYS, values, (values[0].dtype, np.dtype(np.int64), np.dtype(np.int64)), strict=True):
-            files.write_array(part / f"{split}.{name}.npy", array, dtype)
+            write_array(part / f"{split}.{name}.npy", array, dtype)
         tokens, sentences, documents = map(len, values)
         content["splits"][split] = {"documents": documents - 1, "sentences": sentences - 1, "tokens": tokens}
     if hashes is not None:
-        files.write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
+        write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
     old = store / f"{temporary_name(*shard)}.old"
     final.rename(old)
     finish_shard(part, final, vocabulary_size, content)

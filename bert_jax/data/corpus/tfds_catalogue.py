@@ -15,7 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from bert_jax.data.corpus import files
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit
@@ -65,6 +65,7 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
     final = root / name / version.rstrip("/")
     part = final.with_name(f".{final.name}.part")
     part.mkdir(parents=True, exist_ok=True)
+    files.remove_leftovers(part)
     url = f"{HOST}/{_BUCKET}/{_FOLDER}/{urllib.parse.quote(f'{name}/{version}')}"
     missing = [path for path, size in wanted.items() if not (part / path).is_file() or (part / path).stat().st_size != size]
     scale, unit = byte_unit(sum(wanted.values()))
@@ -105,7 +106,5 @@ def _list_objects(prefix: str) -> dict[str, int]:
 
 
 def _fetch_file(url: str, path: pathlib.Path) -> None:
-    part = path.with_name(f"{path.name}.part")
-    with urllib.request.urlopen(url, timeout=_TIMEOUT) as reply, part.open("wb") as file:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as reply, files.replacing(path) as file:
         shutil.copyfileobj(reply, file)
-    part.rename(path)

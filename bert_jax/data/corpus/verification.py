@@ -25,12 +25,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from bert_jax.data.corpus import files
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax import files
 from bert_jax.data.corpus.integrity import CorruptedCorpus, check_sizes, remedy
 from bert_jax.data.corpus.store import read_manifest
 from bert_jax.data.corpus.workers import available_cores
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.paths import cache_directory
@@ -167,7 +167,7 @@ class Verification:
             content: JsonObject = {"corpus": str(self._directory.resolve()), "files": dict(self._seen)}
         with contextlib.suppress(OSError):  # no home directory, or a full one: the next start verifies again
             self._memory.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(self._memory, content)
+            files.write_json(self._memory, content, indent=1)
 
 
 def verify(directory: pathlib.Path | str) -> tuple[int, int]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import pathlib
 import re
 from array import array
@@ -14,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer_files import (
@@ -33,6 +31,7 @@ from bert_jax.data.tokenizers.tokenizer_files import (
 )
 from bert_jax.data.tokenizers.wordpiece import MAX_WORD_CHARACTERS, WordPiece
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject, write_json
 from bert_jax.interface.words import counted
 
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
@@ -242,7 +241,7 @@ class Tokenizer:
         directory.mkdir(parents=True, exist_ok=True)
         specials = {role: self._model.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
         names = {f"{role}_token": piece for role, piece in specials.items()}
-        config: dict[str, object] = {"do_lower_case": self.vocabulary.lowercase, **names}
+        config: JsonObject = {"do_lower_case": self.vocabulary.lowercase, **names}
         rust = rust_tokenizer(self._model, specials, self.added)
         if isinstance(self._model, WordPiece):
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
@@ -261,8 +260,8 @@ class Tokenizer:
             config["additional_special_tokens"] = list(self.added)
         if self.max_length:
             config["model_max_length"] = self.max_length
-        (directory / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-        (directory / MAP_FILE).write_text(json.dumps(names, indent=2) + "\n")
+        write_json(directory / CONFIG_FILE, config)
+        write_json(directory / MAP_FILE, names)
 
 
 def load_tokenizer(

@@ -15,10 +15,10 @@ import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from bert_jax.data.corpus import files
-from bert_jax.data.corpus.files import Json, JsonObject
+from bert_jax import files
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
+from bert_jax.files import Json, JsonObject
 from bert_jax.interface.words import counted
 
 VOCAB_FILE, JSON_FILE, CONFIG_FILE = "vocab.txt", "tokenizer.json", "tokenizer_config.json"

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Float64, Num, Shaped
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 
 Label = str | float | tuple[str, ...]
 """A prediction in readable form: a label, a number, or several labels."""

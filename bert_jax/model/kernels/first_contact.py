@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import importlib.metadata
 import logging
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from bert_jax.data.corpus.files import JsonObject, parse_json, write_json
+from bert_jax.files import JsonObject, locked, parse_json, write_json
 from bert_jax.interface.words import duration
 from bert_jax.model import kernels
 from bert_jax.model.kernels import agreement, dispatch
@@ -146,7 +145,7 @@ def remembered(path: pathlib.Path) -> dict[str, JsonObject]:
 
 def _write(path: pathlib.Path, records: Mapping[str, JsonObject]) -> None:
     try:
-        write_json(path, dict(records))
+        write_json(path, dict(records), indent=1)
     except OSError as error:
         log.warning("%s cannot be written (%s), so the next start compares the kernels again", path, error.strerror)
 
@@ -157,6 +156,5 @@ def _one_process_at_a_time(path: pathlib.Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # no directory may be made, or the file system has no locks
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(path.with_suffix(".lock").open("a"))
-            fcntl.lockf(file, fcntl.LOCK_EX)
+            stack.enter_context(locked(path.with_suffix(".lock")))
         yield

@@ -17,9 +17,9 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_jax.data.corpus.files import JsonObject, parse_json, read_object
 from bert_jax.data.corpus.tables import KINDS, arrow_batches, explained, is_data, set_of, split_of
 from bert_jax.errors import UserError, missing_path
+from bert_jax.files import JsonObject, parse_json, read_object
 from bert_jax.storage.formats import HEAD_BYTES, recognise
 from bert_jax.tasks.readers.tables import Place
 

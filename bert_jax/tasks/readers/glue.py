@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import write_bytes, write_text
 from bert_jax.interface.words import counted
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, note, parse_number, read_rows, read_table
@@ -238,9 +239,9 @@ def write_submission(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
-            (directory / name).write_text(table, encoding="utf-8", newline="\n")
+            write_text(directory / name, table)
         path = directory / "submission.zip"
-        path.write_bytes(archive.getvalue())
+        write_bytes(path, archive.getvalue())
     except OSError as error:
         raise UserError(f"{error.filename or directory} cannot be written: {error.strerror}; choose another directory") from error
     return path

@@ -29,8 +29,8 @@ from typing import Annotated, TypeAlias
 
 from annotated_types import Interval
 
-from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import parse_json
 from bert_jax.interface.ranges import Name, OneOf, PathText, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.outputs import OUTPUTS, PROBLEMS, Label

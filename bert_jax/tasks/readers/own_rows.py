@@ -12,8 +12,8 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.data.corpus.files import Json, JsonObject, parse_json
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import Json, JsonObject, parse_json
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, open_packed, recognise
 from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, read_columnar

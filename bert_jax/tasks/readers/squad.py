@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError, nearest
+from bert_jax.files import parse_json
 from bert_jax.interface.numbers import LARGEST, decimal_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.tasks.examples import QuestionExample

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable
 
@@ -13,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from bert_jax.data.corpus.files import parse_json
+from bert_jax.files import parse_json, write_json
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.costs.compiling import Compiler
 
@@ -50,7 +49,7 @@ def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibrat
         2 * SIDE**3 / product / (chip.peak_flops / chip.devices), 12 * STREAMED / stream / (chip.bandwidth / chip.devices)
     )
     cache.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(dataclasses.asdict(found)))
+    write_json(kept, dataclasses.asdict(found))
     return found
 
 

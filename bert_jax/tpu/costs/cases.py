@@ -14,11 +14,11 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.data.corpus.integrity import MANIFEST
 from bert_jax.data.corpus.staging import KEY
 from bert_jax.data.corpus.store import open_corpus, read_manifest
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.pretraining.inferred_settings import infer_settings

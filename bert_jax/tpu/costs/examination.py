@@ -6,10 +6,11 @@ import argparse
 
 import jax
 
-from bert_jax.data.corpus.files import JsonObject
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.model.config import REMATERIALISATIONS
 from bert_jax.sharding.out_of_memory import DoesNotFit
+from bert_jax.sharding.rules import row_multiple
 from bert_jax.tpu.costs.calibration import calibrate
 from bert_jax.tpu.costs.cases import Case, say
 from bert_jax.tpu.costs.compiling import Compiler
@@ -49,7 +50,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     is fast to compile."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
     looped = case.changed({"model.scan_unroll": 1})
-    parts = mesh["data"] * mesh["fsdp"]
+    parts = row_multiple(program.mesh)
     trains = case.kind != "eval"
     k = case.accumulation
     per_device = program.rows // parts

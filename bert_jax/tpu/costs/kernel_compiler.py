@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.data.corpus.files import JsonObject, parse_json
+from bert_jax.files import JsonObject, parse_json
 from bert_jax.tpu.costs.topologies import devices_of, parse_topology, prepare_compiler, silence
 
 DTYPES = {"pred": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16",

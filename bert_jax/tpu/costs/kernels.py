@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from bert_jax.data.corpus.files import Json, JsonObject, parse_json
+from bert_jax.files import Json, JsonObject, parse_json, write_json
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.costs.hlo import Instruction, Module
 from bert_jax.tpu.costs.topologies import Topology
@@ -161,7 +161,7 @@ def schedules_of(module: Module, topology: Topology, version: str, cache: pathli
             if schedule is not None:
                 found[body] = schedule
                 cache.mkdir(parents=True, exist_ok=True)
-                kept.write_text(json.dumps(dataclasses.asdict(schedule)))
+                write_json(kept, dataclasses.asdict(schedule))
     return found
 
 

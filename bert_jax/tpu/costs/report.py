@@ -9,7 +9,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.hardware import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.interface.words import counted, duration
 from bert_jax.tpu.costs.calibration import SIDE, Calibration

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 
 from bert_jax.configs.memory_advice import pretraining_demand
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.files import parse_json
 from bert_jax.errors import UserError
+from bert_jax.files import parse_json
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.runtime.gathering import gather_json
 from bert_jax.sharding.out_of_memory import DoesNotFit, shortage_of

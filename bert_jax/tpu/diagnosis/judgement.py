@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted, prefixed
 from bert_jax.tpu.diagnosis import published
 from bert_jax.tpu.diagnosis.checks import Check

@@ -11,7 +11,7 @@ import time
 
 import jax
 
-from bert_jax.data.corpus.files import JsonObject
+from bert_jax.files import JsonObject
 from bert_jax.runtime.processes import process_facts
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.diagnosis import speed

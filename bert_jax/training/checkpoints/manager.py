@@ -20,12 +20,13 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
+from bert_jax.files import remove_tree
 from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import shortage_of
 from bert_jax.storage.checks import require_room
-from bert_jax.storage.objects import explained, listed, move_tree, remove_tree
+from bert_jax.storage.objects import explained, listed, move_tree
 from bert_jax.storage.paths import Place, is_remote
-from bert_jax.training.checkpoints.digests import by_name, differing, digests
+from bert_jax.training.checkpoints.digests import differing, digests
 
 log = logging.getLogger(__name__)
 
@@ -105,13 +106,9 @@ class Checkpoints:
         self._wait_for_save(together=error is None)
         self._manager.close()
 
-    def restore_latest(
-        self, abstract_state: AbstractState, until: int | None = None, former: AbstractState | None = None
-    ) -> State | None:
+    def restore_latest(self, abstract_state: AbstractState, until: int | None = None) -> State | None:
         """Restores the newest readable state, sharded like `abstract_state` (ShapeDtypeStructs with shardings); None if there is
         no state yet.
-
-        `former` is the layout of an earlier version, with more arrays; the surplus arrays of such a state are dropped.
 
         With `until`, only states up to that step count: later states are removed, since the run is about to repeat their steps.
         If there are later states and no readable one up to `until`, the result is None: the run was killed while Orbax removed
@@ -129,7 +126,7 @@ class Checkpoints:
         repeated = there[: len(there) - len(steps)]
         unreadable: list[int] = []
         for step in steps:
-            state, error = self._try_restore(step, abstract_state, former)
+            state, error = self._try_restore(step, abstract_state)
             if state is not None:
                 self._quarantine(unreadable)
                 self._remove(repeated)
@@ -152,23 +149,20 @@ class Checkpoints:
         """The steps of the states that are there, in order."""
         return sorted(self._manager.all_steps())
 
-    def restore(self, step: int, abstract_state: AbstractState, former: AbstractState | None = None) -> State:
+    def restore(self, step: int, abstract_state: AbstractState) -> State:
         """The state of `step`, as `restore_latest` restores it. Raises UserError where it cannot be read."""
-        state, error = self._try_restore(step, abstract_state, former)
+        state, error = self._try_restore(step, abstract_state)
         if state is None:
             where = f"the checkpoint of step {step:,} in {self._directory}"
             raise UserError(f"{where} cannot be read ({_cause(error)}); name a step after another checkpoint")
         return state
 
-    def _try_restore(
-        self, step: int, abstract_state: AbstractState, former: AbstractState | None
-    ) -> tuple[State | None, BaseException | None]:
+    def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:
         """(state, None), or (None, error). All processes decide alike: a state that one cannot read is used by none."""
         found: tuple[State, Mapping[str, int] | None] | None = None
         error: BaseException | None = None
         try:
-            layout = former if former is not None and self._arrays_in(step) == len(jax.tree.leaves(former)) else abstract_state
-            found = self._read(step, layout)
+            found = self._read(step, abstract_state)
         except Exception as failure:  # Orbax and TensorStore raise many types; all but too little memory mean an unreadable state
             if shortage_of(failure):
                 raise
@@ -179,7 +173,7 @@ class Checkpoints:
         error = _restore_error(state, written)
         if not _on_all_processes(error is None):
             return None, error or OSError("damaged on another process")
-        return _select(state, abstract_state, step), None
+        return state, None
 
     def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
         """(the state of `step`, its saved digests or None), read by this process alone.
@@ -192,10 +186,6 @@ class Checkpoints:
         if not (place / DIGESTS).is_dir():
             return state, None
         return state, ocp.JsonCheckpointHandler().restore(place / DIGESTS, args=ocp.args.JsonRestore())
-
-    def _arrays_in(self, step: int) -> int:
-        """The number of arrays in the state of `step`, from its metadata."""
-        return len(jax.tree.leaves(ocp.StandardCheckpointHandler().metadata(self._directory / str(step) / ITEM).tree))
 
     def _quarantine(self, steps: Sequence[int]) -> None:
         """Moves the states of `steps` to `unreadable/`, so that new states can have their step numbers."""
@@ -343,15 +333,6 @@ def _remove_partial(directory: Place, step: int) -> None:
         time.sleep(_REMOVAL_PAUSE)
         if not any(path.exists() for path in partial):
             return
-
-
-def _select(state: State, wanted: AbstractState, step: int) -> State:
-    """The arrays of `state` that are in `wanted`, in its structure; logs the names of the others."""
-    arrays, names = by_name(state), by_name(wanted)
-    if left := sorted(arrays.keys() - names):
-        message = "arrays of the checkpoint of step %s that this run does not train, and does not load: %s"
-        log.info(message, f"{step:,}", ", ".join(left))
-    return jax.tree.unflatten(jax.tree.structure(wanted), [arrays[name] for name in names])
 
 
 def _on_all_processes(here: bool) -> bool:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.coreference import antecedents
-from bert_jax.analysis.coreference.antecedents import Coreference, measure_antecedents
-from bert_jax.analysis.coreference.files import open_texts
-from bert_jax.analysis.coreference.sections import sections, spans
+from bert_jax.analysis.coreference import measure as antecedents
+from bert_jax.analysis.coreference.documents import sections, spans
+from bert_jax.analysis.coreference.measure import Coreference, measure_antecedents
+from bert_jax.analysis.coreference.readers import open_texts
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model
 from tests.analysis.coreference.written import PARIS, conllu, looking_model, write

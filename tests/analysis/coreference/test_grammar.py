@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.analysis.coreference.grammar import PRONOUNS, kind_of, pronoun_groups, traits_of, tree_head
-from bert_jax.analysis.coreference.mentions import EVERY_GENDER, Mention, Traits
-from bert_jax.analysis.coreference.phrases import Phrase, find, is_coordinated, last_noun, phrase_head, read_parse
-from bert_jax.analysis.coreference.rules import guesses
+from bert_jax.analysis.coreference.mentions import (
+    EVERY_GENDER,
+    PRONOUNS,
+    Mention,
+    Phrase,
+    Traits,
+    find,
+    guesses,
+    is_coordinated,
+    kind_of,
+    last_noun,
+    phrase_head,
+    pronoun_groups,
+    read_parse,
+    traits_of,
+    tree_head,
+)
 
 PEOPLE = {"masculine", "feminine"}
 

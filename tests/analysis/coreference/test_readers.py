@@ -6,14 +6,9 @@ import pathlib
 
 import pytest
 
-from bert_jax.analysis.coreference.brackets import read_brackets
-from bert_jax.analysis.coreference.conll2012 import Conll2012File
-from bert_jax.analysis.coreference.corefud import CorefudFile
 from bert_jax.analysis.coreference.documents import Document
-from bert_jax.analysis.coreference.files import open_texts
-from bert_jax.analysis.coreference.grammar import kind_of, traits_of
-from bert_jax.analysis.coreference.phrases import find, last_noun, phrase_head, read_parse
-from bert_jax.analysis.coreference.pronouns import GapFile
+from bert_jax.analysis.coreference.mentions import find, kind_of, last_noun, phrase_head, read_parse, traits_of
+from bert_jax.analysis.coreference.readers import Conll2012File, CorefudFile, GapFile, open_texts, read_brackets
 from bert_jax.errors import UserError
 from tests.analysis.coreference.written import PARIS, PARTS, conll2012, conllu, write
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.analysis.coreference.documents import Document
-from bert_jax.analysis.coreference.mentions import Mention, Question
-from bert_jax.analysis.coreference.pronouns import GapFile, PronounText, pronoun_text
-from bert_jax.analysis.coreference.sections import Section, sections, spans
-from bert_jax.analysis.words import Kind, Window, Word
+from bert_jax.analysis.coreference.documents import Document, Question, Section, sections, spans
+from bert_jax.analysis.coreference.mentions import Mention
+from bert_jax.analysis.coreference.readers import GapFile, PronounText, pronoun_text
+from bert_jax.analysis.windows import Kind, Window, Word
 from bert_jax.tasks.examples import PronounExample
 from tests.analysis.coreference.written import write
 

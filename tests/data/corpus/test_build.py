@@ -15,7 +15,8 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import files, shard, survey
+from bert_jax import files
+from bert_jax.data.corpus import arrays, shard, survey
 from bert_jax.data.corpus.build import write_or_check_tokenizer
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
@@ -193,7 +194,7 @@ def test_a_directory_with_other_things_in_it_is_refused(tmp_path, text_file, bui
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_finished_shards_intact(tmp_path, text_file, build, monkeypatch):
-    append, calls = files.ArrayWriter.append, []
+    append, calls = arrays.ArrayWriter.append, []
 
     def full(self, values):
         calls.append(1)
@@ -201,7 +202,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_finished_shards_intact(tmp_path, t
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         append(self, values)
 
-    monkeypatch.setattr(files.ArrayWriter, "append", full)
+    monkeypatch.setattr(arrays.ArrayWriter, "append", full)
     with pytest.raises(UserError, match=r"no space left for .*corpus; finished shards are intact: free space"):
         build(tmp_path / "corpus", f"text:{text_file}")
     done = sorted(path.name for path in (tmp_path / "corpus").glob("*shard-*"))

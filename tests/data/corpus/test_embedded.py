@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import pathlib
 import re
 import sys
@@ -10,6 +9,7 @@ import types
 
 import pytest
 
+from bert_jax import files
 from bert_jax.data.corpus import tfds_text
 from bert_jax.data.corpus.embedded import embedded_dataset_builder, prose
 
@@ -199,20 +199,20 @@ def test_sources_are_those_of_python_and_of_packages_without_their_tests(monkeyp
 
 
 def test_it_is_made_in_a_directory_of_its_versions_by_one_process_at_a_time(monkeypatch, tmp_path):
-    held, made = [], []
+    made = []
 
     class Builder:
         def __init__(self, data_dir, file_format):
+            self.directory = data_dir
             made.append((data_dir, file_format))
 
         def download_and_prepare(self):
-            assert held == [(".lock", fcntl.LOCK_EX)]
+            assert files.is_locked(self.directory / ".lock")
             print("tfds says that it downloads")
             made.append("prepared")
 
     monkeypatch.setattr(embedded_dataset_builder, "Builder", Builder)
     monkeypatch.setattr(embedded_dataset_builder, "_fingerprint", lambda: "abc")
-    monkeypatch.setattr(embedded_dataset_builder.fcntl, "flock", lambda f, how: held.append((pathlib.Path(f.name).name, how)))
     assert isinstance(embedded_dataset_builder.prepared(tmp_path / "new" / "cache"), Builder)
     assert made == [(tmp_path / "new" / "cache" / "embedded-abc", "array_record"), "prepared"]
 

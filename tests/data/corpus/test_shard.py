@@ -7,7 +7,8 @@ import contextlib
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import files, shard
+from bert_jax import files
+from bert_jax.data.corpus import arrays, shard
 from bert_jax.data.corpus.cleaning import CleaningConfig
 from bert_jax.data.corpus.reading import Document
 from bert_jax.data.corpus.shard import ShardWork, TextConfig, finish_shard, temporary_name, write_shard
@@ -30,14 +31,14 @@ def written(path) -> list[int]:
 
 def test_tokens_are_written_as_soon_as_enough_are_held_and_what_has_none_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(shard, "_FLUSH_TOKENS", 6)
-    append, sizes = files.ArrayWriter.append, []
+    append, sizes = arrays.ArrayWriter.append, []
 
     def noted(self, values) -> None:
         if self._dtype == np.uint16:
             sizes.append(len(values))
         append(self, values)
 
-    monkeypatch.setattr(files.ArrayWriter, "append", noted)
+    monkeypatch.setattr(arrays.ArrayWriter, "append", noted)
     with contextlib.ExitStack() as opened:
         writer = shard._SplitWriter(tmp_path, "train", np.dtype(np.uint16), opened)
         added = [writer.add(document, Letters()) for document in (["ab", "1", "c"], ["2", "3"], ["def"], ["g"], ["hi"])]
@@ -89,7 +90,7 @@ def test_a_shard_that_another_process_finished_first_stays_and_anything_else_in_
 
     def finish() -> None:
         part.mkdir()
-        files.write_array(part / "train.tokens.npy", np.arange(3), np.dtype(np.uint16))
+        arrays.write_array(part / "train.tokens.npy", np.arange(3), np.dtype(np.uint16))
         finish_shard(part, final, 5, {})
 
     final.mkdir()

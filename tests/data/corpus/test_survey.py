@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import files, survey
+from bert_jax import files
+from bert_jax.data.corpus import survey
 from bert_jax.data.corpus.shard import temporary_name
 from bert_jax.data.corpus.survey import ShardSurvey, duplicate_lines, sampling
 

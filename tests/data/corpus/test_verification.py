@@ -13,7 +13,8 @@ import threading
 
 import pytest
 
-from bert_jax.data.corpus import files, verification
+from bert_jax import files
+from bert_jax.data.corpus import verification
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.errors import UserError

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from bert_jax.analysis.probing.annotated import AnnotatedFile
+from bert_jax.analysis.probe.annotated import AnnotatedFile
 from bert_jax.errors import UserError
 from bert_jax.tasks.readers.conll import conll_width, first_with_tag, read_conll
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from bert_jax.analysis.treebank import Treebank
+from bert_jax.analysis.reading import Treebank
 from bert_jax.errors import UserError
 from bert_jax.tasks.readers import conllu
 from bert_jax.tasks.readers.conllu import read_conllu

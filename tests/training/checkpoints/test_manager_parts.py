@@ -235,10 +235,10 @@ def test_the_probe_of_a_disk_is_taken_away_again_and_a_process_that_is_alone_mak
 def test_a_restore_needs_room_for_one_state_more_and_waits_for_the_save_in_progress(notes, machine, monkeypatch):
     machine()
     monkeypatch.setattr(manager, "require_room", noted(notes, "room"))
-    monkeypatch.setattr(Checkpoints, "_try_restore", lambda self, step, layout, former: ((step, layout, former), None))
+    monkeypatch.setattr(Checkpoints, "_try_restore", lambda self, step, layout: ((step, layout), None))
     of = checkpoints_of(notes, _saving=5)
     layout = {"w": jax.ShapeDtypeStruct((3, 5), jnp.float32), "step": jax.ShapeDtypeStruct((), jnp.int16)}
-    assert of.restore_latest(layout, former="former") == (5, layout, "former")  # type: ignore[arg-type]
+    assert of.restore_latest(layout) == (5, layout)
     assert notes == [("room", "DIRECTORY", 3 * 5 * 4 + 2), "waits"]
 
 
@@ -265,28 +265,6 @@ def test_a_state_that_one_process_cannot_use_is_used_by_none(agreements, error, 
 
 def _raise(error: Exception) -> Any:
     raise error
-
-
-@pytest.mark.parametrize(("arrays", "layout"), [(3, "former"), (2, "own"), (4, "own")])
-def test_a_state_is_read_in_the_layout_that_has_as_many_arrays(arrays, layout, notes, machine, monkeypatch, caplog):
-    machine()
-    caplog.set_level(logging.INFO)
-    own, former = {"a": 1, "c": 3}, {"a": 1, "b": 2, "c": 3}
-    monkeypatch.setattr(Checkpoints, "_arrays_in", lambda self, step: arrays if step == 1_000 else 0)
-    monkeypatch.setattr(Checkpoints, "_read", lambda self, step, layout: (notes.append((step, layout)) or layout, None))
-    monkeypatch.setattr(manager, "_restore_error", lambda state, written: None)
-    assert checkpoints_of(notes).restore(1_000, own, former) == own  # type: ignore[arg-type]
-    assert notes == [(1_000, former if layout == "former" else own)]
-    says = "arrays of the checkpoint of step 1,000 that this run does not train, and does not load: b"
-    assert caplog.messages == ([says] if layout == "former" else [])
-
-
-def test_without_a_former_layout_nobody_counts_arrays(notes, machine, monkeypatch):
-    machine()
-    monkeypatch.setattr(Checkpoints, "_arrays_in", lambda self, step: pytest.fail("counted"))
-    monkeypatch.setattr(Checkpoints, "_read", lambda self, step, layout: (layout, None))
-    monkeypatch.setattr(manager, "_restore_error", lambda state, written: None)
-    assert checkpoints_of(notes).restore(1, {"a": 1}) == {"a": 1}  # type: ignore[dict-item]
 
 
 # ------------------------------------------------------------------------------------------------ directories that are taken away

@@ -5,7 +5,6 @@ building takes about five seconds, once per installation."""
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 import tensorflow_datasets as tfds
 
 from bert_jax.data.corpus.embedded import prose
+from bert_jax.files import locked
 from bert_jax.interface.progress import Progress
 
 # import name -> distribution. All are in requirements.txt or dependencies of it.
@@ -84,8 +84,7 @@ def prepared(directory: pathlib.Path) -> Builder:
     """The builder with its data in `directory`, which the first call of this installation prepares."""
     directory = directory / f"embedded-{_fingerprint()}"
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds at once, or tests in parallel
+    with locked(directory / ".lock"):  # two builds at once, or tests in parallel
         builder = Builder(data_dir=directory, file_format="array_record")
         with contextlib.redirect_stdout(io.StringIO()):  # tfds would announce a download, although there is none
             builder.download_and_prepare()

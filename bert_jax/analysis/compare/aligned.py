@@ -1,0 +1,147 @@
+"""The same words for two models, each in its own pieces: what is measured word by word in both, in one compiled function.
+
+A window has the same words for both models. In a batch it takes as many columns as the longer of its two rows of pieces, and
+word z of a window stands `z` columns after the window's first, in both models: attention and vectors then are of the same words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from bert_jax.analysis.maps import Slots
+from bert_jax.analysis.windows import Kind, Window, Word, as_window, text_words
+from bert_jax.errors import UserError
+from bert_jax.model.bert import Batch
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.packing import Item
+from bert_jax.prediction.questions import shortened
+
+
+@flax.struct.dataclass
+class Other:
+    """The second of two models."""
+
+    params: Mapping[str, PyTree[jax.Array]]
+    config: ModelConfig = flax.struct.field(pytree_node=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowPair:
+    """The same words in the pieces of two models."""
+
+    own: Window
+    other: Window
+
+    def item(self, pads: tuple[int, int], masked: Sequence[int] = (), masks: tuple[int, int] | None = None) -> Item:
+        """Both rows of pieces, filled with `pads` to the same length, as the columns that `own_batch` and `other_batch` read.
+
+        The words `masked`, of one piece in both, are replaced by `masks`; the query positions are their positions in the first
+        model, where the columns "target", "other_target" and "other_position" hold their pieces and their position in the second.
+        """
+        sides = zip((self.own, self.other), masks or pads, strict=True)
+        first, second = (self._row(window, masked, mask) for window, mask in sides)
+        length = max(len(first["ids"]), len(second["ids"]))
+
+        def filled(values: Sequence[int], pad: int = 0) -> list[int]:
+            return [*values, *[pad] * (length - len(values))]
+
+        columns = {"other_ids": filled(second["ids"], pads[1])}
+        for name in ("words", "kinds", "real"):
+            columns |= {name: filled(first[name]), f"other_{name}": filled(second[name])}
+        at, there = ([row["words"].index(number) for number in masked] for row in (first, second))
+        targets = {"target": self.own, "other_target": self.other}
+        for name in ("masked", *targets, "other_position"):
+            columns[name] = [0] * length
+        for number, here, other in zip(masked, at, there, strict=True):
+            columns["masked"][here], columns["other_position"][here] = 1, other
+            for name, window in targets.items():
+                columns[name][here] = window.words[number].ids[0]
+        return Item(filled(first["ids"], pads[0]), query_positions=tuple(at), columns=columns)
+
+    @staticmethod
+    def _row(window: Window, masked: Sequence[int], mask: int) -> dict[str, list[int]]:
+        item, hidden = window.item(), set(masked)
+        numbers = item.columns["words"]
+        ids = [mask if number in hidden else i for number, i in zip(numbers, item.ids, strict=True)]
+        return {"ids": ids, "words": [*numbers], "kinds": [*item.columns["kinds"]], "real": [1] * len(ids)}
+
+
+def with_column(item: Item, name: str, value: int) -> Item:
+    """The item with one more number, the same for all of its tokens."""
+    return dataclasses.replace(item, columns={**item.columns, name: [value] * len(item.ids)})
+
+
+def own_batch(batch: Batch) -> dict[str, Any]:
+    """The batch of the first model."""
+    return {**batch, "sequence_ids": batch["sequence_ids"] * batch["real"]}
+
+
+def other_batch(batch: Batch) -> dict[str, Any]:
+    """The batch of the second model: windows at the same columns, of its own pieces."""
+    return {
+        "input_ids": batch["other_ids"],
+        "token_type_ids": jnp.zeros_like(batch["other_ids"]),
+        "position_ids": batch["position_ids"],
+        "sequence_ids": batch["sequence_ids"] * batch["other_real"],
+        "words": batch["other_words"],
+        "kinds": batch["other_kinds"],
+    }
+
+
+def aligned_slots(batch: Batch) -> Slots:
+    """As `maps.word_slots`, but word z of a window stands z columns after the window's first, whatever its pieces."""
+    sequences, words = batch["sequence_ids"], batch["words"]
+    columns = jnp.arange(sequences.shape[1], dtype=jnp.int32)[None]
+    own = columns - batch["position_ids"] + words
+    members = (own[:, :, None] == columns[:, None, :]) & (sequences > 0)[:, :, None]
+
+    def of_words(values: Int[Array, "B L"]) -> Int[Array, "B Z"]:
+        return jnp.where(members, values[:, :, None], 0).max(1)
+
+    return Slots(
+        members=members.astype(jnp.float32), sequence=of_words(sequences), number=of_words(words), kind=of_words(batch["kinds"])
+    )
+
+
+def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowPair]:
+    """A text of any length as windows of the same words in the pieces of both models, cut where either table is full.
+
+    The words are those of the model that splits less: a SentencePiece model at white space, else at punctuation marks too. Of a
+    word with more pieces than a table, the first ones are read. Raises UserError for a text without a token.
+    """
+    engines = (engine, other)
+    by_spaces = [each for each in engines if each.model.tokenizer.vocabulary.kind == "sentencepiece"]
+    words = text_words((by_spaces or [engine])[0].model.tokenizer, text)
+    if not words:
+        raise UserError(f"{shortened(text)} holds no token; give text")
+    room = min(each.config.max_position for each in engines) - 2
+    both = [[_in_pieces(each, word, room) for word in words] for each in engines]
+    waiting: list[tuple[Word, ...]] = []
+    sizes = [0, 0]
+    for pair in zip(*both, strict=True):
+        grown = [size + len(word.ids) for size, word in zip(sizes, pair, strict=True)]
+        if max(grown) > room:
+            yield _pair(engines, waiting)
+            waiting, grown = [], [len(word.ids) for word in pair]
+        waiting.append(pair)
+        sizes = grown
+    yield _pair(engines, waiting)
+
+
+def _in_pieces(engine: Engine, word: Word, room: int) -> Word:
+    tokenizer = engine.model.tokenizer
+    ids = word.ids if word.kind in (Kind.CLS, Kind.SEP) else tuple(tokenizer.encode_with_specials(word.text))
+    return dataclasses.replace(word, ids=(ids or (tokenizer.unk_id,))[:room])
+
+
+def _pair(engines: Sequence[Engine], words: Sequence[tuple[Word, ...]]) -> WindowPair:
+    own, other = (as_window(engine, side) for engine, side in zip(engines, zip(*words, strict=True), strict=True))
+    return WindowPair(own, other)

@@ -1,0 +1,217 @@
+"""The differences between two models, word by word on the same text: their heads, their layers and their predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from annotated_types import Interval
+from jaxtyping import Float32, Float64
+
+from bert_jax.analysis.compare.aligned import Other, WindowPair, aligned_slots, other_batch, own_batch
+from bert_jax.analysis.compare.cka import alignments, cross_sums, own_sums
+from bert_jax.analysis.compare.masked import MaskedWords, Predictions
+from bert_jax.analysis.divergence import cross_entropies, crosswise, entropies, sampled_sources
+from bert_jax.analysis.heads.measure import WINDOWS, head_names
+from bert_jax.analysis.maps import Batch, Params, layer_maps, word_vectors
+from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.windows import grouped
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import flag
+from bert_jax.interface.ranges import CountOrZero, check_ranges
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.questions import NOT_FINITE
+
+MOST_PRODUCTS = 512 << 20
+"""Bytes of the products of two models' layers that leave the devices with each batch; of larger models evenly spaced layers are
+compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparing:
+    """The options of the verb `compare`."""
+
+    masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "of words to be masked (0.15)", "SHARE")
+    """The share of the words that are masked, of those of one piece in both models."""
+    seed: CountOrZero = flag(0, "of masks and of random weights (0)", "N")
+    """Of the choice of masked words."""
+    divergence_words: CountOrZero = flag(10_000, "words that heads are compared on (10000)", "N")
+    """Words that the divergences between heads are averaged over; their cost grows with the product of the numbers of heads."""
+    sampled: Annotated[int, Interval(ge=1, le=512)] = 16
+    """Words of each row, evenly spaced, that the divergences are averaged over."""
+    differences: CountOrZero = 20
+    """The masked words that are kept, of those that the models predict most differently."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "compare")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two models on the same words."""
+
+    divergence: NamedArray
+    """[head, other]: the mean Jensen-Shannon divergence of the attention of a head of each model, in nats; NaN where no word was
+    read for it."""
+    n_divergence: int
+    """The number of words that the divergences are averaged over."""
+    cka: NamedArray
+    """[layer, other]: the unbiased linear CKA of the word vectors (`cka.py`); layer 0 is the embeddings."""
+    biased_cka: NamedArray
+    """[layer, other]: the same as in the paper."""
+    words: int
+    windows: int
+    predictions: Predictions | None
+    missing: str
+    """The reason why there are no predictions, else ""."""
+
+    @property
+    def same_shape(self) -> bool:
+        """Whether both models have the same heads, so that a head can be compared with itself."""
+        return self.divergence["head"] == self.divergence["other"]
+
+
+def matched(divergence: Float64[np.ndarray, "heads _"]) -> dict[int, int]:
+    """Head -> head of the other model, so that no head has two partners and the sum of the distances, the roots of the
+    divergences, is the smallest (the Hungarian method, scipy's `linear_sum_assignment`). Of the larger model some have none."""
+    return dict(zip(*(side.tolist() for side in scipy.optimize.linear_sum_assignment(np.sqrt(divergence))), strict=True))
+
+
+@flax.struct.dataclass
+class _Plan:
+    """The settings: the other model, the layers of both, and the vectors that are subtracted from theirs, since sums of
+    products of float32 are exact where the mean is small."""
+
+    other: Other
+    shifts: tuple[Float32[np.ndarray, "S D"], Float32[np.ndarray, "_ I"]]
+    layers: tuple[tuple[int, ...], tuple[int, ...]] = flax.struct.field(pytree_node=False)
+    sampled: int = flax.struct.field(pytree_node=False)
+
+
+@functools.partial(jax.jit, static_argnames=("config",))
+def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan) -> dict[str, Any]:
+    """Sums over the words of a batch: words []; own, other and cross (`cka.py`) of the word vectors; with `sampled` words of each
+    row also sampled [], entropies and other_entropies of the heads and their mixtures (`divergence.py`)."""
+    models = ((params, own_batch(batch), config), (plan.other.params, other_batch(batch), plan.other.config))
+    slots = [aligned_slots(own) for _, own, _ in models]
+    words, _ = slots
+    real = words.of_text
+    vectors = []
+    for (weights, own, settings), each, layers, shift in zip(models, slots, plan.layers, plan.shifts, strict=True):
+        found = word_vectors(weights, own, each, settings, layers) - shift[:, None, None]
+        vectors.append((found * real[None, :, :, None]).reshape(len(layers), -1, found.shape[-1]))
+    first, second = vectors
+    sums = {"words": real.sum(), "own": own_sums(first), "other": own_sums(second), "cross": cross_sums(first, second)}
+    if plan.sampled:
+        sources = real.astype(jnp.float32)
+        (maps, chosen), (others, _) = (
+            sampled_sources(jnp.stack(layer_maps(weights, own, each, settings, True)), sources, plan.sampled)
+            for (weights, own, settings), each in zip(models, slots, strict=True)
+        )
+        sums |= {
+            "sampled": chosen.sum(),
+            "entropies": entropies(maps),
+            "other_entropies": entropies(others),
+            "mixtures": cross_entropies(maps, others),
+        }
+    return sums
+
+
+def compared_layers(config: ModelConfig, other: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The layers of both models that are compared: all, or evenly spaced ones where their products would exceed MOST_PRODUCTS."""
+    counts = [config.num_layers + 1, other.num_layers + 1]
+    most = max(4, MOST_PRODUCTS // (4 * config.hidden_size * other.hidden_size))
+    while math.prod(counts) > most:
+        counts[counts.index(max(counts))] -= 1
+    ends = (config.num_layers, other.num_layers)
+    own, others = (
+        tuple(np.unique(np.linspace(0, last, count).round().astype(int)).tolist())
+        for last, count in zip(ends, counts, strict=True)
+    )
+    return own, others
+
+
+def compare_models(
+    engine: Engine,
+    other: Engine,
+    pairs: Iterable[WindowPair],
+    options: Comparing,
+    say: Callable[[str], None] = lambda note: None,
+) -> Comparison:
+    """Two models on the windows of `aligned.paired_windows`, read as they are needed. `say` is told the number of words.
+
+    Raises UserError where heads are to be compared and a model has none, where there is no window, and where a model gives
+    numbers that are not finite.
+    """
+    for one in (engine, other) if options.divergence_words else ():
+        one.require_attention("to compare", "compare layers and predictions alone with --divergence-words=0")
+    configs = (engine.config, other.config)
+    layers = compared_layers(*configs)
+    own, others = (np.zeros((len(some), config.hidden_size), np.float32) for some, config in zip(layers, configs, strict=True))
+    plan = _Plan(Other(other.params, other.config), (own, others), layers, options.sampled)
+    pads = (engine.model.tokenizer.pad_id, other.model.tokenizer.pad_id)
+    totals: dict[tuple[str, ...], Float64[np.ndarray, " ..."]] = {}
+    masked, predictions, missing, windows = None, None, "", 0
+
+    def total(*name: str) -> Float64[np.ndarray, " ..."]:
+        return np.asarray(totals.get(name, 0.0))
+
+    try:
+        masked = MaskedWords((engine, other), options.masked, options.seed, options.differences)
+    except UserError as error:
+        missing = str(error)
+    for group in grouped(pairs, WINDOWS * engine.mesh.size):
+        items = [pair.item(pads) for pair in group]
+        if float(total("sampled")) >= options.divergence_words:
+            plan = dataclasses.replace(plan, sampled=0)
+        if not totals:  # subtracts the mean of the words of the first batch from all vectors
+            found = next(engine.batches(pair_sums, items, plan=plan))
+            count = np.float32(max(1, int(found["words"])))
+            plan = dataclasses.replace(plan, shifts=(found["own"]["total"] / count, found["other"]["total"] / count))
+        for found in engine.batches(pair_sums, items, plan=plan):
+            for path, value in jax.tree_util.tree_leaves_with_path(found):
+                name = tuple(step.key for step in path)
+                totals[name] = total(*name) + value.astype(np.float64)
+        if masked:
+            masked.read(group, windows)
+        windows += len(group)
+        say(counted(round(float(total("words"))), "word"))
+    n, sampled = float(total("words")), float(total("sampled"))
+    if not n:
+        raise UserError("there is no word to compare the models on; give text")
+    if not all(np.isfinite(value).all() for value in totals.values()):
+        raise UserError(f"{engine.name}, or {other.name}, gives {NOT_FINITE}")
+    if masked:
+        try:
+            predictions = masked.result()
+        except UserError as error:
+            missing = str(error)
+    names = [head_names(config.num_layers, config.num_heads) for config in configs]
+    divergence = np.full((len(names[0]), len(names[1])), np.nan)
+    if sampled:
+        divergence = crosswise(total("mixtures"), total("entropies"), total("other_entropies")) / sampled
+    firsts, seconds, crossed = (
+        {path[1]: value for path, value in totals.items() if path[0] == kind} for kind in ("own", "other", "cross")
+    )
+    unbiased, biased = alignments(firsts, seconds, crossed, n)
+    axes: Mapping[str, Sequence[int]] = dict(zip(("layer", "other"), layers, strict=True))
+    return Comparison(
+        divergence=NamedArray(divergence, {"head": names[0], "other": names[1]}),
+        n_divergence=round(sampled),
+        cka=NamedArray(unbiased, axes),
+        biased_cka=NamedArray(biased, axes),
+        words=round(n),
+        windows=windows,
+        predictions=predictions,
+        missing=missing,
+    )

@@ -1,0 +1,345 @@
+"""The antecedents that every head finds: the candidate that it attends to most (arXiv:1906.04341, section 4.3).
+
+The best head of some documents is measured on others, with bootstrap intervals, beside rules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
+
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Interval
+from jaxtyping import Array, Float, Float32, Float64, Int, Int32, Num
+
+from bert_jax.analysis.bootstrap import Replicates, interval, poisson_weights
+from bert_jax.analysis.controls import CONTROLS as OF_WORDS
+from bert_jax.analysis.controls import engine_with_random_weights
+from bert_jax.analysis.coreference.documents import Document, Section, Text, TextFile, sections
+from bert_jax.analysis.heads.measure import head_names
+from bert_jax.analysis.maps import Batch, Params, from_chosen_words, word_slots
+from bert_jax.analysis.named import Axes, NamedArray
+from bert_jax.analysis.reading import Show, in_silence
+from bert_jax.analysis.windows import grouped
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.flags import flag
+from bert_jax.interface.ranges import Seed, check_ranges
+from bert_jax.interface.words import counted
+from bert_jax.model.bert import attention_weights
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine, compiled
+from bert_jax.prediction.questions import NOT_FINITE
+
+CONTROLS = {
+    "random-weights": OF_WORDS["random-weights"],
+    "shuffled-words": "the words of each window in a random order, which the model reads; candidates and answers stay",
+}
+"""Control -> its description."""
+SECTIONS = 64
+"""Windows per device that are measured together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Coreference:
+    """The options of the verb `coreference`."""
+
+    tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(2**20, "read together (the position table)", "TOKENS", "--window")
+    """Most tokens of a window; the position table is the limit."""
+    singletons: bool = flag(True, "candidates are of entities mentioned twice or more, as in CoNLL-2012", name="--coreferent")
+    """Whether mentions of entities that are mentioned once are candidates; CoNLL-2012 does not annotate them."""
+    control: str = ""
+    """One of CONTROLS; none if it is empty."""
+    replicates: Replicates = flag(1000, "of the bootstrap (1000)", "N")
+    """Replicates of the bootstrap over documents."""
+    seed: Seed = flag(0, "of both (0)", "N")
+    """Of the bootstrap and of the control."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "coreference")
+        if self.control and self.control not in CONTROLS:
+            raise UserError(f"coreference.control={self.control!r} is unknown: {nearest(self.control, CONTROLS)}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Antecedents:
+    """The number of antecedents that each head and each rule finds, by document and group of mentions."""
+
+    right: NamedArray
+    """[document, group, chooser]: mentions whose chosen candidate is an antecedent; int32. The choosers are the heads, named
+    LAYER-HEAD, then the rules."""
+    n: NamedArray
+    """[document, group]: mentions with an antecedent in the window."""
+    outside: NamedArray
+    """[document, group]: mentions with antecedents, but none in the window; they are not in `n`."""
+    attention: NamedArray | None
+    """[document, head] for texts with one question (GAP), else None: the attention to the chosen candidate; float32."""
+    heads: int
+    """The number of heads: the choosers after them are rules."""
+    windows: int
+
+    def part(self, documents: Sequence[int]) -> Antecedents:
+        """The documents of these numbers."""
+
+        def some(array: NamedArray) -> NamedArray:
+            names = [array["document"][i] for i in documents]
+            return NamedArray(array.values[list(documents)], {**array.axes, "document": names})
+
+        attention = None if self.attention is None else some(self.attention)
+        return dataclasses.replace(self, right=some(self.right), n=some(self.n), outside=some(self.outside), attention=attention)
+
+
+def measure_antecedents(
+    engine: Engine, file: TextFile, options: Coreference, say: Callable[[str], None] = lambda note: None
+) -> Antecedents:
+    """The antecedents that heads and rules find in the texts of a file, which are read as they are needed. `say` is told the
+    number of mentions so far.
+
+    Raises UserError where no mention has an antecedent, and where the model gives numbers that are not finite.
+    """
+    if options.control == "random-weights":
+        engine = engine_with_random_weights(engine, options.seed)
+    heads = tuple(head_names(engine.config.num_layers, engine.config.num_heads))
+    names: list[str] = []
+    right: list[Int32[np.ndarray, "groups _"]] = []
+    asked: list[Int32[np.ndarray, " groups"]] = []
+    outside: list[Int32[np.ndarray, " groups"]] = []
+    attention: list[Float32[np.ndarray, " heads"]] = []
+
+    def places(groups: Sequence[str]) -> list[int]:
+        return [file.groups.index(group) for group in groups]
+
+    def read() -> Iterator[tuple[int, Section]]:
+        """(number of the document, section) of all texts; counts the mentions whose antecedents are outside."""
+        for document, text in enumerate(file):
+            names.append(text.name)
+            right.append(np.zeros((len(file.groups), len(heads) + len(file.rules)), np.int32))
+            asked.append(np.zeros(len(file.groups), np.int32))
+            outside.append(np.zeros(len(file.groups), np.int32))
+            attention.append(np.zeros(len(heads), np.float32))
+            for section in sections(engine, text if options.singletons else coreferent(text), options.tokens):
+                for groups in section.outside:
+                    outside[document][places(groups)] += 1
+                yield document, section
+
+    rng = np.random.default_rng(options.seed)
+    windows = 0
+    for group in grouped(read(), SECTIONS * engine.mesh.size):
+        windows += len(group)
+        group = [(document, section) for document, section in group if section.questions]
+        orders = (section.shuffled(rng) if options.control == "shuffled-words" else None for _, section in group)
+        items = [section.item(engine.config.has_segments, order) for (_, section), order in zip(group, orders, strict=False)]
+        for (document, section), (ranks, weights) in zip(group, engine.run(favourites, items, "position"), strict=True):
+            if not np.isfinite(weights).all():
+                raise UserError(f"{engine.name} gives {NOT_FINITE}")
+            for question, chosen, own in zip(section.questions, ranks, weights, strict=True):
+                answers = [*(chosen.ravel() + section.first - 1), *question.guesses]
+                asked[document][places(question.groups)] += 1
+                right[document][places(question.groups)] += np.isin(answers, [*question.right])
+                attention[document] = own.ravel()
+        say(counted(int(sum(n[0] for n in asked)), "mention"))
+    if not any(n.any() for n in asked):
+        raise UserError(
+            f"{file.path} holds no mention with an antecedent; give CoNLL-U with Entity= in MISC, CoNLL-2012 or GAP with labels"
+        )
+    by_group: Axes = {"document": names, "group": file.groups}
+    return Antecedents(
+        right=NamedArray(np.stack(right), {**by_group, "chooser": (*heads, *file.rules)}),
+        n=NamedArray(np.stack(asked), by_group),
+        outside=NamedArray(np.stack(outside), by_group),
+        attention=NamedArray(np.stack(attention), {"document": names, "head": heads}) if file.asks_once else None,
+        heads=len(heads),
+        windows=windows,
+    )
+
+
+def coreferent(text: Text) -> Text:
+    """A document without the mentions of entities that are mentioned once."""
+    if not isinstance(text, Document):
+        return text
+    entities = [mention.entity for mention in text.mentions]
+    several = {entity for entity in {*entities} if entities.count(entity) > 1}
+    return dataclasses.replace(text, mentions=tuple(mention for mention in text.mentions if mention.entity in several))
+
+
+@compiled
+def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Int[Array, "X N H"], Float[Array, "X N H"]]:
+    """For every query the rank of the candidate that each head attends to most, and the attention to it, float32.
+
+    The batch is that of `Section.item`. A query without a candidate has rank 0, that of [CLS] at the beginning of its row.
+    """
+    slots = word_slots(batch)
+    rows, columns = jnp.divmod(batch["query_positions"], batch["input_ids"].shape[1])
+    ranks, sequence = batch["candidates"][rows], slots.sequence[rows]
+    own = slots.sequence[rows, columns][:, None]
+    allowed = (sequence == own) & (ranks > 0) & (ranks < batch["targets"][:, None])
+    chosen, weights = [], []
+    for layer in attention_weights(params, config, batch):
+        attention = jnp.where(allowed[:, None], from_chosen_words(layer, slots, rows, columns), -jnp.inf)
+        chosen.append(jnp.take_along_axis(ranks, attention.argmax(-1), axis=1))
+        weights.append(attention.max(-1))
+    return jnp.stack(chosen, axis=1), jnp.stack(weights, axis=1)
+
+
+NEITHER = "neither"
+THREE_WAY = "A, B or neither"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """The accuracy of one chooser, with the ends of the 95 % interval from a bootstrap over documents."""
+
+    chooser: str
+    """A head, LAYER-HEAD, or a rule."""
+    accuracy: float
+    low: float
+    high: float
+    gain: float
+    """The accuracy of the chosen head less this one, in the same documents."""
+    gain_low: float
+    gain_high: float
+    on_choice: float
+    """The accuracy in the documents that the head was chosen on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The chosen head of a group of mentions, and the rules."""
+
+    group: str
+    head: Rate
+    rules: tuple[Rate, ...]
+    n: int
+    """The number of mentions that the rates are of."""
+    documents: int
+    """The number of documents that hold them."""
+    n_choice: int
+    outside: int
+    """Mentions that are left out, since their antecedents are in none of the windows that hold them."""
+    threshold: float = np.nan
+    """Of the attention to a name below which the answer is neither of the two; chosen too. NaN in other groups."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CoreferenceScores:
+    """The antecedents that heads and rules find."""
+
+    best: tuple[Best, ...]
+    """By group of mentions; for GAP also with neither name as an answer (THREE_WAY)."""
+    choice: Antecedents
+    """Of the documents that heads are chosen on."""
+    reported: Antecedents
+    """Of the documents that rates are reported for."""
+
+
+def score_coreference(
+    engine: Engine,
+    file: TextFile,
+    choosing: TextFile | None,
+    options: Coreference,
+    progress: Show = in_silence,
+) -> CoreferenceScores:
+    """The heads that find antecedents in the documents of a file, chosen on those of `choosing`; None: on every other document of
+    the file, from the first on. `progress` gives for each file a function that shows a note.
+
+    Raises UserError for a model without attention, where a part has no mention with an antecedent, and for two files of different
+    formats.
+    """
+    engine.require_attention("that could find antecedents")
+    if choosing is not None and choosing.groups != file.groups:
+        raise UserError(f"{choosing.path} and {file.path} are of different formats; choose heads on texts of the same kind")
+    with progress(file) as say:
+        reported = measure_antecedents(engine, file, options, say)
+    if choosing is None:
+        choice, reported = halves(reported)
+    else:
+        with progress(choosing) as say:
+            choice = measure_antecedents(engine, choosing, options, say)
+    return CoreferenceScores(tuple(best_heads(choice, reported, options)), choice, reported)
+
+
+def halves(found: Antecedents) -> tuple[Antecedents, Antecedents]:
+    """Every other document, from the first on, to choose heads on; and the documents between them. Raises UserError for one."""
+    count = len(found.n["document"])
+    if count < 2:
+        raise UserError("there is one document, and heads are chosen on some and measured on others; give several, or --choose")
+    return found.part(range(0, count, 2)), found.part(range(1, count, 2))
+
+
+def best_heads(choice: Antecedents, reported: Antecedents, options: Coreference) -> list[Best]:
+    """For each group of mentions that both parts hold: the head that is best in `choice` (of equal ones the first), and its
+    accuracy in `reported`."""
+    units = range(len(reported.n["document"]))
+    weights = poisson_weights(options.seed, units, options.replicates).astype(np.float64)
+    found = []
+    for g, group in enumerate(reported.n["group"]):
+        if group != NEITHER and choice.n.values[:, g].any() and reported.n.values[:, g].any():
+            own, other = (part.right.values[:, g].astype(np.float64) for part in (reported, choice))
+            n, m = reported.n.values[:, g], choice.n.values[:, g]
+            chosen = int(other[:, : choice.heads].sum(0).argmax())
+            columns = [chosen, *range(reported.heads, own.shape[1])]
+            rates = _rates([str(reported.right["chooser"][i]) for i in columns], own[:, columns], n, weights)
+            at_choice = other[:, columns].sum(0) / m.sum()
+            rates = [dataclasses.replace(rate, on_choice=float(at)) for rate, at in zip(rates, at_choice, strict=True)]
+            outside = int(reported.outside.values[:, g].sum())
+            found.append(Best(str(group), rates[0], tuple(rates[1:]), int(n.sum()), int((n > 0).sum()), int(m.sum()), outside))
+    if choice.attention is not None and reported.attention is not None:
+        found.append(_three_way(choice, reported, weights))
+    if not found:
+        raise UserError("no group of mentions has antecedents in both parts of the documents; give more documents")
+    return found
+
+
+def _rates(
+    names: Sequence[str],
+    right: Float64[np.ndarray, "units chosen"],
+    n: Num[np.ndarray, " units"],
+    weights: Float64[np.ndarray, "units replicates"],
+) -> list[Rate]:
+    """The rate of each column of `right`; the gain is that of the first column."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        drawn = (right.T @ weights) / (n @ weights)
+    rates = right.sum(0) / n.sum()
+    low, high = interval(drawn)
+    gain_low, gain_high = interval(drawn[:1] - drawn)
+    columns = np.stack([rates, low, high, rates[0] - rates, gain_low, gain_high, np.full(len(names), np.nan)])
+    return [Rate(name, *map(float, column)) for name, column in zip(names, columns.T, strict=True)]
+
+
+def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.ndarray, "units replicates"]) -> Best:
+    """Texts with one question, neither name being an answer too: the answer is neither where the attention to the chosen name
+    is below a threshold. Head and threshold are those with most right answers in `choice`."""
+    asked = _asked(reported)
+    choice, reported, weights = choice.part(_asked(choice)), reported.part(asked), weights[asked]
+    assert choice.attention is not None
+    assert reported.attention is not None
+    answers, attention = _names_right(choice), choice.attention.values
+    neither = choice.n.values[:, list(choice.n["group"]).index(NEITHER)] > 0
+    order = attention.argsort(0)
+    # at threshold k the k examples with the least attention are said to be neither
+    gained = np.where(neither[order], 1, 0) - np.take_along_axis(answers, order, 0)
+    right = answers.sum(0) + np.concatenate([np.zeros((1, gained.shape[1])), gained.cumsum(0)])
+    k, head = (int(i) for i in np.unravel_index(right.argmax(), right.shape))
+    levels = np.sort(attention[:, head])
+    threshold = float(np.append(levels, np.nextafter(levels[-1], np.inf))[k])
+    own_neither = reported.n.values[:, list(reported.n["group"]).index(NEITHER)] > 0
+    said = reported.attention.values[:, head] < threshold
+    found = np.where(said, own_neither, _names_right(reported)[:, head])
+    rules = reported.right.values[:, 0, reported.heads :]
+    names = [str(name) for name in reported.right["chooser"]]
+    n = np.ones(len(found))
+    rates = _rates([names[head], *names[reported.heads :]], np.column_stack([found, rules]).astype(np.float64), n, weights)
+    at = [right[k, head], *choice.right.values[:, 0, choice.heads :].sum(0)]
+    rates = [dataclasses.replace(rate, on_choice=float(x) / len(order)) for rate, x in zip(rates, at, strict=True)]
+    return Best(THREE_WAY, rates[0], tuple(rates[1:]), len(found), len(found), len(order), 0, threshold)
+
+
+def _asked(found: Antecedents) -> list[int]:
+    """The numbers of the texts whose question was asked."""
+    return [int(i) for i in np.flatnonzero(found.n.values.any(1))]
+
+
+def _names_right(found: Antecedents) -> Num[np.ndarray, "units heads"]:
+    """int [document, head]: 1 where the chosen name is the antecedent."""
+    return found.right.values[:, 0, : found.heads]

@@ -1,0 +1,82 @@
+"""The verb `coreference`: the heads of a model against the antecedents of mentions."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from bert_jax.analysis.coreference.documents import TextFile
+from bert_jax.analysis.coreference.figures import FILES, of_group, write_coreference
+from bert_jax.analysis.coreference.measure import CONTROLS, Coreference, CoreferenceScores, score_coreference
+from bert_jax.analysis.coreference.readers import open_texts
+from bert_jax.analysis.reading import progress_of
+from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load_analyser, open_folder, print_written
+from bert_jax.interface.flags import add_option_flags, nonempty, read_options
+from bert_jax.interface.words import counted
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the verb."""
+    format_flag(parser)
+    formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
+    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
+    choose_help = "a file to choose heads on (every other document of --input, from the first on)"
+    parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
+    described = "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
+    control_help = f"measure a control as well; may be repeated. {described}"
+    parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
+    add_option_flags(parser, Coreference)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Writes how often every head finds an antecedent, beside rules. Returns the exit status."""
+    check_annotated(flags, "input", "choose")
+    file = open_texts(flags.input)
+    choosing = open_texts(flags.choose) if flags.choose else None
+    check_choose(flags, "documents")
+    folder = open_folder(flags, FILES, [file.file])
+    options = read_options(Coreference, flags)
+    engine = load_analyser(flags).engine
+    scores = {
+        control: score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), progress_of)
+        for control in dict.fromkeys(("", *flags.control))
+    }
+    found = scores.pop("")
+    write_coreference(folder, found, scores)
+    print_scores(found, scores)
+    for line in _left_out(file, found):
+        print(line)
+    print_written(folder)
+    return int(file.failed + (choosing.failed if choosing is not None else 0) > 0)
+
+
+def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores]) -> None:
+    """Prints for each group of mentions the head, its accuracy and interval, the rules and the controls."""
+    reported, choice = (len(part.n["document"]) for part in (found.reported, found.choice))
+    print(f"{counted(reported, 'document')}; heads were chosen on {choice:,} others")
+    rules = [rate.chooser for rate in found.best[0].rules]
+    titles = "  ".join(f"{rule:>15}" for rule in rules)
+    print(f"{'mentions':19} {'head':>5} {'accuracy':>8}  {'95 % interval':14} {titles} n")
+    for best in found.best:
+        spread = f"{100 * best.head.low:.1f} to {100 * best.head.high:.1f}"
+        rates = "  ".join(f"{100 * rate.accuracy:15.1f}" for rate in best.rules)
+        unbeaten = [rate.chooser for rate in best.rules if not rate.gain_low > 0]
+        mark = f"  does not beat: {', '.join(unbeaten)}" if unbeaten else ""
+        print(f"{best.group:19} {best.head.chooser:>5} {100 * best.head.accuracy:8.1f}  {spread:14} {rates} {best.n:,}{mark}")
+        for name, control in controls.items():
+            own = of_group(control, best.group)
+            if own is not None:
+                spread = f"{100 * own.head.low:.1f} to {100 * own.head.high:.1f}"
+                print(f"  {name:17} {own.head.chooser:>5} {100 * own.head.accuracy:8.1f}  {spread}")
+
+
+def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
+    """Sentences about what is not in the numbers."""
+    lines = []
+    outside = sum(int(part.outside.values[:, 0].sum()) for part in (found.choice, found.reported))
+    if outside:
+        lines.append(f"{counted(outside, 'mention')} left out: the antecedents are in no window that holds the mention")
+    neither = int(found.reported.n.values[:, -1].sum()) if file.asks_once else 0
+    if neither:
+        lines.append(f"{counted(neither, 'pronoun')} of neither name: counted only where neither is an answer")
+    return [*lines, *file.notes]

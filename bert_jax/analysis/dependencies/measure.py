@@ -1,0 +1,374 @@
+"""Heads against the dependency relations of a treebank: chosen on some sentences, measured on others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Interval
+from jaxtyping import Array, Bool, Float, Float64, Int64
+
+from bert_jax.analysis.bootstrap import Replicates, ResampledSums, interval
+from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights, permuted_heads, shuffled_words
+from bert_jax.analysis.maps import Batch, Params, layer_maps, word_slots
+from bert_jax.analysis.named import Axes, NamedArray
+from bert_jax.analysis.reading import Show, Treebank, in_silence
+from bert_jax.analysis.windows import word_windows
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.flags import flag
+from bert_jax.interface.ranges import CountOrZero, check_ranges
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine, compiled
+from bert_jax.prediction.packing import Item
+from bert_jax.prediction.questions import NOT_FINITE
+from bert_jax.tasks.readers.conllu import Sentence
+
+DIRECTIONS = ("dependent -> head", "head -> dependent")
+MOST_RELATIONS = 255
+"""Relations of a treebank; those of Universal Dependencies with the subtypes of one language are about 60."""
+PICKS = ("own", "family", "whole")
+"""A dependent belongs to these groups of relations: its own, that of all subtypes of its relation, and that of all relations."""
+
+
+class Relations:
+    """The relations in the order in which they were met: number 1 is the first; 0 stands for a word that is not counted."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, name: str, place: str) -> int:
+        """The number of a relation. Raises UserError for more than MOST_RELATIONS."""
+        if name not in self._numbers:
+            if len(self.names) == MOST_RELATIONS:
+                raise UserError(
+                    f"{place}{name!r} is relation {MOST_RELATIONS + 1} of this treebank, and {MOST_RELATIONS} is the most; "
+                    "correct the relations (column 8)"
+                )
+            self.names.append(name)
+            self._numbers[name] = len(self.names)
+        return self._numbers[name]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dependents:
+    """Counted dependents of one batch, one entry each in every array."""
+
+    sentence: Int64[np.ndarray, " dependents"]
+    """The number of its sentence."""
+    relation: Int64[np.ndarray, " dependents"]
+    distance: Int64[np.ndarray, " dependents"]
+    """From the dependent to its head, in words: 1 is the next word."""
+    hits: Int64[np.ndarray, "dependents 3"]
+    """For each group of PICKS 1 if the head that was picked for the group finds the head of the dependent."""
+
+
+@dataclasses.dataclass
+class HitCounts:
+    """The sums over the dependents of some sentences, by the number of their relation."""
+
+    hits: Int64[np.ndarray, "2 N H relations"]
+    """By direction, layer and head."""
+    distances: Int64[np.ndarray, "relations _"]
+    """The number of dependents at each distance of their head, from -reach to reach."""
+    counts: Int64[np.ndarray, " relations"]
+    """The number of dependents."""
+    sentences: int = 0
+    across: int = 0
+    """Dependents that are not counted, since their head is in another window of a sentence that is cut."""
+
+    @property
+    def size(self) -> str:
+        """The number of dependents, as text."""
+        return counted(int(self.counts.sum()), "dependent")
+
+
+def count_hits(
+    engine: Engine,
+    sentences: Iterable[Sentence],
+    relations: Relations,
+    reach: int,
+    picks: Int64[np.ndarray, "relations 3"] | None = None,
+    use: Callable[[HitCounts, Dependents], object] = lambda found, dependents: None,
+) -> HitCounts:
+    """The sums over `sentences`, which are read as they are needed.
+
+    picks: for each relation the heads that are picked for its groups, as indices of a flat [2, N, H] plus 1; 0 for none.
+    use: is called after each batch with the sums so far and the dependents of the batch.
+    Raises UserError where the model gives numbers that are not finite.
+    """
+    config, size = engine.config, MOST_RELATIONS + 1
+    found = HitCounts(
+        hits=np.zeros((len(DIRECTIONS), config.num_layers, config.num_heads, size), np.int64),
+        distances=np.zeros((size, 2 * reach + 1), np.int64),
+        counts=np.zeros(size, np.int64),
+    )
+    picked = np.zeros((size, len(PICKS)), np.int64) if picks is None else picks
+
+    def items() -> Iterator[Item]:
+        """The windows of all sentences with the columns of `dependency_hits`; counts sentences and pairs across windows."""
+        for number, sentence in enumerate(sentences):
+            found.sentences += 1
+            for window in word_windows(engine, sentence.words):
+                item = window.item(config.has_segments)
+                inside = range(window.start, window.start + len(window.words) - 2)
+                heads, own = np.zeros((2, len(window.words)), np.int64)  # of each word; 0 where the head is not in the window
+                for word, i in enumerate(inside, 1):
+                    if sentence.heads[i] in inside:
+                        heads[word] = sentence.heads[i] - inside.start + 1
+                        own[word] = relations.number(sentence.relations[i], sentence.place)
+                found.across += sum(sentence.heads[i] >= 0 for i in inside) - int(np.count_nonzero(own))
+                word_of = np.array(item.columns["words"])
+                columns = {"heads": heads[word_of], "relations": own[word_of], "sentences": np.full(len(word_of), number)}
+                columns |= dict(zip(PICKS, picked[own[word_of]].T, strict=True))
+                further = {name: values.tolist() for name, values in columns.items()}
+                yield dataclasses.replace(item, columns={**item.columns, **further})
+
+    for batch in engine.batches(dependency_hits, items()):
+        if not batch["finite"]:
+            raise UserError(f"{engine.name} gives {NOT_FINITE}")
+        there = batch["relation"] > 0
+        dependents = Dependents(*(batch[field.name][there].astype(np.int64) for field in dataclasses.fields(Dependents)))
+        found.hits += batch["sums"].astype(np.int64)
+        found.counts += np.bincount(dependents.relation, minlength=size)
+        near = np.abs(dependents.distance) <= reach
+        np.add.at(found.distances, (dependents.relation[near], dependents.distance[near] + reach), 1)
+        use(found, dependents)
+    return found
+
+
+@compiled
+def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
+    """The hits of all heads, summed over a batch, and those of the heads that are picked for each dependent.
+
+    The batch has the columns of words, and: "heads", the number of the head's word in the window; "relations", 0 for a word that
+    is not counted; those of PICKS; "sentences". Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 where none is
+    counted; sentence and distance [B, Z]; hits [B, Z, 3]; finite [].
+    """
+    slots = word_slots(batch)
+    maps = layer_maps(params, batch, slots, config, True)
+    relation = jnp.where(slots.of_text, batch["relations"], 0)
+    of_text = slots.together & slots.of_text[:, :, None] & slots.of_text[:, None, :]
+    others = of_text & (slots.number[:, :, None] != slots.number[:, None, :])
+    gold = others & (slots.number[:, None, :] == batch["heads"][:, :, None])  # nothing where it is 0, the number of [CLS]
+    hits = jnp.stack([jnp.stack([finds(layer, gold, others, to) for layer in maps]) for to in (3, 2)])  # [2, N, B, H, Z]
+    of_relation = jax.nn.one_hot(relation, MOST_RELATIONS + 1, dtype=jnp.float32)
+    flat = hits.swapaxes(2, 3).reshape(-1, *relation.shape)
+    picked = [jnp.take_along_axis(flat, (batch[name] - 1)[None], 0).squeeze(0) & (batch[name] > 0) for name in PICKS]
+    return {
+        "sums": jnp.tensordot(hits.astype(jnp.float32), of_relation, axes=((2, 4), (0, 1))).astype(jnp.int32),
+        "relation": relation,
+        "sentence": batch["sentences"],
+        "distance": batch["heads"] - slots.number,
+        "hits": jnp.stack(picked, axis=-1).astype(jnp.int32),
+        "finite": jnp.isfinite(jnp.stack([layer.sum() for layer in maps])).all(),
+    }
+
+
+def finds(
+    attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
+) -> Bool[Array, "B H Z"]:
+    """Whether the weight between a word and its head, `gold` [.., word, head], is more than that of each other of its `others`.
+
+    axis: that of the heads in `attention`; 3, where words attend to their heads, or 2, where heads attend to words.
+    """
+    rest = others & ~gold
+    place = gold.argmax(2)
+    if axis == 2:
+        rest = rest.swapaxes(1, 2)
+    own = jnp.take_along_axis(attention, jnp.expand_dims(place[:, None], axis), axis).squeeze(axis)
+    most = jnp.where(rest[:, None], attention, -jnp.inf).max(axis)
+    return (own > most) & gold.any(2)[:, None]
+
+
+WHOLE = "all"
+"""The group of all relations but punctuation; the root has no head, and is never counted."""
+PUNCTUATION = "punct"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dependencies:
+    """The options of the verb `dependencies`."""
+
+    reach: Annotated[int, Interval(ge=1, le=128)] = flag(10, "of offsets (10)", "WORDS")
+    """The farthest fixed offset of the baseline, in words."""
+    replicates: Replicates = flag(1000, "of the bootstrap (1000)", "N")
+    """Replicates of the bootstrap over sentences."""
+    control: str = ""
+    """One of CONTROLS; none if it is empty."""
+    seed: CountOrZero = flag(0, "of bootstrap and controls (0)", "N")
+    """Of the bootstrap and of the control."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "dependencies")
+        if self.control and self.control not in CONTROLS:
+            raise UserError(f"dependencies.control={self.control!r} is unknown: {nearest(self.control, CONTROLS)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The head that was chosen for a relation, and the offset, with their accuracies on other sentences."""
+
+    relation: str
+    direction: str
+    layer: int
+    head: int
+    accuracy: float
+    low: float
+    high: float
+    """The ends of the 95 % interval of the accuracy, from the bootstrap over sentences."""
+    offset: int
+    """Of the head from the dependent: 1 is the next word."""
+    baseline: float
+    """The accuracy of the offset."""
+    gain_low: float
+    gain_high: float
+    """The ends of the interval of accuracy - baseline."""
+    n: int
+    """The number of dependents."""
+    chosen_at: float
+    """The accuracy on the sentences that the head was chosen on."""
+    n_choosing: int
+
+    @property
+    def name(self) -> str:
+        """The name of the head, as in the papers."""
+        return f"{self.layer}-{self.head}"
+
+    @property
+    def beats_offset(self) -> bool:
+        """Whether the interval of the gain lies above 0."""
+        return self.gain_low > 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DependencyScores:
+    """Accuracies of all heads by relation. A relation with subtypes has a row for each ("nsubj", "nsubj:pass") and one for all of
+    them ("nsubj:*"); "all" are all but punctuation. NaN where there is no dependent."""
+
+    best: tuple[Best, ...]
+    """The relations that both parts of the sentences hold, "all" first, then by falling n."""
+    accuracy: NamedArray
+    """[relation, direction, layer, head] on the sentences that are reported."""
+    choosing: NamedArray
+    """[relation, direction, layer, head] on those that the heads are chosen on."""
+    baseline: NamedArray
+    """[relation, offset] on the sentences that are reported."""
+    n: NamedArray
+    """[relation]: the number of dependents that are reported."""
+    n_choosing: NamedArray
+    """[relation]: the number that the heads are chosen on."""
+    replicates: NamedArray
+    """[relation, replicate]: the accuracy of the chosen head in the replicates of the bootstrap. Those of two models, or of a
+    model and a control, are pairs, if sentences and seed are the same."""
+    sentences: int
+    """The number of sentences that are reported."""
+    sentences_choosing: int
+    across: int
+    """Dependents of both parts that are left out, since their head is in another window of a sentence that is cut."""
+
+
+def score_dependencies(
+    engine: Engine, treebank: Treebank, choosing: Treebank | None, options: Dependencies, progress: Show = in_silence
+) -> DependencyScores:
+    """The heads that find the relations of a treebank, chosen on those of `choosing`; None: on every other sentence of the
+    treebank, from the first on. `progress` gives for each file a function that shows a note.
+
+    For each group of relations, head and offset are the best on the sentences for choosing, of equal ones the first; accuracies
+    and their intervals are of the other sentences. Raises UserError for a model without attention, where a part has no word with
+    a head, and where no relation is in both.
+    """
+    engine.require_attention("that could find relations")
+    if options.control == "random-weights":
+        engine = engine_with_random_weights(engine, options.seed)
+    change = {"shuffled-words": shuffled_words, "permuted-heads": permuted_heads}.get(options.control)
+
+    def controlled(sentences: Iterable[Sentence], part: int) -> Iterator[Sentence]:
+        for number, sentence in enumerate(sentences):
+            yield change(sentence, np.random.default_rng((options.seed, part, number))) if change else sentence
+
+    relations = Relations()
+    with progress(choosing or treebank) as say:
+        sentences = controlled(choosing or treebank.half(0), 1)
+        chosen = count_hits(engine, sentences, relations, options.reach, use=lambda found, _: say(found.size))
+    if not chosen.counts.any():
+        raise UserError("the sentences that heads are chosen on hold no word with a head; give more sentences")
+    groups, of_relation = _groups(relations.names)
+    # [group, relation]: 1 where a relation belongs to a group
+    members = (of_relation.T[None] == np.arange(len(groups))[:, None, None]).any(1).astype(np.int64)
+    offsets = (members @ chosen.distances).argmax(1) - options.reach
+    heads = (members @ chosen.hits.reshape(-1, MOST_RELATIONS + 1).T).argmax(1)
+
+    sums = ResampledSums((3, len(groups)), seed=options.seed, replicates=options.replicates)
+
+    def use(found: HitCounts, dependents: Dependents) -> None:
+        """Adds, for each sentence, the dependents of every group, those that its head finds and those that its offset finds."""
+        say(found.size)
+        units, unit = np.unique(dependents.sentence, return_inverse=True)
+        values = np.zeros((len(units), 3, len(groups)), np.int64)
+        for pick, group in enumerate(of_relation[dependents.relation].T):
+            at_offset = dependents.distance == offsets[group]
+            for row, value in enumerate((np.ones_like(at_offset), dependents.hits[:, pick], at_offset)):
+                np.add.at(values, (unit[group >= 0], row, group[group >= 0]), value[group >= 0])
+        sums.add(units, values)
+
+    picks = np.where(of_relation >= 0, heads[of_relation] + 1, 0)
+    with progress(treebank) as say:
+        sentences = controlled(treebank if choosing else treebank.half(1), 2)
+        found = count_hits(engine, sentences, relations, options.reach, picks, use)
+    n, n_choosing = members @ found.counts, members @ chosen.counts
+
+    def shares(counts: HitCounts) -> Float64[np.ndarray, "groups 2 N H"]:
+        hits = np.moveaxis(counts.hits, -1, 0).reshape(MOST_RELATIONS + 1, -1)
+        return np.asarray((members @ hits) / (members @ counts.counts)[:, None]).reshape(-1, *counts.hits.shape[:-1])
+
+    with np.errstate(invalid="ignore"):  # a replicate may hold no dependent of a rare relation
+        of_head, of_offset = sums.replicates[1:] / sums.replicates[0]
+        choice, accuracy, baseline = shares(chosen), shares(found), (members @ found.distances) / n[:, None]
+    low, high = interval(of_head)
+    gain_low, gain_high = interval(of_head - of_offset)
+    best = []
+    for g in sorted(np.flatnonzero((n > 0) & (n_choosing > 0)), key=lambda g: (g != 0, -n[g])):
+        direction, layer, head = at = np.unravel_index(heads[g], choice.shape[1:])
+        numbers = accuracy[g][at], low[g], high[g], baseline[g, offsets[g] + options.reach], gain_low[g], gain_high[g]
+        shown, below, above, at_offset, least, most = map(float, numbers)
+        name = groups[g], DIRECTIONS[direction], int(layer) + 1, int(head) + 1
+        chance = int(n[g]), float(choice[g][at]), int(n_choosing[g])
+        best.append(Best(*name, shown, below, above, int(offsets[g]), at_offset, least, most, *chance))
+    if not best:
+        raise UserError("no relation is both in the sentences that heads are chosen on and in the others; give more sentences")
+    config, relation = engine.config, {"relation": groups}
+    layers = {"layer": range(1, config.num_layers + 1), "head": range(1, config.num_heads + 1)}
+    every: Axes = {**relation, "direction": DIRECTIONS, **layers}
+    return DependencyScores(
+        best=tuple(best),
+        accuracy=NamedArray(accuracy, every),
+        choosing=NamedArray(choice, every),
+        baseline=NamedArray(baseline, {**relation, "offset": range(-options.reach, options.reach + 1)}),
+        n=NamedArray(n, relation),
+        n_choosing=NamedArray(n_choosing, relation),
+        replicates=NamedArray(of_head, {**relation, "replicate": range(options.replicates)}),
+        sentences=found.sentences,
+        sentences_choosing=chosen.sentences,
+        across=found.across + chosen.across,
+    )
+
+
+def _groups(names: list[str]) -> tuple[tuple[str, ...], Int64[np.ndarray, "relations 3"]]:
+    """(the names of all groups, for each relation the indices of its groups of PICKS)."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(name.partition(":")[0], []).append(name)
+    groups = (WHOLE, *names, *(f"{family}:*" for family, members in families.items() if len(members) > 1))
+    place = {name: i for i, name in enumerate(groups)}
+    of_relation = np.full((MOST_RELATIONS + 1, len(PICKS)), -1, np.int64)
+    of_relation[1:, 2] = 0  # a relation that only the sentences to report hold belongs to the whole
+    for number, name in enumerate(names, 1):
+        family = place.get(f"{name.partition(':')[0]}:*", -1)
+        of_relation[number] = place[name], family, -1 if name == PUNCTUATION else 0
+    return groups, of_relation

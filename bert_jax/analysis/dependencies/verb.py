@@ -1,0 +1,84 @@
+"""The verb `dependencies`: the heads of a model against the relations of a treebank."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+from annotated_types import Interval
+
+from bert_jax.analysis.controls import CONTROLS
+from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, write_dependencies
+from bert_jax.analysis.dependencies.measure import (
+    Best,
+    Dependencies,
+    DependencyScores,
+    score_dependencies,
+)
+from bert_jax.analysis.reading import Treebank, progress_of
+from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load_analyser, open_folder, print_written
+from bert_jax.interface.flags import add_option_flags, nonempty, read_options
+from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.interface.words import counted
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the verb."""
+    format_flag(parser)
+    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
+    choose_help = "a treebank to choose heads and offsets on (every other sentence of --input, from the first on)"
+    parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
+    control_help = "measure a control too; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
+    parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
+    add_option_flags(parser, Dependencies, "reach")
+    least_help = "dependents that a relation needs to be printed and drawn (100)"
+    least = InRange(int, Interval(ge=0, le=MAX_COUNT))
+    parser.add_argument("--least", type=least, default=100, metavar="N", help=least_help)
+    add_option_flags(parser, Dependencies, "replicates", "seed")
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
+    check_annotated(flags, "input", "choose")
+    treebank = Treebank(flags.input, needs_heads=True)
+    choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else None
+    check_choose(flags, "sentences")
+    folder = open_folder(flags, FILES, [treebank.file])
+    options = read_options(Dependencies, flags)
+    engine = load_analyser(flags).engine
+    controls = {
+        control: score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), progress_of)
+        for control in dict.fromkeys(("", *flags.control))
+    }
+    found = controls.pop("")
+    write_dependencies(folder, found, controls, flags.least)
+    print_scores(found, controls, flags.least)
+    if found.across:
+        print(f"{counted(found.across, 'dependent')} left out: their heads are in other windows of sentences that were cut")
+    print_written(folder)
+    return int(treebank.failed + (choosing.failed if choosing is not None else 0) > 0)
+
+
+def print_scores(found: DependencyScores, controls: dict[str, DependencyScores], least: int) -> None:
+    """Prints the relations with at least `least` dependents: the head, its accuracy and interval, the offset and the controls."""
+    print(f"{counted(found.sentences, 'sentence')}; heads and offsets were chosen on {found.sentences_choosing:,} others")
+    print(f"{'relation':14} {'head':>5}  {'direction':17} {'accuracy':>8}  {'95 % interval':14} {'offset':>6} {'baseline':>8} n")
+    rows = frequent(found, least)
+    for best in rows:
+        spread = f"{100 * best.low:.1f} to {100 * best.high:.1f}"
+        mark = "" if best.beats_offset else "  does not beat the offset"
+        print(
+            f"{best.relation:14} {best.name:>5}  {best.direction:17} {100 * best.accuracy:8.1f}  {spread:14} "
+            f"{best.offset:+6} {100 * best.baseline:8.1f} {best.n:,}{mark}"
+        )
+        for name, control in controls.items():
+            own = next((row for row in control.best if row.relation == best.relation), None)
+            if own is not None:
+                print(f"{'':14} {own.name:>5}  {name:17} {100 * own.accuracy:8.1f}  {_beaten(found, control, best)}")
+    if len(rows) < len(found.best):
+        print(f"{counted(len(found.best) - len(rows), 'relation')} of fewer than {least:,} dependents: see dependencies.tsv")
+
+
+def _beaten(found: DependencyScores, control: DependencyScores, best: Best) -> str:
+    low, high = (100 * end for end in beaten(found, control, best.relation))
+    return f"beaten by {low:.1f} to {high:.1f}" if low > 0 else f"not beaten: {low:.1f} to {high:.1f}"

@@ -1,0 +1,194 @@
+"""Statistics of the attention of every head over any number of texts, summed on the devices batch by batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import Interval
+from jaxtyping import Array, Float, Float64
+
+from bert_jax.analysis.divergence import mixture_entropies, sampled_sources, symmetric
+from bert_jax.analysis.maps import Batch, Params, Slots, layer_maps, word_slots
+from bert_jax.analysis.named import Axes, NamedArray
+from bert_jax.analysis.windows import Kind, Window, grouped
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import flag
+from bert_jax.interface.ranges import CountOrZero, check_ranges
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine, compiled
+from bert_jax.prediction.questions import NOT_FINITE
+
+STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next")
+"""Entropy in nats, then the attention to [CLS], [SEP], punctuation, the word itself, the one before and the one after."""
+_KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
+WINDOWS = 128
+"""Windows per device that are measured together; after each group, the words of the divergences are counted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """The options of the verb `heads`."""
+
+    in_words: bool = flag(True, "measure between pieces instead of words", name="--pieces")
+    """Whether attention is measured between words; else between pieces."""
+    reach: Annotated[int, Interval(ge=1, le=128)] = flag(16, "of the distance profile (16)", "WORDS")
+    """The farthest distance of the distance profile, in words. Twice as many numbers are held for each pair of words of a batch:
+    540 MB at most on a CPU, for rows of 512 tokens."""
+    divergence_words: CountOrZero = flag(10_000, "words read for them (10000)", "N")
+    """Words that the divergences between heads are averaged over; their cost grows with the square of the number of heads."""
+    sampled: Annotated[int, Interval(ge=1, le=512)] = 16
+    """Words of each row, evenly spaced, that the divergences are averaged over."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "heads")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeadStatistics:
+    """Means over the words of all texts. The attention to [CLS] and [SEP] counts, the attention from them does not."""
+
+    statistics: NamedArray
+    """[statistic, layer, head] of STATISTICS."""
+    profile: NamedArray
+    """[distance, layer, head]: the mean attention to the word at that distance, if the text has such a word; negative: before."""
+    uniform: NamedArray
+    """[statistic] of a head with uniform attention over the words of a text, [CLS] and [SEP] included."""
+    uniform_profile: NamedArray
+    """[distance] of the same head."""
+    n: NamedArray
+    """[statistic]: the number of words that are averaged."""
+    n_profile: NamedArray
+    """[distance]: the number of words that have a word at that distance."""
+    divergence: NamedArray
+    """[head, other]: the mean Jensen-Shannon divergence of the attention of two heads, in nats (arXiv:1906.04341, section 6)."""
+    n_divergence: int
+    """The number of words that the divergences are averaged over."""
+    windows: int
+    """The number of texts, or of parts of texts that are longer than the position table."""
+
+
+def head_names(layers: int, heads: int) -> list[str]:
+    """The names of all heads, LAYER-HEAD from 1-1 on, as in the papers."""
+    return [f"{layer}-{head}" for layer in range(1, layers + 1) for head in range(1, heads + 1)]
+
+
+def measure_heads(
+    engine: Engine, windows: Iterable[Window], options: Heads, say: Callable[[str], None] = lambda note: None
+) -> HeadStatistics:
+    """The statistics of all heads over `windows`, which are read as they are needed. `say` is told the number of words so far.
+
+    Raises UserError for a model without attention, where there is no window, and where the model gives numbers that are not
+    finite.
+    """
+    engine.require_attention("to measure")
+    totals: dict[str, Float64[np.ndarray, " ..."]] = {}
+    done = 0
+    for group in grouped(windows, WINDOWS * engine.mesh.size):
+        done += len(group)
+        more = float(totals.get("sampled", 0.0)) < options.divergence_words
+        batches = engine.batches(
+            head_sums,
+            [window.item(engine.config.has_segments) for window in group],
+            reach=options.reach,
+            in_words=options.in_words,
+            sampled=options.sampled if more else 0,
+        )
+        for sums in batches:
+            for name, value in sums.items():
+                totals[name] = totals.get(name, 0.0) + np.asarray(value, np.float64)
+        say(counted(round(float(totals["words"])), "word"))
+    if not totals or not totals["words"]:
+        raise UserError("there is no word to measure attention on; give text")
+    if not all(np.isfinite(value).all() for value in totals.values()):
+        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+    return _statistics(engine.config, totals, options, done)
+
+
+@compiled
+def head_sums(
+    params: Params, batch: Batch, *, config: ModelConfig, reach: int, in_words: bool, sampled: int
+) -> dict[str, Float[Array, " ..."]]:
+    """The sums over the words of a batch that the statistics are made of, float32, with the numbers of words.
+
+    words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts [F]
+    of them; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].
+    """
+    slots = word_slots(batch, in_words)
+    maps = layer_maps(params, batch, slots, config, in_words)
+    sources = slots.of_text.astype(jnp.float32)
+    targets = relations(slots, reach)
+    together = slots.together.astype(jnp.float32)
+    evenly = (together / jnp.maximum(together.sum(-1, keepdims=True), 1.0))[:, None]
+    sums = {
+        "words": sources.sum(),
+        "entropy": jnp.stack([_entropy(layer, sources) for layer in maps]),
+        "relations": jnp.stack([_to_targets(layer, targets, sources) for layer in maps]),
+        "uniform_entropy": _entropy(evenly, sources).squeeze(),
+        "uniform": _to_targets(evenly, targets, sources).squeeze(0),
+        "counts": (targets.max(2) * sources[:, :, None]).sum((0, 1)),
+    }
+    if sampled:
+        chosen, own = sampled_sources(jnp.stack(maps), sources, sampled)
+        sums |= {"mixtures": mixture_entropies(chosen), "sampled": own.sum()}
+    return sums
+
+
+def relations(slots: Slots, reach: int) -> Float[Array, "B Z Z _"]:
+    """1 where a word [.., from, to, ..] has one of these relations to another of its text: it is [CLS], is [SEP], is punctuation,
+    or stands `reach` words before, ..., 0, ..., `reach` words after it, both being words of a text."""
+    together = slots.together
+    kinds = jnp.array([kind.value for kind in _KINDS], jnp.int32)
+    of_kind = together[..., None] & (slots.kind[:, None, :, None] == kinds[None, None, None])
+    distance = slots.number[:, None, :] - slots.number[:, :, None]
+    both = together & slots.of_text[:, :, None] & slots.of_text[:, None, :]
+    distances = jnp.arange(-reach, reach + 1, dtype=jnp.int32)
+    at_distance = both[..., None] & (distance[..., None] == distances[None, None, None])
+    return jnp.concatenate([of_kind, at_distance], axis=-1).astype(jnp.float32)
+
+
+def _entropy(attention: Float[Array, "B H Z Z"], sources: Float[Array, "B Z"]) -> Float[Array, " H"]:
+    return (jax.scipy.special.entr(attention).sum(-1) * sources[:, None]).sum((0, 2))
+
+
+def _to_targets(
+    attention: Float[Array, "B H Z Z"], targets: Float[Array, "B Z Z _"], sources: Float[Array, "B Z"]
+) -> Float[Array, "H _"]:
+    weighted = attention * sources[:, None, :, None]
+    return jnp.tensordot(weighted, targets, axes=((0, 2, 3), (0, 1, 2)), precision=jax.lax.Precision.HIGHEST)
+
+
+def _statistics(
+    config: ModelConfig, totals: Mapping[str, Float64[np.ndarray, " ..."]], options: Heads, windows: int
+) -> HeadStatistics:
+    reach, words = options.reach, totals["words"]
+    layers, heads = range(1, config.num_layers + 1), range(1, config.num_heads + 1)
+    kinds, middle = len(_KINDS), len(_KINDS) + reach
+    # a word that has no [SEP] or punctuation in its text still has attention to give: it counts as one that gives it none
+    counts = np.concatenate([np.full(kinds, words), totals["counts"][kinds:]])
+    with np.errstate(invalid="ignore"):
+        means = np.moveaxis(totals["relations"] / counts, -1, 0)
+        uniform = totals["uniform"] / counts
+    chosen = [*range(kinds), middle, middle - 1, middle + 1]
+    statistic: Axes = {"statistic": STATISTICS}
+    distance: Axes = {"distance": range(-reach, reach + 1)}
+    every: Axes = {"layer": layers, "head": heads}
+    names = head_names(config.num_layers, config.num_heads)
+    sampled = float(totals.get("sampled", 0.0))
+    divergence = symmetric(totals["mixtures"]) / sampled if sampled else np.full((len(names),) * 2, np.nan)
+    return HeadStatistics(
+        statistics=NamedArray(np.concatenate([totals["entropy"][None] / words, means[chosen]]), {**statistic, **every}),
+        profile=NamedArray(means[kinds:], {**distance, **every}),
+        uniform=NamedArray(np.concatenate([[totals["uniform_entropy"] / words], uniform[chosen]]), statistic),
+        uniform_profile=NamedArray(uniform[kinds:], distance),
+        n=NamedArray(np.rint([words, *counts[chosen]]).astype(np.int64), statistic),
+        n_profile=NamedArray(np.rint(counts[kinds:]).astype(np.int64), distance),
+        divergence=NamedArray(divergence, {"head": names, "other": names}),
+        n_divergence=round(sampled),
+        windows=windows,
+    )

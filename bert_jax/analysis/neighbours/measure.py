@@ -1,0 +1,401 @@
+"""Words in context: the nearest words of a text by layer, the occurrences of a word, and the mean cosine of any two words.
+
+The text is a stream: its word vectors are computed in batches on all devices, and of each batch the nearest words alone leave the
+devices, so that memory does not grow with the text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.cluster.hierarchy
+from annotated_types import Interval
+from jaxtyping import Array, Float, Float32, Float64, Int
+
+from bert_jax.analysis.heads.measure import WINDOWS
+from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
+from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.windows import Window, Word, grouped, marked_window, text_words
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import flag
+from bert_jax.interface.ranges import CountOrZero, check_ranges
+from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine, compiled
+from bert_jax.prediction.packing import Item
+from bert_jax.prediction.questions import NOT_FINITE, shortened
+
+Vectors = Float[np.ndarray, "words D"]
+
+
+def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape D"]:
+    """The vectors at length 1; 0 stays 0."""
+    exact = np.asarray(vectors, np.float64)
+    return np.asarray(exact / np.maximum(np.linalg.norm(exact, axis=-1, keepdims=True), 1e-12))
+
+
+def principal_plane(
+    vectors: Vectors, marked: Float[np.ndarray, "_ D"]
+) -> tuple[Float64[np.ndarray, "words 2"], Float64[np.ndarray, "_ 2"], float]:
+    """(the first two principal components of the vectors at length 1, the points of `marked` in the same plane, the share of the
+    variance that the plane holds, NaN without a variance).
+
+    Distances between vectors of length 1 are sqrt(2 - 2 cosine).
+    """
+    points = unit(vectors)
+    middle = points.mean(0, keepdims=True)
+    _, sizes, axes = np.linalg.svd(points - middle, full_matrices=False)
+    axes = axes[:2]
+    largest = axes[np.arange(len(axes)), np.abs(axes).argmax(1)]
+    axes = np.pad(axes * np.sign(largest)[:, None], ((0, 2 - len(axes)), (0, 0)))  # an axis has no direction of its own
+    total = float((sizes**2).sum())
+    share = float((sizes[:2] ** 2).sum()) / total if total > 1e-12 else float("nan")
+    return (points - middle) @ axes.T, (unit(marked) - middle) @ axes.T, share
+
+
+def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
+    """The number of each vector's cluster, from 1 for the largest: `count` clusters at most of Ward's method on the vectors at
+    length 1 (Ward 1963, as scipy's `linkage`)."""
+    if len(vectors) < 2:
+        return np.ones(len(vectors), np.int64)
+    joined = scipy.cluster.hierarchy.linkage(unit(vectors), "ward")
+    labels = scipy.cluster.hierarchy.fcluster(joined, count, "maxclust")
+    names, sizes = np.unique(labels, return_counts=True)
+    order = {int(name): place for place, name in enumerate(names[np.argsort(-sizes, kind="stable")], 1)}
+    return np.array([order[int(label)] for label in labels], np.int64)
+
+
+def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, tuple[float, int]]:
+    """The mean cosine of two different vectors and the number of pairs, of "any" cluster, of the "same", of "other" ones; the
+    mean of no pair is NaN."""
+    points = unit(vectors)
+    upper = np.triu_indices(len(points), 1)
+    cosines, same = (points @ points.T)[upper], labels[upper[0]] == labels[upper[1]]
+    chosen = {"any": np.ones_like(same), "same": same, "other": ~same}
+    return {name: (float(cosines[some].mean()) if some.any() else float("nan"), int(some.sum())) for name, some in chosen.items()}
+
+
+def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
+    """The number of the vector with the largest cosine to the mean of its cluster, for each cluster."""
+    points = unit(vectors)
+    found = {}
+    for label in np.unique(labels).tolist():
+        own = np.flatnonzero(labels == label)
+        found[label] = int(own[np.argmax(points[own] @ points[own].mean(0))])
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class NearPiece:
+    """A piece beside a word."""
+
+    piece: str
+    cosine: float
+    """Between its input embedding and the word's."""
+    norm: float
+    """The length of its input embedding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPieces:
+    """A word with its nearest pieces, the nearest first."""
+
+    word: str
+    pieces: tuple[str, ...]
+    """Its own pieces; the word's embedding is the mean of theirs."""
+    norm: float
+    """The length of that mean."""
+    nearest: tuple[NearPiece, ...]
+    n: int
+    """The number of pieces that were compared: all but its own."""
+
+
+def one_word(tokenizer: Tokenizer, text: str) -> Word:
+    """The one word that `text` is. Raises UserError where it is none, or several."""
+    words = text_words(tokenizer, text)
+    if len(words) != 1:
+        raise UserError(
+            f"{shortened(text)} is {counted(len(words), 'word')}; give one word, or a sentence with one word in brackets: "
+            "'the [bank] of the river'"
+        )
+    return words[0]
+
+
+def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[WordPieces]:
+    """The `count` pieces nearest to each word by the cosine of their input embeddings, before position and LayerNorm.
+
+    A word of several pieces has the mean of their embeddings; its own pieces are left out. Raises UserError for what is not one
+    word.
+    """
+    tokenizer = model.tokenizer
+    if model.config.character_cnn:
+        raise UserError(
+            f"{model.source} computes word vectors from characters, so it has no table of them; name another model, or a text "
+            "with --input=FILE, in which words are compared"
+        )
+    table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: tokenizer.size]
+    norms = np.linalg.norm(table, axis=1)
+    found = []
+    for text in words:
+        ids = list(one_word(tokenizer, text).ids)
+        own = sorted(set(ids))
+        vector = table[ids].mean(0)
+        norm = float(np.linalg.norm(vector))
+        cosines = (table @ vector) / np.maximum(norms * np.float32(norm), np.float32(1e-12))
+        cosines[own] = -np.inf
+        best = np.argsort(-cosines, kind="stable")[: min(count, tokenizer.size - len(own))]
+        nearest = tuple(NearPiece(tokenizer.pieces[i], float(cosines[i]), float(norms[i])) for i in best.tolist())
+        found.append(WordPieces(text, tuple(tokenizer.tokens(ids)), norm, nearest, tokenizer.size - len(own)))
+    return found
+
+
+Key = tuple[int, int]
+"""A word of the text: the number of its window, and its number there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbouring:
+    """The options of the verb `neighbours` for words in context."""
+
+    layers: tuple[CountOrZero, ...] = flag((), "0: embeddings; repeatable (all)", "N", "--layer")
+    """0 is the embeddings, N the last layer; all of them where none is named."""
+    count: Annotated[int, Interval(ge=1, le=1_000)] = flag(10, "nearest ones that are kept (10)", "N")
+    """The nearest words that are kept for each word in context and layer."""
+    occurrences: Annotated[int, Interval(ge=2, le=5_000)] = flag(200, "most occurrences of a word that are drawn (200)", "N")
+    """The occurrences of each word that are kept: of more, a random sample."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "neighbours")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Occurrences:
+    """A word in a text."""
+
+    word: str
+    n: int
+    """How often it is there."""
+    contexts: tuple[str, ...]
+    """Of the occurrences that are kept, in the order of the text."""
+    vectors: NamedArray
+    """[layer, occurrence, dimension], float32."""
+    marked: tuple[int, ...]
+    """The numbers of the words in context, among `Neighbours.marked`, that are this word."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Neighbours:
+    """Words in context beside the words of a text."""
+
+    marked: tuple[str, ...]
+    """The words in context that were asked for: sentences with one word in brackets."""
+    vectors: NamedArray
+    """[layer, marked, dimension]: their vectors, float32."""
+    cosines: NamedArray
+    """[layer, marked, rank]: those of the nearest words of the text, float32; NaN where the text has no more words."""
+    contexts: Mapping[tuple[int, int, int], str]
+    """The nearest words in their context, by the indices of `cosines`."""
+    random: NamedArray
+    """[layer]: the mean cosine of any two words of the text (Ethayarajh 2019, arXiv:1909.00512), with which a cosine is to be
+    compared."""
+    words: int
+    """The number of words of the text."""
+    windows: int
+    occurrences: tuple[Occurrences, ...]
+    """Of every word that was asked for, in context or not."""
+
+
+@compiled
+def marked_vectors(params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...]) -> Float[Array, "X S D"]:
+    """The vectors of the words at the query positions, in each of `layers`."""
+    found = word_vectors(params, batch, word_slots(batch), config, layers)
+    return jnp.moveaxis(found.reshape(len(layers), -1, found.shape[-1])[:, batch["query_positions"]], 1, 0)
+
+
+@compiled
+def nearest_words(
+    params: Params,
+    batch: Batch,
+    queries: Float[Array, "S Q D"],
+    *,
+    config: ModelConfig,
+    layers: tuple[int, ...],
+    count: int,
+) -> dict[str, Array]:
+    """Of the words of a batch: cosines [S, Q, count] of the nearest to each query, -inf where there is none, with their `window`
+    and `number`; total [S, D], the sum of the vectors at length 1, and words []; and of the words at the query positions
+    occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no word."""
+    slots = word_slots(batch)
+    found = word_vectors(params, batch, slots, config, layers)
+    flat = found.reshape(len(layers), -1, found.shape[-1])
+    real = slots.of_text.reshape(-1)
+    lengths = jnp.linalg.norm(flat, axis=-1, keepdims=True)
+    points = jnp.where(real[None, :, None], flat / jnp.maximum(lengths, 1e-12), 0.0)
+    cosines = jnp.einsum("SQD,SRD->SQR", queries, points, precision=jax.lax.Precision.HIGHEST)
+    best, at = jax.lax.top_k(jnp.where(real[None, None], cosines, -jnp.inf), min(count, real.size))
+    windows, numbers, asked = batch["windows"].reshape(-1), slots.number.reshape(-1), batch["query_positions"]
+    return {
+        "cosines": best,
+        "window": windows[at],
+        "number": numbers[at],
+        "total": points.sum(1),
+        "words": real.sum(),
+        "occurrences": flat[:, asked],
+        "occurrence_window": jnp.where(real[asked], windows[asked], -1),
+        "occurrence_number": numbers[asked],
+    }
+
+
+class Nearest:
+    """The `count` nearest words so far of each query and layer; of equally near ones, those that come first in the text."""
+
+    def __init__(self, layers: int, queries: int, count: int):
+        self._count = count
+        self.cosines = np.full((layers, queries, count), -np.inf, np.float32)
+        self.windows = np.zeros((layers, queries, count), np.int64)
+        self.numbers = np.zeros((layers, queries, count), np.int64)
+        self.contexts: dict[Key, str] = {}
+
+    def add(
+        self, cosines: Float[np.ndarray, "S Q _"], windows: Int[np.ndarray, "S Q _"], numbers: Int[np.ndarray, "S Q _"]
+    ) -> None:
+        """Keeps those of them that are nearer than what is kept."""
+        pairs = ((self.cosines, cosines), (self.windows, windows), (self.numbers, numbers))
+        joined = [np.concatenate(pair, axis=-1) for pair in pairs]
+        order = np.lexsort((joined[2], joined[1], -joined[0]))[..., : self._count]
+        self.cosines, self.windows, self.numbers = (np.take_along_axis(values, order, axis=-1) for values in joined)
+
+    def keys(self) -> dict[tuple[int, int, int], Key]:
+        """The words that are kept, by layer, query and rank."""
+        there = np.argwhere(np.isfinite(self.cosines)).tolist()
+        return {(s, q, r): (int(self.windows[s, q, r]), int(self.numbers[s, q, r])) for s, q, r in there}
+
+    def describe(self, context: Callable[[Key], str]) -> None:
+        """Stores the contexts of the words that are kept, those of words kept before included, and forgets all others."""
+        self.contexts = {key: self.contexts[key] if key in self.contexts else context(key) for key in {*self.keys().values()}}
+
+
+class Sample:
+    """A random sample of `most` occurrences of a word (reservoir sampling, Vitter's algorithm R), drawn in the order of the
+    text."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._rng = np.random.default_rng(0)
+        self.n = 0
+        self.chosen: list[Key] = []
+        self.vectors: dict[Key, Float32[np.ndarray, "S D"]] = {}
+        self.contexts: dict[Key, str] = {}
+
+    def offer(self, key: Key, context: Callable[[Key], str]) -> bool:
+        """Whether the next occurrence is chosen, for now."""
+        self.n += 1
+        if len(self.chosen) < self._most:
+            self.chosen.append(key)
+        else:
+            place = int(self._rng.integers(self.n))
+            if place >= self._most:
+                return False
+            for kept in (self.vectors, self.contexts):
+                kept.pop(self.chosen[place], None)
+            self.chosen[place] = key
+        self.contexts[key] = context(key)
+        return True
+
+
+def checked_layers(layers: Sequence[int], last: int) -> tuple[int, ...]:
+    """`layers` in their order, all of them where none is named. Raises UserError for one that is not there."""
+    for layer in layers:
+        if not 0 <= layer <= last:
+            raise UserError(f"--layer={layer} is not there: the model has layers 0 (the embeddings) to {last}")
+    return tuple(sorted(set(layers))) or tuple(range(last + 1))
+
+
+def find_neighbours(
+    engine: Engine,
+    words: Sequence[str],
+    windows: Iterable[Window],
+    options: Neighbouring,
+    say: Callable[[str], None] = lambda note: None,
+) -> Neighbours:
+    """The words of `windows` that are nearest to words in context, and the occurrences there of all `words`.
+
+    words: each a word, or a sentence with one word in brackets. `say` is told the number of words so far. The cosines are those
+    of the mean vectors of the words' pieces; two words are the same where their pieces are.
+    Raises UserError for what is not one word, for a layer that is not there, and where there is no window.
+    """
+    layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size
+
+    def as_item(window: Window, numbers: Sequence[int], place: int = 0) -> Item:
+        item = window.item(engine.config.has_segments)
+        first = {number: position for position, number in reversed([*enumerate(item.columns["words"])])}
+        columns = {**item.columns, "windows": [place] * len(item.ids)}
+        return dataclasses.replace(item, columns=columns, query_positions=tuple(first[number] for number in numbers))
+
+    marked = {word: with_place for word in words if (with_place := marked_window(engine, word))}
+    items = [as_item(window, [number]) for window, number in marked.values()]
+    vectors = [np.zeros((0, len(layers), width), np.float32), *engine.run(marked_vectors, items, "position", layers=layers)]
+    queries = np.moveaxis(np.concatenate(vectors), 0, 1)  # [S, Q, D]
+    of_marked = [window.words[number].ids for window, number in marked.values()]
+    names = {window.words[number].ids: window.words[number].text for window, number in marked.values()}
+    names |= {one_word(engine.model.tokenizer, word).ids: word for word in words if word not in marked}
+    samples = {ids: Sample(options.occurrences) for ids in names}
+    nearest = Nearest(len(layers), len(marked), options.count)
+    total: Float64[np.ndarray, "S D"] = np.zeros((len(layers), width))
+    n = done = 0
+    points, static = unit(queries).astype(np.float32), {"layers": layers, "count": options.count}
+    for group in grouped(windows, WINDOWS * engine.mesh.size):
+        read = dict(enumerate(group, done))
+
+        def context(key: Key, read: Mapping[int, Window] = read) -> str:
+            return read[key[0]].context(key[1])
+
+        items = []
+        for place, window in read.items():
+            numbers = [number for number, word in enumerate(window.words) if word.ids in samples]
+            chosen = [i for i in numbers if samples[window.words[i].ids].offer((place, i), context)]
+            items.append(as_item(window, chosen, place))
+        for found in engine.batches(nearest_words, items, queries=points, **static):
+            nearest.add(found["cosines"], found["window"], found["number"])
+            total += found["total"]
+            n += int(found["words"])
+            keys = zip(found["occurrence_window"].tolist(), found["occurrence_number"].tolist(), strict=True)
+            for x, key in enumerate(keys):
+                if key[0] >= 0 and key in (sample := samples[read[key[0]].words[key[1]].ids]).contexts:
+                    sample.vectors[key] = found["occurrences"][:, x].copy()
+        nearest.describe(context)
+        done += len(group)
+        say(counted(n, "word"))
+    if not n:
+        raise UserError("there is no word to compare with; give text")
+    if not (np.isfinite(total).all() and np.isfinite(queries).all()):
+        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+
+    by_layer, dimension = {"layer": list(layers)}, {"dimension": range(1, width + 1)}
+    occurrences = []
+    for ids, name in names.items():
+        sample, own = samples[ids], sorted(samples[ids].vectors)
+        kept = np.stack([sample.vectors[key] for key in own], axis=1) if own else np.zeros((len(layers), 0, width), np.float32)
+        array = NamedArray(kept, {**by_layer, "occurrence": range(1, len(own) + 1), **dimension})
+        is_marked = tuple(i for i, other in enumerate(of_marked) if other == ids)
+        occurrences.append(Occurrences(name, sample.n, tuple(sample.contexts[key] for key in own), array, is_marked))
+    cosines = np.where(np.isfinite(nearest.cosines), nearest.cosines, np.float32(np.nan))
+    asked = {**by_layer, "marked": range(1, len(marked) + 1)}
+    random = ((total**2).sum(-1) - n) / (n * (n - 1)) if n > 1 else np.full(len(layers), np.nan)
+    return Neighbours(
+        marked=tuple(marked),
+        vectors=NamedArray(queries, {**asked, **dimension}),
+        cosines=NamedArray(cosines, {**asked, "rank": range(1, options.count + 1)}),
+        contexts={place: nearest.contexts[key] for place, key in nearest.keys().items()},
+        random=NamedArray(random, by_layer),
+        words=n,
+        windows=done,
+        occurrences=tuple(occurrences),
+    )

@@ -1,0 +1,13 @@
+"""Probes: small models that are trained on the vectors and the attention of a model, which stays as it is.
+
+In: an Engine, and files of annotated words. Out: accuracies and tree scores by layer, as arrays with named axes.
+
+    annotated.py   CoNLL-U or CoNLL files -> sentences with labels and trees; labels as numbers, and their control task
+    features.py    the vectors of words at every layer; those of a file, in float16
+    linear.py      linear probes of labels, of all layers and a learned mix together
+    structural.py  structural probes: distances and depths in trees under a linear map, and their scores
+    parser.py      parsers on attention, on attention and words, and on the distance between words
+    measure.py     all probes of a model: options and results
+    figures.py     the tables and figures
+    verb.py        `analyse probe`
+"""

@@ -1,0 +1,176 @@
+"""CoNLL-U or CoNLL files -> sentences with labels and trees, spread evenly over the file."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int32
+
+from bert_jax.analysis.reading import Treebank
+from bert_jax.errors import UserError, missing_path
+from bert_jax.storage.formats import bare_name
+from bert_jax.tasks.readers.conll import read_conll
+from bert_jax.tasks.readers.conllu import Sentence
+
+NO_LABEL = "_"
+TAG = "tag"
+"""The name of the labels of a CoNLL file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotated:
+    """A sentence: its words, and a label for each word by the name of the kind of label."""
+
+    words: tuple[str, ...]
+    labels: Mapping[str, tuple[str, ...]]
+    """"upos", "xpos" and "relation" of CoNLL-U, or "tag"; NO_LABEL where a word has none."""
+    heads: tuple[int, ...] = ()
+    """For each word the number of its head, from 0; -1 for the root. Empty where the file gives no tree with one root."""
+    punctuation: tuple[bool, ...] = ()
+    """For each word whether its universal part of speech is PUNCT; empty without heads."""
+
+
+class AnnotatedFile:
+    """The sentences of a CoNLL-U file (named .conllu, compressed or not), else of a CoNLL file with a tag in one column.
+
+    Each iteration reads a CoNLL-U file anew; a CoNLL file is in memory. A sentence of CoNLL-U that cannot be read is told to
+    `report` (default: standard error), counted in `failed` and left out. Raises UserError for a file that cannot be read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], column: int = -1, report: Callable[[str], object] | None = None):
+        self.path = os.fspath(path)
+        try:
+            with pathlib.Path(self.path).open("rb") as file:
+                self.file = os.fstat(file.fileno())
+        except OSError as error:
+            reason = f"{missing_path(self.path)} cannot be read: {error.strerror}"
+            raise UserError(f"{reason}; name a CoNLL-U or a CoNLL file that you may read") from error
+        self._treebank = Treebank(path, report=report) if is_conllu(self.path) else None
+        self._tagged = [] if self._treebank else read_conll(path, tag=column)
+
+    def __iter__(self) -> Iterator[Annotated]:
+        if self._treebank is not None:
+            yield from map(annotated, self._treebank)
+        for sentence in self._tagged:
+            yield Annotated(sentence.words, {TAG: sentence.labels or ()})
+
+    @property
+    def failed(self) -> int:
+        """The number of sentences that could not be read so far."""
+        return self._treebank.failed if self._treebank else 0
+
+
+def is_conllu(path: str) -> bool:
+    """Whether the name is that of a CoNLL-U file."""
+    return bare_name(pathlib.Path(path).name).endswith(".conllu")
+
+
+def annotated(sentence: Sentence) -> Annotated:
+    """The labels and the tree of a sentence of CoNLL-U; no tree where several words are roots."""
+    labels = {"upos": sentence.upos, "xpos": sentence.xpos, "relation": sentence.relations}
+    if sentence.heads.count(-1) != 1:
+        return Annotated(sentence.words, labels)
+    return Annotated(sentence.words, labels, sentence.heads, tuple(upos == "PUNCT" for upos in sentence.upos))
+
+
+def spread(sentences: Iterable[Annotated], words: int) -> Iterator[Annotated]:
+    """Sentences evenly spread over `sentences`, which are iterated over twice, of at most `words` words together; all of them if
+    they have no more. Long sentences are as likely as short ones."""
+    total = sum(len(sentence.words) for sentence in sentences)
+    share, taken = min(words, total), 0
+    for i, sentence in enumerate(sentences):
+        if (i + 1) * share // total > i * share // total:
+            taken += len(sentence.words)
+            if taken > words:
+                return
+            yield sentence
+
+
+NONE = -1
+"""The number of no label: the word counts neither in training nor in the score."""
+Type = tuple[int, ...]
+"""The pieces of a word."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of all words of a training and an evaluation part, as numbers."""
+
+    name: str
+    classes: tuple[str, ...]
+    """The labels of the training part, in alphabetical order."""
+    training: Int32[np.ndarray, " _"]
+    """A label for each word, from 0; NONE for no label."""
+    evaluation: Int32[np.ndarray, " _"]
+    """As above; the number of classes for a label that the training part lacks, which no probe can find."""
+
+    @property
+    def n(self) -> int:
+        """The number of words with a label in the evaluation part."""
+        return int((self.evaluation != NONE).sum())
+
+
+def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> Labels:
+    """The labels of one kind."""
+    known = [label for sentence in training for label in sentence.labels.get(name, ())]
+    classes = sorted({*known} - {NO_LABEL})
+    numbers = {label: i for i, label in enumerate(classes)} | {NO_LABEL: NONE}
+    asked = [label for sentence in evaluation for label in sentence.labels.get(name, ())]
+    return Labels(
+        name,
+        tuple(classes),
+        np.array([numbers[label] for label in known], np.int32),
+        np.array([numbers.get(label, len(classes)) for label in asked], np.int32),
+    )
+
+
+def control_task(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type], seed: int) -> Labels:
+    """The control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2): each word type has one label, drawn at
+    random from the distribution of the labels of the training part. A word without a label has none here either."""
+    counts = np.bincount(labels.training[labels.training != NONE], minlength=len(labels.classes))
+    ends = np.cumsum(counts) / counts.sum()
+    drawn: dict[Type, int] = {}
+
+    def draw(words: Sequence[Type], own: Int32[np.ndarray, " _"]) -> Int32[np.ndarray, " _"]:
+        for word in words:
+            if word not in drawn:
+                drawn[word] = int(np.searchsorted(ends, _uniform(word, seed), side="right"))
+        return np.where(own == NONE, NONE, np.array([drawn[word] for word in words])).astype(np.int32)
+
+    return dataclasses.replace(
+        labels,
+        name=f"{labels.name} (control)",
+        training=draw(training, labels.training),
+        evaluation=draw(evaluation, labels.evaluation),
+    )
+
+
+def _uniform(word: Type, seed: int) -> float:
+    """A number from [0, 1) that follows from the seed and the word."""
+    digest = hashlib.blake2b(repr((seed, word)).encode(), digest_size=8).digest()
+    return (int.from_bytes(digest) >> 11) / 2**53
+
+
+def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type]) -> float:
+    """The accuracy of the most frequent label of each word type, and for a new type of the most frequent label of all."""
+    labelled = [pair for pair in zip(training, labels.training.tolist(), strict=True) if pair[1] != NONE]
+    by_type: dict[Type, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    for word, label in labelled:
+        by_type[word].update((label,))
+    if not labelled or not labels.n:
+        return float("nan")
+    usual = _most_frequent(collections.Counter(label for _, label in labelled))
+    best = {word: _most_frequent(counts) for word, counts in by_type.items()}
+    pairs = zip(evaluation, labels.evaluation.tolist(), strict=True)
+    return sum(best.get(word, usual) == label for word, label in pairs if label != NONE) / labels.n
+
+
+def _most_frequent(counts: collections.Counter[int]) -> int:
+    """Of equally frequent ones the one that was counted first."""
+    return max(counts, key=counts.__getitem__)

@@ -1,0 +1,133 @@
+"""The vectors of words at every layer; those of a file are held in float16."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float16, Float32, Int64
+
+from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
+from bert_jax.analysis.probe.annotated import Annotated
+from bert_jax.analysis.windows import Kind, Window, word_windows
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine, compiled
+from bert_jax.prediction.questions import NOT_FINITE
+
+Say = Callable[[int, int], None]
+"""Is told how much of the work is done, and how much there is: the progress."""
+CHUNK = 4096
+"""Words whose mean and deviation are computed together."""
+
+
+def silent(done: int, total: int) -> None:
+    """Shows no progress."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Features:
+    """The vectors of the words of some sentences."""
+
+    vectors: Float16[np.ndarray, "R S D"]
+    """Of every word the embeddings and the output of every layer."""
+    starts: Int64[np.ndarray, " sentence_bounds"]
+    """The number of the first word of each sentence, then the number of all words."""
+    sentences: list[Annotated]
+    types: list[tuple[int, ...]]
+    """The pieces of each word: words with the same pieces are of one type."""
+    cut: list[bool]
+    """Whether a sentence is longer than the position table, and was read in windows."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the vectors."""
+        return self.vectors.nbytes
+
+
+@compiled
+def vectors_of_layers(params: Params, batch: Batch, *, config: ModelConfig) -> Float32[Array, "B Z S D"]:
+    """The vectors of the words, the mean over their pieces, at the columns of their first tokens: the embeddings, and the output
+    of every layer."""
+    found = word_vectors(params, batch, word_slots(batch), config, range(config.num_layers + 1))
+    return jnp.moveaxis(found, 0, 2)
+
+
+def read_features(
+    engine: Engine,
+    sentences: Iterable[Annotated],
+    words: int,
+    say: Say = silent,
+) -> Features:
+    """The vectors of all words of `sentences`, which have at most `words` words.
+
+    Raises UserError for no word, and where the model gives numbers that are not finite.
+    """
+    config = engine.config
+    vectors = np.empty((words, config.num_layers + 1, config.hidden_size), np.float16)
+    starts, kept, types, cut, done = [0], [], [], [], 0
+    waiting = iter(sentences)
+    while group := list(itertools.islice(waiting, engine.group_size)):
+        windows = [list(word_windows(engine, sentence.words)) for sentence in group]
+        items = [window.item() for window in itertools.chain(*windows)]
+        answers = engine.stream(vectors_of_layers, items, "token")
+        for sentence, own in zip(group, windows, strict=True):
+            for window in own:
+                firsts = _first_tokens(window)
+                found = next(answers)[firsts]
+                with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, and is refused below
+                    vectors[done : done + len(firsts)] = found
+                done += len(firsts)
+                types += [word.ids for word in window.words[1:-1]]
+            kept.append(sentence)
+            starts.append(done)
+            cut.append(len(own) > 1)
+        say(done, words)
+    if not done:
+        raise UserError(f"the limit of {counted(words, 'word')} holds no whole sentence; raise it")
+    vectors = vectors[:done]
+    if not all(np.isfinite(vectors[i : i + CHUNK]).all() for i in range(0, done, CHUNK)):
+        raise UserError(f"{engine.name} gives {NOT_FINITE}")
+    return Features(vectors, np.array(starts), kept, types, cut)
+
+
+def _first_tokens(window: Window) -> list[int]:
+    """The columns of the first tokens of the words, without [CLS] and [SEP]."""
+    ends = itertools.accumulate(len(word.ids) for word in window.words)
+    columns = [0, *ends]
+    return [column for column, word in zip(columns, window.words, strict=False) if word.kind in (Kind.WORD, Kind.PUNCTUATION)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scale:
+    """The mean and the standard deviation of each entry of the vectors, by which probes standardise what they read."""
+
+    mean: Float32[np.ndarray, "S D"]
+    deviation: Float32[np.ndarray, "S D"]
+
+
+ROUNDING, SMALLEST = float(np.finfo(np.float16).eps), float(np.finfo(np.float16).smallest_subnormal)
+"""An entry whose deviation is below this share of its mean, or this number, is constant: float16, in which vectors are held,
+rounds by up to half as much."""
+
+
+def scale_of(vectors: Float[np.ndarray, "R S D"]) -> Scale:
+    """The scale of these vectors; an entry that is constant, up to the rounding of float16, has deviation 1."""
+    chunks = [vectors[i : i + CHUNK].astype(np.float64) for i in range(0, len(vectors), CHUNK)]
+    mean = sum(chunk.sum(0) for chunk in chunks) / len(vectors)
+    variance = sum(((chunk - mean) ** 2).sum(0) for chunk in chunks) / len(vectors)
+    varies = np.sqrt(variance) > np.maximum(ROUNDING * np.abs(mean), SMALLEST)
+    deviation = np.where(varies, np.sqrt(variance), 1.0)
+    return Scale(np.asarray(mean, np.float32), np.asarray(deviation, np.float32))
+
+
+def in_batches(order: Sequence[int] | Int64[np.ndarray, " _"], size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
+    """The elements of `order`, `size` at a time; the last batch is filled with -1."""
+    for start in range(0, len(order), size):
+        batch = np.full(size, -1, np.int64)
+        batch[: len(order[start : start + size])] = order[start : start + size]
+        yield batch

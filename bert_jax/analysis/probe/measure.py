@@ -1,0 +1,281 @@
+"""All probes of a model: options and results."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated as Ranged
+
+import numpy as np
+from annotated_types import Interval
+from jaxtyping import Float64
+
+from bert_jax.analysis.named import Label, NamedArray
+from bert_jax.analysis.probe.annotated import (
+    NONE,
+    Annotated,
+    AnnotatedFile,
+    Labels,
+    control_task,
+    majority_accuracy,
+    numbered,
+    spread,
+)
+from bert_jax.analysis.probe.features import Features, Say, Scale, read_features, scale_of, silent
+from bert_jax.analysis.probe.linear import Probe, linear_accuracy, mix_shares, train_linear
+from bert_jax.analysis.probe.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
+from bert_jax.analysis.probe.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
+from bert_jax.errors import UserError
+from bert_jax.interface.flags import flag
+from bert_jax.interface.ranges import OneOf, Seed, check_ranges
+from bert_jax.interface.words import counted
+from bert_jax.prediction.engine import Engine
+
+PROBES = ("labels", "structure", "parsers")
+MIX = "mix"
+"""The name of the probe of the learned mix; those of the hidden states are named by the layer, 0 for the embeddings."""
+TASKS = ("label", "control")
+SCORES = ("uuas", "distance correlation", "root accuracy", "depth correlation")
+RIGHT_BRANCHING, FIXED = "right-branching", "best fixed distance"
+Progress = Callable[[str, str], Say]
+"""Returns what shows the progress of a stage, given its name and the unit of its counts, such as "words"."""
+
+
+def silent_stage(stage: str, unit: str) -> Say:
+    """Shows no progress."""
+    return silent
+
+
+@dataclasses.dataclass(frozen=True)
+class Probing:
+    """The options of the verb `probe`."""
+
+    probes: tuple[Ranged[str, OneOf(PROBES)], ...] = flag((), "labels, structure, parsers (all that the files have)", "P,P")
+    """The probes to train; all that the files have annotation for if empty."""
+    words: Ranged[int, Interval(ge=1, le=10_000_000)] = flag(50_000, "of each file at most (50000)", "N")
+    """Words of each of the two files at most: whole sentences, evenly spread. Their vectors are held in float16."""
+    rank: Ranged[int, Interval(ge=1, le=4_096)] = flag(64, "of structural probes (64)")
+    """The rank of structural probes."""
+    epochs: Ranged[int, Interval(ge=1, le=10_000)] = flag(10, "of structural probes and of mixes (10)")
+    """Of structural probes and of the mixes of linear ones, which themselves are trained to convergence."""
+    passes: Ranged[int, Interval(ge=1, le=10_000)] = flag(2, "of parsers (2)")
+    """Of parsers over the training sentences, which the model reads anew in each."""
+    seeds: Ranged[int, Interval(ge=1, le=100)] = flag(3, "probes are trained N times (3)", "N")
+    """The number of times that linear and structural probes are trained, each with another seed."""
+    seed: Seed = flag(0, "the first seed, and that of the control (0)")
+    """The first seed."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "probe")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelProbes:
+    """Linear probes of labels."""
+
+    accuracy: NamedArray
+    """[label, task, probe, seed]: of the label and of its control task; their difference is the selectivity."""
+    mix: NamedArray
+    """[label, layer, seed]: the weights of the hidden states in the learned mix."""
+    majority: NamedArray
+    """[label]: the accuracy of the most frequent label of each word type."""
+    n: NamedArray
+    """[label]: the number of words that are scored."""
+    n_training: NamedArray
+    """[label]: the number of words of the training part."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StructureProbes:
+    """Structural probes."""
+
+    scores: NamedArray
+    """[score, probe, seed] of SCORES."""
+    right_branching: NamedArray
+    """[score] of trees in which the head of each word is the word before it."""
+    n: NamedArray
+    """[score]: edges for "uuas", else sentences."""
+    n_training: int
+    """The number of sentences of the training part."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ParserProbes:
+    """Parsers on attention and on distance."""
+
+    accuracy: NamedArray
+    """[parser]: the share of words whose head is found, of PARSERS and of the two baselines without weights."""
+    n: int
+    """The number of words: all but roots and punctuation."""
+    distance: int
+    """The distance of the baseline FIXED, the most frequent one of the training part: -1 is the word before."""
+    n_training: int
+    """The number of words of the training part."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Probes:
+    """All probes of a model; None for those that were not trained."""
+
+    labels: LabelProbes | None
+    structure: StructureProbes | None
+    parsers: ParserProbes | None
+    words: tuple[int, int]
+    """The numbers of words of the training and the evaluation part."""
+    cut: int
+    """Sentences longer than the position table: they were read in windows, and their trees are left out."""
+    size: int
+    """Bytes of the vectors that were held."""
+
+
+def measure_probes(
+    engine: Engine,
+    training: AnnotatedFile,
+    evaluation: AnnotatedFile,
+    options: Probing,
+    progress: Progress = silent_stage,
+) -> Probes:
+    """Trains probes on `training` and scores them on `evaluation`.
+
+    Parsers are left out for a model without attention. Raises UserError where both are one file, where they lack the annotation
+    of the probes that `options` names, where the model lacks the attention of parsers that it names, and where the model gives
+    numbers that are not finite.
+    """
+    if pathlib.Path(training.path).samefile(evaluation.path):
+        raise UserError(f"{evaluation.path} is the training file too; give another file to score the probes on")
+    parts = tuple(list(spread(file, options.words)) for file in (training, evaluation))
+    words = tuple(sum(len(sentence.words) for sentence in part) for part in parts)
+    kinds = label_kinds(*parts)
+    chosen = _possible(engine, options, (training, evaluation), parts, kinds)
+    labels = structure = parsers = None
+    size = cut = 0
+    if "labels" in chosen or "structure" in chosen:
+        stages = ("reading the training words", "reading the evaluation words")
+        features = [
+            read_features(engine, part, n, progress(stage, "words")) for part, n, stage in zip(parts, words, stages, strict=True)
+        ]
+        size, cut = sum(own.size for own in features), sum(sum(own.cut) for own in features)
+        data = _Data(features[0], features[1], scale_of(features[0].vectors), options, progress)
+        labels = _label_probes(data, kinds) if "labels" in chosen else None
+        structure = _structure_probes(data) if "structure" in chosen else None
+    if "parsers" in chosen:
+        parsers = _parser_probes(engine, parts, options, progress)
+    return Probes(labels, structure, parsers, (words[0], words[1]), cut, size)
+
+
+def label_kinds(training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> list[Labels]:
+    """The kinds of labels that both parts have, in the training part at least two different ones."""
+    names = training[0].labels if training and evaluation else {}
+    found = [numbered(name, training, evaluation) for name in names if name in evaluation[0].labels]
+    return [labels for labels in found if len(labels.classes) > 1 and labels.n]
+
+
+def _possible(
+    engine: Engine,
+    options: Probing,
+    files: Sequence[AnnotatedFile],
+    parts: Sequence[Sequence[Annotated]],
+    kinds: Sequence[Labels],
+) -> tuple[str, ...]:
+    """The probes that `options` name, or all that the files and the model have what is needed for."""
+    if "parsers" in options.probes:
+        engine.require_attention("that parsers could read", "leave parsers out of the probes")
+    for file, part in zip(files, parts, strict=True):
+        if not part:
+            raise UserError(f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it")
+    trees = [any(len(own.heads) > 1 and not all(own.punctuation) for own in part) for part in parts]
+    there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.config.has_attention}
+    if "labels" in options.probes and not kinds:
+        raise UserError(f"{files[0].path} and {files[1].path} have no kind of label in common; give two files of one format")
+    for probe in ("structure", "parsers"):
+        if probe in options.probes and not all(trees):
+            without = files[trees.index(False)].path
+            raise UserError(
+                f"{without} has no tree with one root and two words or more, which {probe} are trained on; give a treebank in "
+                "CoNLL-U"
+            )
+    if not any(there.values()):
+        raise UserError(
+            f"{files[0].path} and {files[1].path} have no annotation in common; give two files of one format, with two labels or "
+            "more, or with trees"
+        )
+    return options.probes or tuple(probe for probe in PROBES if there[probe])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Data:
+    training: Features
+    evaluation: Features
+    scale: Scale
+    options: Probing
+    progress: Progress
+
+    @property
+    def seeds(self) -> range:
+        return range(self.options.seed, self.options.seed + self.options.seeds)
+
+    @property
+    def layers(self) -> list[Label]:
+        return list(range(self.training.vectors.shape[1]))
+
+    def each(self, what: str, unit: str) -> Iterator[tuple[int, Say]]:
+        """Every seed with the progress of its training."""
+        for i, seed in enumerate(self.seeds, 1):
+            yield seed, self.progress(f"training {what} {i} of {self.options.seeds}", unit)
+
+
+def _label_probes(data: _Data, kinds: Sequence[Labels]) -> LabelProbes:
+    training, evaluation = data.training, data.evaluation
+    accuracy, mix = [], []
+    first: Mapping[str, Probe] = {}
+    for seed, say in data.each("probes of labels", "probes"):
+        controls = [control_task(labels, training.types, evaluation.types, seed) for labels in kinds]
+        every = [*kinds, *controls]
+        probes = train_linear(training.vectors, every, data.scale, data.options.epochs, seed, say, first)
+        first = first or {labels.name: probes[labels.name] for labels in kinds}
+        found = linear_accuracy(probes, evaluation.vectors, every, data.scale)
+        accuracy.append([[found[a.name], found[b.name]] for a, b in zip(kinds, controls, strict=True)])
+        mix.append([mix_shares(probes[labels.name]["mix"]) for labels in kinds])
+    names = {"label": [labels.name for labels in kinds]}
+    majority = [majority_accuracy(labels, training.types, evaluation.types) for labels in kinds]
+    seeds = {"seed": data.seeds}
+    return LabelProbes(
+        NamedArray(_seeds_last(accuracy), {**names, "task": TASKS, "probe": [*data.layers, MIX], **seeds}),
+        NamedArray(_seeds_last(mix), {**names, "layer": data.layers, **seeds}),
+        NamedArray(np.array(majority), names),
+        NamedArray(np.array([labels.n for labels in kinds]), names),
+        NamedArray(np.array([(labels.training != NONE).sum() for labels in kinds]), names),
+    )
+
+
+def _structure_probes(data: _Data) -> StructureProbes:
+    settings = Structural(data.options.rank, data.options.epochs)
+    by_seed = []
+    for seed, say in data.each("structural probes", "sentences"):
+        probe = train_structural(data.training, data.scale, settings, seed, say)
+        found = structural_scores(probe, data.evaluation, data.scale).results()
+        by_seed.append([found[score][0] for score in SCORES])
+    chain = chain_scores(data.evaluation).results()
+    axes = {"score": SCORES}
+    return StructureProbes(
+        NamedArray(_seeds_last(by_seed), {**axes, "probe": [*data.layers, MIX], "seed": data.seeds}),
+        NamedArray(np.array([chain[score][0][0] for score in SCORES]), axes),
+        NamedArray(np.array([chain[score][1] for score in SCORES]), axes),
+        len(tree_sentences(data.training)),
+    )
+
+
+def _parser_probes(engine: Engine, parts: Sequence[Sequence[Annotated]], options: Probing, progress: Progress) -> ParserProbes:
+    trained, scored = (offset_counts(engine, part) for part in parts)
+    weights = train_parsers(engine, parts[0], options.passes, options.seed, progress("training parsers", "words"))
+    accuracy, n = parser_accuracy(engine, weights, parts[1], progress("scoring parsers", "words"))
+    distance = trained.most_common(1)[0][0] if trained else -1
+    baselines = {FIXED: scored[distance] / n if n else float("nan"), RIGHT_BRANCHING: scored[-1] / n if n else float("nan")}
+    found: Mapping[str, float] = {**accuracy, **baselines}
+    names = [*PARSERS, FIXED, RIGHT_BRANCHING]
+    return ParserProbes(NamedArray(np.array([found[name] for name in names]), {"parser": names}), n, distance, trained.total())
+
+
+def _seeds_last(by_seed: Sequence[object]) -> Float64[np.ndarray, "*shape"]:
+    return np.moveaxis(np.array(by_seed, np.float64), 0, -1)

@@ -1,0 +1,217 @@
+"""Parsers on attention (Clark et al. 2019, arXiv:1906.04341, section 5): the head of each word, from all heads of attention.
+
+The probability that word i is the head of word j is the softmax over i of
+
+    sum_k w_k a_k(i, j) + u_k a_k(j, i)
+
+where a_k(i, j) is the attention of head k from word i to word j. In the parser on attention and words, w_k and u_k are linear in
+the input embeddings of the words i and j (the mean over their pieces), which take the place of the paper's GloVe vectors. The
+parsers on distance have the same form, with an indicator for each distance between i and j in the place of attention. All of them
+are log-linear in their weights, which begin at 0: there is nothing to draw at random.
+
+The heads that are asked for are those of words other than the root and punctuation, and the answer is any other word of the
+sentence. The attention of a batch is read, used for training and forgotten, so that memory does not grow with the treebank.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from bert_jax.analysis.maps import Batch, Params, layer_maps, word_slots
+from bert_jax.analysis.probe.annotated import Annotated
+from bert_jax.analysis.probe.features import Say, silent
+from bert_jax.analysis.probe.linear import State
+from bert_jax.analysis.windows import word_windows
+from bert_jax.model.config import ModelConfig
+from bert_jax.prediction.engine import Engine, compiled
+from bert_jax.prediction.packing import Item
+
+PARSERS = ("attention and words", "attention", "distance and words", "distance")
+REACH = 10
+"""The longest distance with an indicator of its own; longer ones have that of this distance."""
+ROWS = 4
+"""Rows of a step at most."""
+LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
+"""Of Adam, with a cosine to 0 over all steps. Attention to a word is often far below 1: the weights of heads have to be large."""
+NO_HEAD = 0
+"""In the column of heads: the word is the root, punctuation, or none of the text."""
+Weights = Mapping[str, Mapping[str, Array]]
+
+
+def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Item]:
+    """The sentences with a tree that fit into the position table. Their tokens have the column "heads": the number of the head of
+    the token's word, [CLS] being 0; NO_HEAD where it is not asked for."""
+    for sentence in sentences:
+        windows = list(word_windows(engine, sentence.words)) if sentence.heads else []
+        if len(windows) != 1:
+            continue
+        asked = zip(sentence.heads, sentence.punctuation, strict=True)
+        heads = [NO_HEAD, *(NO_HEAD if mark else head + 1 for head, mark in asked), NO_HEAD]
+        item = windows[0].item()
+        column = [heads[number] for number in item.columns["words"]]
+        yield dataclasses.replace(item, columns={**item.columns, "heads": column})
+
+
+@compiled
+def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Float[Array, "B *_"] | Int[Array, "B Z"]]:
+    """The numbers that parsers read: "attention" [B, H, Z, Z] between words, of the heads of all layers; "words" [B, Z, D], the
+    input embeddings; "sequence", "number" and "heads" [B, Z]: the number of the text from 1, 0 where there is no word of a text,
+    that of the word in it, and that of its head."""
+    slots = word_slots(batch)
+    table = params["embeddings"]["word_embeddings"]["embedding"]
+    shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
+    embedded = jnp.take(table, batch["input_ids"], axis=0).astype(jnp.float32)
+    return {
+        "attention": jnp.concatenate(layer_maps(params, batch, slots, config, True), axis=1),
+        "words": jnp.einsum("BLZ,BLD->BZD", shares, embedded, precision=jax.lax.Precision.HIGHEST),
+        "sequence": jnp.where(slots.of_text, slots.sequence, 0),
+        "number": slots.number,
+        "heads": jnp.where(slots.of_text, batch["heads"], NO_HEAD),
+    }
+
+
+def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
+    """1 where the second word stands at distance h - REACH from the first, or beyond it for the first and last h."""
+    distance = jnp.clip(number[:, None, :] - number[:, :, None], -REACH, REACH)
+    distances = jnp.arange(-REACH, REACH + 1, dtype=distance.dtype)
+    return (distance[:, None] == distances[None, :, None, None]).astype(jnp.float32)
+
+
+def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
+    """Zeros: "bias" [2, H], w and u; in the parsers on words also "head" and "dependent" [2, D, H], their parts that are linear
+    in the word i and in the word j."""
+    weights = {}
+    for name in PARSERS:
+        count = heads if name.startswith("attention") else 2 * REACH + 1
+        weights[name] = {"bias": jnp.zeros((2, count))}
+        if name.endswith("words"):
+            weights[name] |= {part: jnp.zeros((2, width, count)) for part in ("head", "dependent")}
+    return weights
+
+
+def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
+    """The sum above of each word i [.., i, ..] as the head of each word j [.., j]."""
+    exact = jax.lax.Precision.HIGHEST
+    total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
+    for direction, pairs in enumerate((maps, maps.swapaxes(2, 3))):
+        total += jnp.einsum("H,BHZQ->BZQ", weights["bias"][direction], pairs, precision=exact)
+        if "head" in weights:
+            of_head, of_dependent = (
+                jnp.einsum("BZD,DH->BHZ", words, weights[part][direction], precision=exact) for part in ("head", "dependent")
+            )
+            total += jnp.einsum("BHZ,BHZQ->BZQ", of_head, pairs, precision=exact)
+            total += jnp.einsum("BHQ,BHZQ->BZQ", of_dependent, pairs, precision=exact)
+    return total
+
+
+def log_probabilities(weights: Weights, read: Mapping[str, Array]) -> dict[str, Float[Array, "B Z Z"]]:
+    """By parser: the logarithm of the probability that word i [.., i, ..] is the head of word j [.., j]; of no other than the
+    words of the same text. `read` is what `parser_inputs` returns."""
+    sequence = read["sequence"]
+    same = (sequence[:, :, None] == sequence[:, None, :]) & (sequence > 0)[:, None, :]
+    candidates = same & ~jnp.eye(sequence.shape[1], dtype=bool)[None]
+    maps = {"attention": read["attention"], "distance": distance_maps(read["number"])}
+    words = read["words"] / jnp.sqrt((read["words"] ** 2).mean(-1, keepdims=True) + 1e-12)
+    found = {name: scores(own, maps[name.partition(" ")[0]], words) for name, own in weights.items()}
+    return {name: jax.nn.log_softmax(jnp.where(candidates, own, -1e9), axis=1) for name, own in found.items()}
+
+
+def is_head(read: Mapping[str, Array]) -> Float[Array, "B Z Z"]:
+    """1 where word i [.., i, ..] is the head of word j [.., j], if it is asked for."""
+    same = read["sequence"][:, :, None] == read["sequence"][:, None, :]
+    asked = (read["heads"] != NO_HEAD) & (read["sequence"] > 0)
+    return (same & (read["number"][:, :, None] == read["heads"][:, None, :]) & asked[:, None, :]).astype(jnp.float32)
+
+
+def parser_loss(weights: Weights, read: Mapping[str, Array]) -> Float[Array, ""]:
+    """The sum over the parsers of the mean negative log probability of the heads."""
+    true = is_head(read)
+    likelihoods = [(own * true).sum() for own in log_probabilities(weights, read).values()]
+    return -sum(likelihoods, jnp.zeros(())) / jnp.maximum(true.sum(), 1.0)
+
+
+def train_parsers(
+    engine: Engine, sentences: Sequence[Annotated], passes: int, seed: int, say: Say = silent
+) -> dict[str, dict[str, jax.Array]]:
+    """The weights of PARSERS, trained with Adam in `passes` passes over the sentences, each in another order.
+
+    `say` is told the number of words that were read, and of all over all passes.
+    """
+    config = engine.config
+    weights = initial_weights(config.num_layers * config.num_heads, config.hidden_size)
+    total = passes * sum(len(sentence.words) for sentence in sentences)
+    state, done = (weights, _optimizer().init(weights)), 0
+    rng = np.random.default_rng(seed)
+    for _ in range(passes):
+        shuffled = (sentences[i] for i in rng.permutation(len(sentences)))
+        for read in engine.batches(parser_inputs, parser_items(engine, shuffled)):
+            words = int((read["sequence"] > 0).sum())
+            share = 0.5 * (1 + np.cos(np.pi * min(1.0, done / total)))
+            state = _steps(state, read, {part: np.float32(rate * share) for part, rate in LEARNING_RATES.items()})
+            done += words
+            say(done, total)
+    say(total, total)
+    return state[0]
+
+
+def _optimizer() -> optax.GradientTransformation:
+    return optax.scale_by_adam()
+
+
+@jax.jit
+def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Array, ""]]) -> State:
+    """A step for every ROWS rows of a batch."""
+    rows = read["sequence"].shape[0]
+    size = ROWS if rows % ROWS == 0 else 1
+    parts = {name: x.reshape(rows // size, size, *x.shape[1:]) for name, x in read.items()}
+
+    def step(state: State, part: Mapping[str, Array]) -> tuple[State, None]:
+        weights, moments = state
+        gradients = jax.grad(parser_loss)(weights, part)
+        updates, moments = _optimizer().update(gradients, moments)
+        changed = {name: {part: own[part] - rates[part] * updates[name][part] for part in own} for name, own in weights.items()}
+        return (changed, moments), None
+
+    return jax.lax.scan(step, state, parts)[0]
+
+
+def parser_accuracy(
+    engine: Engine, weights: Weights, sentences: Sequence[Annotated], say: Say = silent
+) -> tuple[dict[str, float], int]:
+    """(the share of the words whose most likely head is theirs, by parser, the number of words): unlabelled attachment scores."""
+    right = dict.fromkeys(weights, 0)
+    n = done = 0
+    total = sum(len(sentence.words) for sentence in sentences)
+    for read in engine.batches(parser_inputs, parser_items(engine, sentences)):
+        found, asked = _right(weights, read)
+        right = {name: right[name] + int(found[name]) for name in right}
+        n += int(asked)
+        done += int((read["sequence"] > 0).sum())
+        say(done, total)
+    say(total, total)
+    return {name: count / n if n else float("nan") for name, count in right.items()}, n
+
+
+@jax.jit
+def _right(weights: Weights, read: Mapping[str, Array]) -> tuple[dict[str, Array], Array]:
+    true = is_head(read)
+    found = {name: own.argmax(1) for name, own in log_probabilities(weights, read).items()}
+    asked = true.max(1) > 0
+    return {name: ((true.argmax(1) == own) & asked).sum() for name, own in found.items()}, asked.sum()
+
+
+def offset_counts(engine: Engine, sentences: Iterable[Annotated]) -> collections.Counter[int]:
+    """The number of words by the distance of their head, negative before them, of the words that parsers are asked for."""
+    offsets: collections.Counter[int] = collections.Counter()
+    for item in parser_items(engine, sentences):
+        asked = dict(zip(item.columns["words"], item.columns["heads"], strict=True))
+        offsets.update(head - number for number, head in asked.items() if head != NO_HEAD)
+    return offsets

@@ -1,0 +1,210 @@
+"""Reads texts and annotated files for an analysis: problems are reported and left out, and lines of progress are shown."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, TypeVar
+
+from bert_jax.analysis.windows import Window, read_windows
+from bert_jax.errors import UserError
+from bert_jax.interface.progress import Progress
+from bert_jax.interface.words import counted
+from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.streams import Field, Records, read_records
+from bert_jax.tasks.readers.conllu import Line, Sentence, read_blocks, read_sentence
+from bert_jax.tasks.readers.tables import Say, note
+
+T = TypeVar("T")
+DELAY = 2.0
+"""Seconds before the first line of progress."""
+Note = Callable[[str], None]
+"""Called with a progress message, e.g. "3,000 words"."""
+
+
+class AnnotatedSource(abc.ABC):
+    """A file with annotation that is read anew by each iteration.
+
+    What cannot be read is passed to `report` (default: standard error) as a sentence with file and line, once however often the
+    file is read, counted in `failed`, and left out.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], report: Say | None = None):
+        self.path = os.fspath(path)
+        self._report = report or (lambda problem: note(f"error: {problem}"))
+        self._reported: set[str] = set()
+        self.line = 0
+        """The line that was read last, from 1: the progress."""
+        self.file: os.stat_result | None = None
+        """The status of the file, if it is a regular one."""
+        self.count: Callable[[], int | None] = lambda: None
+        """Returns the number of lines, or None if counting takes too long."""
+
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Any]: ...
+
+    @property
+    def failed(self) -> int:
+        """The number of problems that were reported."""
+        return len(self._reported)
+
+    def tell(self, problem: str) -> None:
+        """Reports a problem, unless an earlier iteration has reported it."""
+        if problem not in self._reported:
+            self._reported.add(problem)
+            self._report(problem)
+
+    def open_lines(self) -> Records:
+        """The lines of the file; decompressed if it is compressed. Raises UserError if the file cannot be read."""
+        lines = read_records((), self.path, (Field("line", whole=True),), blank_lines=True)
+        self.file, self.count = lines.file, lines.count
+        return lines
+
+
+class Treebank(AnnotatedSource):
+    """The sentences of a CoNLL-U file of any size.
+
+    Multiword tokens ("1-2") and empty nodes ("8.1") are left out: their syntactic words are there. Raises UserError if the file
+    cannot be read, and at the end of an iteration that found no sentence.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, needs_heads: bool = False, report: Say | None = None):
+        super().__init__(path, report)
+        self._needs_heads = needs_heads
+        self._noted: set[str] = set()
+        if self.path == "-":
+            raise UserError("--input=- is standard input, and a treebank is read several times; give a file")
+        self.open_lines()
+
+    def __iter__(self) -> Iterator[Sentence]:
+        return self._sentences()
+
+    def half(self, which: int) -> Iterator[Sentence]:
+        """Every other sentence of the file: of half 0 the first, third, ..., of half 1 the second, fourth, ... The others are not
+        parsed, which takes half of the time of reading a file."""
+        return self._sentences(which)
+
+    def _sentences(self, half: int | None = None) -> Iterator[Sentence]:
+        found = tried = False
+        number = -1
+        for block in read_blocks(self._lines(), self._note):
+            number = block.number
+            if half in (None, number % 2):
+                tried = True
+                try:
+                    sentence = read_sentence(block, heads="required" if self._needs_heads else "optional")
+                except UserError as error:
+                    self.tell(f"{error}; the sentence is left out")
+                else:
+                    found = True
+                    yield sentence
+        if not found and (tried or number < 0):
+            raise UserError(f"{self.path} holds no sentence that can be read; give a CoNLL-U file")
+
+    def _lines(self) -> Iterator[Line]:
+        for record in self.open_lines():
+            self.line = record.number
+            yield Line(record.place, record.values.get("line", ""), record.problem)
+
+    def _note(self, problem: str) -> None:
+        if problem not in self._noted:
+            self._noted.add(problem)
+            note(problem)
+
+
+class Reading:
+    """Reads records as windows; counts texts, lines that cannot be read and texts that are cut; shows progress."""
+
+    def __init__(self, engine: Engine, records: Records):
+        self._engine, self._records = engine, records
+        self._progress = Progress("read", None, "lines", delay=DELAY)
+        self._line = 0
+        self.texts = self.failed = 0
+
+    def windows(self) -> Iterator[Window]:
+        """The windows of all texts; a record without a text is reported."""
+        return self.each(lambda text: read_windows(self._engine, text))
+
+    def each(self, windows: Callable[[str], Iterator[T]]) -> Iterator[T]:
+        """The values that `windows` returns for each text; a record without a text is reported."""
+        total = self._records.count()
+        for record in self._records:
+            self._line, self._total = record.number, total
+            try:
+                if record.problem:
+                    raise UserError(record.problem)
+                found = list(windows(record.values["text"]))
+            except UserError as error:
+                self.failed += 1
+                print(f"error: {record.place}{error}", file=sys.stderr)
+                continue
+            self.texts += 1
+            yield from found
+
+    def show(self, note: str) -> None:
+        """Shows the progress."""
+        self._progress.update(self._line, note, self._total)
+
+    def summary(self, words: int, windows: int) -> str:
+        """Ends the line of progress. Returns the numbers of texts and words, and of windows if a text was cut."""
+        self._progress.close()
+        said = f"{counted(self.texts, 'text')}, {counted(words, 'word')}"
+        if windows == self.texts:
+            return said
+        longest = counted(self._engine.config.max_position, "token")
+        return f"{said}; texts longer than {longest} were cut: {counted(windows, 'window')}"
+
+
+Show = Callable[[AnnotatedSource], contextlib.AbstractContextManager[Note]]
+"""A file -> a context with a function that shows a note while the file is read."""
+
+
+@contextlib.contextmanager
+def in_silence(file: object) -> Iterator[Note]:
+    """Yields a function that shows nothing."""
+    yield lambda note: None
+
+
+@contextlib.contextmanager
+def progress_of(file: AnnotatedSource) -> Iterator[Note]:
+    """Yields a function that shows the progress through the lines of a file and the time left, with a note."""
+    progress, total = Progress("read", None, "lines", delay=DELAY), file.count()
+    try:
+        yield lambda note: progress.update(file.line, note, total)
+    finally:
+        progress.close()
+
+
+@contextlib.contextmanager
+def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
+    """Yields (`texts`, which are counted as they are read; a function that shows the progress through them, with a note). The
+    time left is shown for texts that have a length, as a list has."""
+    progress, read = Progress("read", len(texts) if isinstance(texts, Sized) else None, "texts", delay=DELAY), 0
+
+    def counted_texts() -> Iterator[str]:
+        nonlocal read
+        for text in texts:
+            read += 1
+            yield text
+
+    try:
+        yield counted_texts(), lambda note: progress.update(read, note)
+    finally:
+        progress.close()
+
+
+def progress_of_stage(stage: str, unit: str) -> Callable[[int, int], None]:
+    """Returns a function of (what is done, the whole), in `unit`s, that shows the progress of a stage and the time left."""
+    progress: list[Progress] = []
+
+    def say(done: int, total: int) -> None:
+        if not progress:
+            progress.append(Progress(stage, total, unit, delay=DELAY))
+        progress[0].update(done)
+        if done >= total:
+            progress[0].close()
+
+    return say

@@ -1,0 +1,76 @@
+"""What the verbs of the command line share: flags, the folder of --output, the model, the list of files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Iterable, Sequence
+
+from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.folder import Folder
+from bert_jax.errors import UserError
+from bert_jax.interface.figures import FORMATS
+from bert_jax.interface.flags import names_with_commas, nonempty
+from bert_jax.prediction.streams import check_whole_file
+from bert_jax.storage.fetching import local_place
+
+NAME = 60
+"""Most characters of a model's name below a picture, its last ones."""
+
+
+def text_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of verbs that read texts."""
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
+    parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
+
+
+def format_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag of verbs that draw figures."""
+    form = names_with_commas(FORMATS)
+    parser.add_argument("--format", type=form, default=("png",), metavar="F,F", help="png, pdf, svg (png)")
+
+
+def check_annotated(flags: argparse.Namespace, *names: str) -> None:
+    """Raises UserError where the file of one of the flags `names` is a pipe, since annotated files are read several times."""
+    for name in names:
+        if path := getattr(flags, name):
+            check_whole_file(path, f"--{name}")
+
+
+def check_choose(flags: argparse.Namespace, units: str) -> None:
+    """Raises UserError where --choose, the file that heads are chosen on, is --input, whose `units` are then split in halves."""
+    if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
+        raise UserError(f"--choose={flags.choose} is --input too; without --choose, half of its {units} are chosen on")
+
+
+def open_folder(
+    flags: argparse.Namespace, names: Sequence[str], sources: Iterable[os.stat_result | None] = (), *others: str, under: str = ""
+) -> Folder:
+    """The folder of --output, or its subfolder `under`, whose figures name the model, and `others` with which it is compared.
+
+    Raises UserError if it cannot be written, and if one of the `sources` that are read is among its files, `names`.
+    """
+    for source in (None, *sources):
+        folder = Folder(pathlib.Path(flags.output) / under if under else flags.output, names, source, flags.format)
+    shown = [name if len(name) <= NAME else f"\u2026{name[-NAME:]}" for name in (flags.model, *others)]
+    folder.caption = " | ".join(shown)
+    return folder
+
+
+def load_analyser(flags: argparse.Namespace) -> Analyser:
+    """The model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
+    analyser = Analyser.load(flags.model)
+    if local_place(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
+        raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")
+    for note in analyser.engine.model.notes:
+        if "activation" in note:  # which the checkpoint does not say, and which changes every number
+            print(note, file=sys.stderr)
+    return analyser
+
+
+def print_written(folder: Folder) -> None:
+    """Prints the files that were written."""
+    print(f"written to {folder.path}: {', '.join(path.name for path in folder.written)}")

@@ -1,0 +1,273 @@
+"""The tour of a vocabulary: kinds, scripts, lengths and names of its pieces, and the parameters of the model by part."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import pathlib
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Int64, Integer, UInt64
+
+from bert_jax.data.corpus.store import Corpus, open_corpus
+from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.pretraining import NEVER_TRAINED
+
+READ = 50_000_000
+"""Tokens of a corpus that are read at most."""
+SHORTEST = 3
+"""Characters of a word that is listed: shorter ones are seldom terms."""
+_FEWEST = 5  # times that a word occurs, to be listed
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so its powers never vanish modulo 2^64
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitWord:
+    """A word of two or more pieces."""
+
+    word: str
+    pieces: tuple[str, ...]
+    count: int
+    """How often it is in the corpus."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """The words of a corpus by the pieces that a vocabulary makes of them."""
+
+    words: int
+    """Words read, one-character marks among them."""
+    pieces: int
+    """Their pieces."""
+    split: tuple[SplitWord, ...]
+    """The words of two or more pieces that occur at least five times, the most frequent first."""
+
+    @property
+    def pieces_per_word(self) -> float:
+        """The mean number of pieces of a word."""
+        return self.pieces / max(self.words, 1)
+
+
+def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
+    """The split words in the first `READ` tokens of `corpus`, which `tokenizer` has made. Raises UserError for a tokenizer whose
+    pieces do not mark the continuation of words by ##, to which no words can be added."""
+    if tokenizer.vocabulary.kind != "wordpiece":
+        raise UserError(f"words cannot be added to a {tokenizer.vocabulary.kind} vocabulary; train a new one on this text")
+    words = pieces = 0
+    counts = collections.Counter[int]()
+    made_of: dict[int, tuple[int, ...]] = {}  # hash of a word -> its ids
+    for ids in _parts(corpus):
+        starts, sizes = _words(tokenizer.continuation_table[ids])
+        words, pieces = words + len(starts), pieces + len(ids)
+        several = np.flatnonzero(sizes > 1)
+        hashes, first, times = np.unique(_hashes(ids, starts, sizes)[several], return_index=True, return_counts=True)
+        for key, place, count in zip(hashes.tolist(), several[first].tolist(), times.tolist(), strict=True):
+            counts[key] += count
+            if key not in made_of:
+                made_of[key] = tuple(ids[starts[place] : starts[place] + sizes[place]].tolist())
+    listed = []
+    for key, count in counts.items():
+        names = tuple(tokenizer.pieces[i] for i in made_of[key])
+        word = "".join(name.removeprefix("##") for name in names)
+        if count >= _FEWEST and len(word) >= SHORTEST and word.isalpha():
+            listed.append(SplitWord(word, names, count))
+    return Splits(words, pieces, tuple(sorted(listed, key=lambda one: (-one.count, one.word))))
+
+
+def _parts(corpus: Corpus) -> Iterator[Integer[np.ndarray, " T"]]:
+    """The tokens of each shard, until `READ` of them are read."""
+    left = READ
+    for shard in corpus.tokens.shards:
+        yield np.asarray(shard[:left])
+        left = max(0, left - len(shard))
+
+
+def _words(continues: Bool[np.ndarray, " T"]) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+    """(the place at which each word begins, its number of pieces)."""
+    starts = np.flatnonzero(~continues)
+    return starts, np.diff(np.append(starts, len(continues)))
+
+
+def _hashes(
+    ids: Integer[np.ndarray, " T"], starts: Int64[np.ndarray, " W"], sizes: Int64[np.ndarray, " W"]
+) -> UInt64[np.ndarray, " W"]:
+    """A 64-bit polynomial hash of the ids of each word."""
+    begin = len(ids) - int(sizes.sum())  # a shard begins with a word, unless it was cut
+    offsets = np.arange(begin, len(ids)) - np.repeat(starts, sizes)
+    powers = _MULTIPLIER ** np.arange(sizes.max(initial=0), dtype=np.uint64)
+    terms = (ids[begin:].astype(np.uint64) + np.uint64(1)) * powers[offsets]
+    return np.add.reduceat(terms, starts - begin)
+
+
+KINDS = ("reserved", "character", "character inside words", "number", "word", "continuation")
+"""Every piece is of the first kind that fits: a name in brackets such as [CLS]; one character, at the beginning of words or
+inside them; digits and other numerals; the beginning of a word, mostly a whole one; what continues a word."""
+_RESERVED = re.compile(r"\[[^\[\]]+\]|<[^<>]+>")
+_NO_SCRIPTS = {"modifier", "feminine", "masculine", "micro", "superscript", "subscript", "script", "double-struck", "unknown"}
+"""First words of the names of letters that do not name a script."""
+_SPACE = "\u2581"
+"""SentencePiece's sign of a space before a word."""
+_PARTS = {
+    "attention": "attention", "attention_layer_norm": "attention",
+    "feed_forward": "feed-forward", "feed_forward_layer_norm": "feed-forward",
+}  # fmt: skip
+"""The part that the arrays of a layer belong to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One piece of the vocabulary."""
+
+    id: int
+    piece: str
+    text: str
+    """The piece without its sign of a continuation, or of a space before it."""
+    kind: str
+    continues: bool
+    """Whether it stands inside words."""
+    script: str
+    """Of its letters, by Unicode's names: "latin", "cjk", ...; "digits", "marks" for punctuation and symbols; "mixed"."""
+    is_name: bool | None = None
+    """In a cased vocabulary whether it begins with a capital and has no lower-case twin; with a list of names whether it is in
+    it; None where nothing tells."""
+    count: int | None = None
+    """How often it is in a corpus."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """All pieces of a vocabulary in their order, and the parameters of the model."""
+
+    pieces: tuple[Piece, ...]
+    parameters: Mapping[str, Mapping[str, int]]
+    """Part -> array -> the number of its parameters."""
+    corpus_tokens: int | None = None
+    """The tokens of the corpus that pieces are counted in."""
+    splits: Splits | None = None
+    """The words of the corpus that the vocabulary splits, where they were asked for."""
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of all parameters."""
+        return sum(sum(arrays.values()) for arrays in self.parameters.values())
+
+    @property
+    def unseen(self) -> list[Piece]:
+        """The pieces that are never in the corpus, without the reserved ones."""
+        return [piece for piece in self.pieces if piece.count == 0 and piece.kind != "reserved"]
+
+
+def read_vocabulary(
+    model: Model, corpus: str | None = None, names: Collection[str] | None = None, *, with_splits: bool = False
+) -> Vocabulary:
+    """The vocabulary of `model`, with counts from the directory `corpus` of the verb `corpus`, and names from a list;
+    `with_splits` looks for the words of the corpus that the vocabulary splits.
+
+    Raises UserError for a corpus that cannot be read, or of another vocabulary.
+    """
+    tokenizer = model.tokenizer
+    counts = splits = None
+    if corpus is not None:
+        opened = open_corpus(pathlib.Path(corpus))
+        if opened.vocabulary != tokenizer.vocabulary:
+            raise UserError(
+                f"--corpus={corpus} has another vocabulary than {model.source or 'the model'} ({opened.vocabulary.size:,} and "
+                f"{counted(tokenizer.size, 'piece')}); name a corpus that was made with --vocab={model.source or 'MODEL'}"
+            )
+        counts = opened.token_counts
+        splits = find_splits(opened, tokenizer) if with_splits else None
+    pieces = _with_names([read_piece(tokenizer, i) for i in range(tokenizer.size)], tokenizer, names)
+    return Vocabulary(
+        pieces=tuple(pieces if counts is None else (dataclasses.replace(p, count=int(counts[p.id])) for p in pieces)),
+        parameters=count_parameters(model.params),
+        corpus_tokens=None if counts is None else int(counts.sum()),
+        splits=splits,
+    )
+
+
+def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
+    """Piece `i` with its kind and script."""
+    piece = tokenizer.pieces[i]
+    continues = bool(tokenizer.continuation_table[i])
+    reserved = not piece or i in tokenizer.special_ids or piece in tokenizer.added or _RESERVED.fullmatch(piece) is not None
+    text = piece if reserved else (piece.removeprefix("##") if continues else piece).removeprefix(_SPACE) or piece
+    if reserved:
+        kind = "reserved"
+    elif len(text) == 1:
+        kind = "character inside words" if continues else "character"
+    elif text.isnumeric():
+        kind = "number"
+    else:
+        kind = "continuation" if continues else "word"
+    return Piece(i, piece, text, kind, continues, "none" if reserved else script_of(text))
+
+
+def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
+    """The pieces with `is_name`, as far as `names` or capitals tell."""
+    if names is None and tokenizer.vocabulary.lowercase:
+        return list(pieces)
+    known = {name.casefold() for name in names or ()}
+    words = {piece.text for piece in pieces if not piece.continues}
+
+    def is_name(piece: Piece) -> bool:
+        text = piece.text
+        found = text.casefold() in known if names is not None else text[0].isupper() and text.lower() not in words
+        return piece.kind == "word" and found
+
+    return [dataclasses.replace(piece, is_name=is_name(piece)) for piece in pieces]
+
+
+def script_of(text: str) -> str:
+    """The script of the letters of `text`, by the first word of their names in Unicode: "latin", "cjk", ...; "other" for letters
+    that are signs, such as the micro sign. Text without letters is "digits" or "marks"."""
+    letters = [letter for letter in text if unicodedata.category(letter)[0] in "LM"]
+    if not letters:
+        return "digits" if any(letter.isnumeric() for letter in text) else "marks"
+    scripts = {unicodedata.name(letter, "UNKNOWN").split()[0].lower() for letter in letters} - {"combining"}
+    if len(scripts) != 1:
+        return "mixed" if scripts else "other"
+    (script,) = scripts
+    return "other" if script in _NO_SCRIPTS else script
+
+
+def count_parameters(params: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Part -> array or layer of it -> its parameters; the arrays of all Transformer layers together. Tables that are never
+    trained are named as fixed."""
+    found: dict[str, dict[str, int]] = {part: {} for part in ("embeddings", "attention", "feed-forward")}
+    for part, tree in params.items():
+        for name, branch in (tree["layers"] if part == "encoder" else tree).items():
+            own = found.setdefault(_PARTS.get(name, name) if part == "encoder" else part, {})
+            if part == "encoder" and isinstance(branch, Mapping) and name in ("attention", "feed_forward"):
+                own |= {inner: _size(arrays) for inner, arrays in branch.items()}
+            else:
+                inside = branch if isinstance(branch, Mapping) else {}
+                fixed = {inner: x for inner, x in inside.items() if f"{part}/{name}/{inner}" in NEVER_TRAINED}
+                own |= {f"{inner} (fixed)": _size(x) for inner, x in fixed.items()}
+                shown = f"{name} (fixed)" if f"{part}/{name}" in NEVER_TRAINED else name
+                own["layer_norm" if name.endswith("layer_norm") else shown] = _size(branch) - _size(fixed)
+    return found
+
+
+def _size(tree: Any) -> int:
+    return sum(x.size for x in jax.tree.leaves(tree))
+
+
+def groups(found: Vocabulary) -> Iterator[tuple[str, str, list[Piece]]]:
+    """(property, value, pieces with it), for kinds, scripts, names and, with a corpus, pieces that are never in it."""
+    for kind in KINDS:
+        yield "kind", kind, [piece for piece in found.pieces if piece.kind == kind]
+    plain = [piece for piece in found.pieces if piece.kind != "reserved"]
+    for script, _ in collections.Counter(piece.script for piece in plain).most_common():
+        yield "script", script, [piece for piece in plain if piece.script == script]
+    if any(piece.is_name is not None for piece in found.pieces):
+        yield "name", "yes", [piece for piece in found.pieces if piece.is_name]
+    if found.corpus_tokens is not None:
+        yield "in the corpus", "never", found.unseen

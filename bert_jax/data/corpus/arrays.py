@@ -1,0 +1,84 @@
+"""The .npy files of a corpus, written piece by piece, and the errors of the disk that they are written to."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from bert_jax.errors import UserError
+
+
+class ArrayWriter:
+    """A one-dimensional .npy file written piece by piece; its length is filled in at the end of the `with` block."""
+
+    def __init__(self, path: pathlib.Path, dtype: np.dtype):
+        self.length = 0
+        self._dtype = dtype
+        self._file = path.open("wb")
+        self._write_header()
+
+    def _write_header(self) -> None:
+        self._file.seek(0)
+        # numpy pads a header for the largest possible first dimension, so the rewritten one has the same size
+        description = {"descr": np.lib.format.dtype_to_descr(self._dtype), "fortran_order": False, "shape": (self.length,)}
+        np.lib.format.write_array_header_1_0(self._file, description)
+
+    def append(self, values: np.ndarray) -> None:
+        """Appends `values` to the file."""
+        self._file.write(np.ascontiguousarray(values, self._dtype).data)
+        self.length += len(values)
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._write_header()
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+
+def write_array(path: pathlib.Path, values: np.ndarray, dtype: np.dtype) -> None:
+    """Writes a one-dimensional .npy file, synchronised to the disk."""
+    with ArrayWriter(path, dtype) as writer:
+        writer.append(values)
+
+
+def map_array(path: pathlib.Path) -> np.ndarray:
+    """A .npy file as a memory-mapped array; an empty file, which cannot be mapped, as an ordinary empty array."""
+    try:
+        return np.load(path, mmap_mode="r")
+    except ValueError:
+        return np.load(path)
+
+
+def checksum(path: pathlib.Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def disk_errors(directory: pathlib.Path) -> Iterator[None]:
+    """Turns OSErrors of a full or read-only disk inside the `with` block into a UserError with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"no space left for {directory}; finished shards are intact: free space and run the same command again"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EFBIG, errno.EIO):
+            raise UserError(
+                f"{error.filename or directory} cannot be written: {error.strerror}; choose another --output"
+            ) from error
+        raise

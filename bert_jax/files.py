@@ -1,0 +1,350 @@
+"""The one way to write a file atomically, to read and write JSON, to hold a lock and to remove a directory.
+
+    write_json(path, value)                    # a reader sees the complete old file or the complete new one
+    with replacing(path) as file: ...          # the same for what is written piece by piece
+    value = read_json(path, "copy it again")   # a UserError with that remedy for what is no JSON
+    with locked(path, "another process ..."):  # one process at a time; a kill releases the lock
+
+Every path may lie in a bucket, but for locks and what is written piece by piece.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import logging
+import math
+import os
+import pathlib
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any, NoReturn, TypeAlias
+
+from bert_jax.errors import UserError
+
+log = logging.getLogger(__name__)
+
+Path: TypeAlias = "str | os.PathLike[str]"
+"""A local path, or one in a bucket."""
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object as read from a file: its values are unchecked."""
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+"""A value that can be written as JSON."""
+
+BUCKETS = {"gs": "bert_jax.storage.objects"}
+"""Scheme of a path -> the module that reads, writes and removes what lies there, loaded when it is used."""
+PARTIAL_SUFFIX = ".bert_jax.part"
+"""Suffix of a temporary file with the content written so far; the process that writes it holds its lock."""
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
+"""The errors of a file system that has no locks, as some network file systems."""
+
+
+def _bucket_of(path: Path) -> Any:
+    """The module for a path in a bucket; None for a local path."""
+    scheme, separator, _ = os.fspath(path).partition("://")
+    return importlib.import_module(BUCKETS[scheme]) if separator and scheme in BUCKETS else None
+
+
+# Whole files
+
+
+def read_bytes(path: Path) -> bytes:
+    """Returns the content of a file. Raises OSError if it cannot be read, FileNotFoundError if there is none."""
+    bucket = _bucket_of(path)
+    content: bytes = bucket.read_bytes(path) if bucket else pathlib.Path(path).read_bytes()
+    return content
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces `path` atomically: a reader sees the complete old file or the complete new one."""
+    if bucket := _bucket_of(path):
+        bucket.write(path, content)
+        return
+    with replacing(pathlib.Path(path)) as file:
+        file.write(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Replaces `path` atomically with UTF-8 text."""
+    write_bytes(path, content.encode())
+
+
+@contextlib.contextmanager
+def replacing(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Yields a temporary file beside `path`, which takes its name at the end of the `with` block. After an exception, such as a
+    full disk, it is removed, and `path` is as before."""
+    partial = PartialFile(path)
+    try:
+        yield partial.file
+        partial.complete()
+    finally:
+        partial.close()
+
+
+class PartialFile:
+    """A temporary file beside `path`, open for writing as `file`. `complete` renames it to `path`; `close` removes it if it was
+    not completed.
+
+    This process holds its lock, so that others tell it from what a killed process left (`is_being_written`).
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self._path, self._own = path, path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+        self._is_complete = self._is_on_disk = False
+        while True:
+            try:
+                self.file: IO[bytes] = self._own.open("xb")
+            except FileExistsError:  # of another thread, or left by a killed process that had the number of this one
+                try:
+                    with _leftover(self._own) as is_free:
+                        self._own.unlink() if is_free else time.sleep(0.001)
+                except FileNotFoundError:
+                    pass
+                except OSError:  # a link, or a file system without locks
+                    self._own.unlink(missing_ok=True)
+                continue
+            while try_lock(self.file.fileno()) is False:  # another process sees whether it is a leftover
+                time.sleep(0.001)
+            if os.fstat(self.file.fileno()).st_nlink:
+                break
+            self.file.close()  # before it was locked, another process took it for a leftover and removed it
+
+    def flush_to_disk(self) -> None:
+        """Waits until the content, to which nothing is added any more, is on the disk."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self._is_on_disk = True
+
+    def complete(self) -> None:
+        """Renames the file to `path` after its content is on the disk."""
+        if not self._is_on_disk:
+            self.flush_to_disk()
+        self._own.replace(self._path)
+        self._is_complete = True
+
+    def close(self) -> None:
+        """Closes the file, and removes it if it was not completed."""
+        if not self._is_complete:  # else the name may be another thread's by now
+            self._own.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.file.close()
+
+
+def is_being_written(part: pathlib.Path) -> bool:
+    """Whether a process that still runs writes the temporary file `part`."""
+    with contextlib.suppress(OSError), _leftover(part) as is_free:
+        return not is_free
+    return False
+
+
+def remove_leftovers(directory: pathlib.Path) -> None:
+    """Removes the temporary files of processes that no longer run: regular files of this user that no process has locked."""
+    for part in directory.glob(f".*{PARTIAL_SUFFIX}"):
+        with contextlib.suppress(OSError), _leftover(part) as is_free:
+            if is_free and part.lstat().st_uid == os.geteuid():
+                part.unlink()
+
+
+@contextlib.contextmanager
+def _leftover(part: pathlib.Path) -> Iterator[bool]:
+    """Holds the lock of a temporary file within the block if it is free: True, or False if another process holds it.
+
+    Raises OSError if that cannot be found out, for example for a symbolic link or a file of another user.
+    """
+    descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if (gained := try_lock(descriptor)) is None:
+            raise OSError(errno.ENOLCK, "no locks on this file system")
+        if gained and not is_still(part, descriptor):
+            raise FileNotFoundError(errno.ENOENT, "it has got its name")
+        yield gained
+    finally:
+        os.close(descriptor)
+
+
+def flush_to_disk(path: pathlib.Path) -> None:
+    """Waits until a file, or the names in a directory, are on the disk, where a power failure does not reach them."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# JSON
+
+
+def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
+    """Returns the value of JSON text; the only JSON reader of the project. `strict` rejects NaN and infinities, which Python
+    writes but the JSON standard does not allow, and numbers like 1e999, which Python reads as infinite.
+
+    Raises ValueError for invalid text, for an object with a key twice, for brackets nested so deeply (about ten thousand) that
+    json.loads raises RecursionError, and for integers of more digits than Python converts.
+    """
+    try:
+        if strict:
+            return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite_float)
+        return json.loads(text, object_pairs_hook=_object)
+    except RecursionError:
+        raise ValueError("brackets are nested too deep") from None
+    except ValueError as error:
+        if "integer string conversion" in str(error):  # whose remedy, a call of sys, is not one for a user
+            raise ValueError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
+        raise
+
+
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    found = dict(pairs)
+    if len(found) < len(pairs):  # Python would take the last value without a word
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:80]!r} is in one object twice")
+    return found
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is too large for a float")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def read_json(path: Path, remedy: str = "remove it and run the same command again") -> Any:
+    """Returns the value in a JSON file. Raises UserError, with the file and `remedy`, if it cannot be read."""
+    try:
+        return parse_json(read_bytes(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{os.fspath(path)} cannot be read as JSON ({error}); {remedy}") from error
+
+
+def read_object(path: Path, remedy: str = "remove it and run the same command again") -> JsonObject:
+    """Returns the object in a JSON file. Raises UserError like `read_json`, and if the file holds another type of value."""
+    content = read_json(path, remedy)
+    if not isinstance(content, dict):
+        raise UserError(f"{os.fspath(path)} holds no JSON object, but {json.dumps(content)[:40]}; {remedy}")
+    return content
+
+
+def write_json(path: Path, value: Json, *, indent: int = 2, sort_keys: bool = False) -> None:
+    """Replaces `path` atomically with `value` as JSON; NaN and infinities, which JSON lacks, become null."""
+    write_text(path, json.dumps(_finite(value), indent=indent, sort_keys=sort_keys) + "\n")
+
+
+def _finite(value: Json) -> Json:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def json_lines(path: Path, *, strict: bool = False) -> list[JsonObject]:
+    """Returns the objects of a file of JSON lines in order, without lines that are empty, incomplete (a kill or a full disk came
+    in between) or no object. Raises OSError if the file cannot be read."""
+    found = []
+    for line in read_bytes(path).splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(parse_json(line, strict=strict))
+    return [value for value in found if isinstance(value, dict)]
+
+
+# Locks
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -> Iterator[IO[str]]:
+    """Holds the lock file `path` in the block, and makes it if there is none. The lock is released at the end, also by a kill,
+    and is not inherited by forked processes.
+
+    If another process of this machine holds it, raises UserError with the `refusal`, or without one waits for it. On a file
+    system without locks the block runs after a warning. Yields the lock file, opened, for a word on who holds it.
+    """
+    import filelock  # takes 0.04 s
+
+    descriptors: list[int] = []
+    lock = filelock.FileLock(
+        path, timeout=-1 if refusal is None else 0, thread_local=False, preserve_lock_file=True, on_acquired=descriptors.append
+    )
+    try:
+        lock.acquire()
+        while not is_still(path, descriptors[-1]):  # another process has replaced the file since it was opened
+            lock.release()
+            lock.acquire()
+    except filelock.Timeout:
+        assert refusal is not None
+        raise UserError(refusal if isinstance(refusal, str) else refusal()) from None
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
+        message = "%s cannot be locked (%s): make sure that no second run uses it"
+        log.warning(message, path.parent, error.strerror)
+    try:
+        with path.open("r+", encoding="utf-8", errors="replace") as file:
+            yield file
+    finally:
+        lock.release()
+
+
+def is_locked(path: pathlib.Path) -> bool:
+    """Whether a process holds a lock file that exists."""
+    try:
+        with locked(path, "it is"):
+            return False
+    except UserError:
+        return True
+
+
+def is_still(path: pathlib.Path, descriptor: int) -> bool:
+    """Whether the file or directory at `path`, which is no link, is still the one opened as `descriptor`."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def try_lock(descriptor: int) -> bool | None:
+    """Locks an open file or directory until it is closed. Returns False if another process holds its lock, and None if the file
+    system has no locks."""
+    import filelock
+
+    try:
+        return filelock.lock_descriptor(descriptor, blocking=False)
+    except OSError:
+        return None
+
+
+# Removal
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a directory with all that is in it, if it is there; no error stops it. Links in it are removed, not followed, and a
+    link to a directory stays."""
+    if bucket := _bucket_of(path):
+        bucket.remove_tree(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def clear(descriptor: int, keep: str = "") -> None:
+    """Removes everything in an open directory but the file `keep`. Works on the directory that was opened, whatever has its name
+    by now, and follows no link."""
+    with os.scandir(descriptor) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name != keep]
+    for name, is_directory in found:
+        if is_directory:
+            shutil.rmtree(name, dir_fd=descriptor)
+        else:
+            os.unlink(name, dir_fd=descriptor)

@@ -1,0 +1,148 @@
+"""The log of a pretraining run: log lines, records in `metrics.jsonl`, and the plot of the training curves."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.data.batches import BatchSource
+from bert_jax.interface.words import counted
+from bert_jax.model.kernels.dispatch import in_words
+from bert_jax.model.pretraining import count_parameters
+from bert_jax.pretraining.corpora import Corpora, fingerprint
+from bert_jax.pretraining.program import PretrainingProgram, flops_left, phase_row_flops
+from bert_jax.pretraining.reference_curves import comparison, find_curve, losses, usual_causes
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.workdir import METRICS
+from bert_jax.training.curves import draw_curves
+from bert_jax.training.log import RunLog
+from bert_jax.training.throughput import Throughput
+
+log = logging.getLogger(__name__)
+
+CONSTANT = 0.01
+"""The share of one answer to next sentence prediction below which the labels count as constant."""
+
+
+class PretrainingLog(RunLog):
+    """The log of a run that begins or continues at `step`, of the experiment file `config` (FILE[:ARG]), if any.
+
+    A run that begins at step 0 drops all records of an earlier start, also the evaluation of step 0, which it repeats.
+    """
+
+    def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int, config: str = ""):
+        self._experiment = experiment = program.experiment
+        self._objective = experiment.trained_objective
+        super().__init__(run, run.workdir, run.ledger, program.mesh, experiment.phase_starts()[-1], log)
+        self._teacher = program.teacher.config if program.teacher else None
+        self._fingerprint = fingerprint(corpora.train, corpora.heldout) if config else ""
+        self._phase = 0
+        self.scores: dict[str, float] = {}
+        """The held-out scores of the last evaluation."""
+        _log_start(program, corpora, step)
+        self._curve, note = (
+            find_curve(config, experiment, corpora.train.num_tokens, self._fingerprint) if config else (None, "")
+        )
+        if note:
+            self.note(note)
+        self.open(step or -1, experiment)
+
+    def phase(self, index: int, source: BatchSource) -> None:
+        """Logs a line about the rows of a phase that begins or continues, and restarts the measurement of rates."""
+        self._phase, config = index, self._experiment.phases[index]
+        plan = source.plan(0).summary()
+        random, of_pairs = plan["random_next_fraction"], self._experiment.next_sentence
+        log.info(
+            "phase %d of %d: %s of %s x %s; an epoch is %s, %s%.0f %% padding",
+            index + 1,
+            len(self._experiment.phases),
+            counted(config.steps, "step"),
+            counted(config.batch_size, "row"),
+            counted(config.length, "token"),
+            counted(source.rows_per_epoch, "row"),
+            f"{100 * random:.0f} % random next sentences, " if of_pairs else "",
+            100 * plan["padding_fraction"],
+        )
+        if of_pairs and not CONSTANT < random < 1 - CONSTANT:
+            log.warning(
+                "WARNING: %.0f %% of the second texts are random, so next sentence prediction has one answer for all pairs and "
+                "its head learns nothing; build the corpus from documents of several sentences, or set "
+                "config.examples.pairs=none, which leaves the head out",
+                100 * random,
+            )
+        self.throughput = Throughput(self._run.ledger)
+
+    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
+        """The losses and accuracies."""
+        return self._objective.summarise(window)
+
+    def shown(self, scores: Mapping[str, float]) -> list[str]:
+        """The scores of the objective that log lines show."""
+        return [score.text(scores.get(name, math.nan)) for name, score in self._objective.shown_scores().items()]
+
+    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+        """The rows, their FLOPs, and the FLOPs of all later steps."""
+        rows = float(window["rows"])
+        flops = rows * phase_row_flops(self._experiment, self._phase, self._teacher)
+        return rows, flops, flops_left(self._experiment, step, self._teacher)
+
+    def evaluation(self, step: int, scores: dict[str, float]) -> None:
+        """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
+        self._run.require_in_place()
+        self.scores = scores
+        log.info("held out after step %s: %s", f"{step:,}", self._objective.heldout_line(scores))
+        self._compare(step, scores)
+        self.write(step, {f"heldout/{name}": value for name, value in scores.items()})
+        if step:
+            self.draw()
+
+    def _compare(self, step: int, scores: dict[str, float]) -> None:
+        """Logs whether held-out scores lie in the band of the experiment's reference curve, where there is one."""
+        if self._curve is None:
+            return
+        inside, line = comparison(self._curve, step, scores, losses(self._objective))
+        if inside and line:
+            log.info("%s", line)
+        elif line:
+            corpus = self._fingerprint
+            causes = usual_causes(self._curve, step, scores, self._experiment, fingerprint=corpus, skipped=self.skipped)
+            log.warning("%s; %s", line, causes)
+
+    def draw_to(self, picture: pathlib.Path) -> None:
+        """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
+        starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
+        phases = [(start, f"length {phase.length}") for start, phase in starts]
+        panels = self._objective.shown_scores()
+        draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases)
+
+
+def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None:
+    """Logs lines about the model, the corpus and the devices, and the first step of the run."""
+    experiment, mesh = program.experiment, program.mesh
+    m, devices = experiment.model, mesh.devices.flat
+    log.info(
+        "model: %s, vocabulary %s: %s, %s",
+        m.in_words,
+        f"{m.vocab_size:,}",
+        count_parameters(m, experiment.trained_objective.model_parameters()).in_words,
+        m.dtype,
+    )
+    log.info(
+        "corpus: %s in %s to train on, %s held out",
+        counted(corpora.train.num_tokens, "token"),
+        counted(corpora.train.num_documents, "document"),
+        counted(corpora.heldout.num_documents, "document"),
+    )
+    log.info(
+        "devices: %d x %s, mesh %s",
+        mesh.size,
+        devices[0].device_kind,
+        " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
+    )
+    if m.encoder == "transformer":
+        log.info(in_words(m, [phase.length for phase in experiment.phases], mesh))
+    begin = f"starting from the weights of {experiment.init_from}" if experiment.init_from else "starting from random weights"
+    log.info("continuing from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)

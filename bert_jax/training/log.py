@@ -1,0 +1,143 @@
+"""The log of a run: a line and a record in `metrics.jsonl` for the steps since the last one, its time, its curves.
+
+`PretrainingLog` and `FinetuningLog` add what a run of theirs says at its start and of an evaluation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pathlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from jax.sharding import Mesh
+
+from bert_jax.files import JsonObject
+from bert_jax.runtime.goodput import Activity, Ledger, LedgerFile
+from bert_jax.runtime.launch import Run
+from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.sinks import LogConfig, load_sinks
+from bert_jax.training.throughput import Throughput, training_line
+
+PICTURE = "curves.png"
+
+
+class Logged(Protocol):
+    """The configuration of a run."""
+
+    @property
+    def log(self) -> LogConfig:
+        """Its log."""
+
+    def to_dict(self) -> JsonObject:
+        """All of it as nested plain values, which log sinks are given."""
+
+
+class RunLog:
+    """The log of a run with files in `directory`; all of its lines begin with `prefix`.
+
+    A subclass says what a run's units are, how sums become scores and work, and how its curves are drawn.
+    """
+
+    unit = "rows"
+    """What the rates count beside tokens."""
+
+    def __init__(
+        self, run: Run, directory: pathlib.Path, ledger: Ledger, mesh: Mesh, last_step: int, log: logging.Logger, prefix: str = ""
+    ):
+        self._run, self._directory, self._time, self._mesh, self._last_step = run, directory, ledger, mesh, last_step
+        self._log, self.prefix = log, prefix
+        self.throughput = Throughput(ledger, unit=self.unit)
+        self.metrics: MetricsWriter | None = None
+        """The writer of `metrics.jsonl`; None in processes that do not write files."""
+        self._ledger: LedgerFile | None = None
+        self._is_drawn = True
+        self.skipped = 0
+        """The steps of this start that were skipped."""
+
+    def open(self, step: int, experiment: Logged) -> None:
+        """Opens the files and log sinks of a run that begins or continues at `step`; records of later steps, which are repeated,
+        are dropped, with `step` -1 all of them. Raises UserError for a sink that is not there."""
+        load_sinks(experiment.log.sinks)  # in every process, which all refuse what is not there
+        if self._run.is_first:
+            self.metrics = MetricsWriter(self._directory, step, experiment.log.sinks, experiment.to_dict())
+            self._ledger = LedgerFile(self._directory, self._time)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.metrics:
+            self.metrics.close()
+        if self._ledger:
+            self._ledger.close()
+        if not self._is_drawn:  # a run that is interrupted before its next evaluation has curves too
+            self.draw()
+
+    def note(self, text: str) -> None:
+        """Logs one line."""
+        self._log.info("%s%s", self.prefix, text)
+
+    def warn(self, text: str) -> None:
+        """Logs one line as a warning."""
+        self._log.warning("%s%s", self.prefix, text)
+
+    def pause(self, activity: Activity) -> contextlib.AbstractContextManager[None]:
+        """A context whose time is that of `activity`, and not part of the rates."""
+        return self.throughput.pause(activity)
+
+    def went_back(self, step: int) -> None:
+        """Drops the records of the steps after `step`, which are repeated."""
+        if self.metrics:
+            self.metrics.go_back(step or -1)
+        self._time.went_back()
+
+    def training(self, step: int, window: Mapping[str, Any]) -> None:
+        """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""
+        self._run.require_in_place()
+        scores = self.scores_of(window)
+        units, flops, flops_left = self.work_of(step, window)
+        self.throughput.add(units, tokens=float(window["tokens"]), flops=flops)
+        rates = self.throughput.report(flops_left)
+        kind = self._mesh.devices.flat[0].device_kind
+        self.note(training_line(step, self._last_step, self.shown(scores), rates, kind, self._mesh.size))
+        self.skipped += int(window["skipped"])
+        if skipped := int(window["skipped"]):
+            self.warn(f"{skipped} of these steps had no finite loss or gradient and were skipped")
+        if spikes := int(window.get("spikes", 0)):
+            self.warn(f"{spikes} of these steps had a loss far above the mean before and were left out")
+        values = scores | rates | {"grad_norm": float(window["grad_norm"]) / max(float(window["steps"]), 1.0)}
+        values |= {name: float(window[name]) for name in ("learning_rate", "skipped", "spikes") if name in window}
+        self._is_drawn = False
+        self.write(step, {f"train/{name}": value for name, value in values.items()})
+        if self._ledger:
+            self._ledger.write()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Appends a record to `metrics.jsonl`."""
+        if self.metrics:
+            self.metrics.write(step, values)
+
+    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
+        """The scores of the sums of some training steps."""
+        raise NotImplementedError
+
+    def shown(self, scores: Mapping[str, float]) -> list[str]:
+        """The texts of the scores that a log line shows."""
+        raise NotImplementedError
+
+    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+        """(the units and the FLOPs of the steps since the last call, whose sums are `window`; the FLOPs after `step`)."""
+        raise NotImplementedError
+
+    def draw(self) -> None:
+        """Draws the curves of `metrics.jsonl`."""
+        self._is_drawn = True
+        if self._run.is_first:
+            self.draw_to(self._directory / PICTURE)
+
+    def draw_to(self, picture: pathlib.Path) -> None:
+        """Draws the curves to a file."""
+        raise NotImplementedError

@@ -1,0 +1,279 @@
+"""The training loop of `pretrain` and `finetune`.
+
+A state, batches as a function of the step, a compiled step, an evaluation, a log, checkpoints: the commands assemble these parts
+and call `train`, which reads from top to bottom. What becomes of the trained weights is the commands' too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.data.prefetch import prefetch
+from bert_jax.data.rows import Batch
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.objectives.losses import Sums
+from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.interruptions import Watchdog
+from bert_jax.runtime.launch import Run
+from bert_jax.runtime.profile import Profile
+from bert_jax.storage.mirror import Mirror
+from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.log import RunLog
+from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.spikes import LossSpike, SpikeConfig
+from bert_jax.training.steps import TrainState, add_sums
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Steps that share a compiled step and an evaluation: a phase of pretraining, or a whole fine-tuning run."""
+
+    end: int
+    """Its last step."""
+    rows: Callable[[int], Batch]
+    """Step -> the rows of its batch that belong to this process; the step is the number of steps before it."""
+    step: Callable[[TrainState, Batch], tuple[TrainState, Sums]]
+    """The compiled training step, from such rows. The memory of the old state is reused."""
+    logs: Callable[[int], bool]
+    """Whether a log line is due after a step."""
+    evaluates: Callable[[int], bool]
+    """Whether the evaluation is due after a step; after step 0 too."""
+    evaluate: Callable[[int, TrainState], bool]
+    """Evaluates the state after a step, and logs its scores. Returns whether the run ends with it: early stopping."""
+    saves: Callable[[int], bool]
+    """Whether a checkpoint is due after a step."""
+    passed_over: int = 0
+    """The batches that were left out because of spikes of the loss: the batch of a step is that many later."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The parts of a run."""
+
+    run: Run
+    directory: pathlib.Path
+    """The directory of its files."""
+    ledger: Ledger
+    profile: Profile
+    last_step: int
+    stage: Callable[[TrainState], contextlib.AbstractContextManager[Stage]]
+    """The stage that the step after a state belongs to, with its step compiled."""
+    log: RunLog
+    saver: Saver
+    abort_after_skipped: int
+    """The steps in a row without a finite loss and gradient after which the run fails."""
+    spikes: SpikeConfig = dataclasses.field(default_factory=SpikeConfig)
+    go_back: Callable[[Stage, LossSpike], TrainState] | None = None
+    """The state to go on from after spikes of the loss in a stage."""
+    is_ended: bool = False
+    """Whether the run has ended early before its first step of this start."""
+    check: Callable[[], object] = lambda: None
+    """Called after every step; raises an error that ends the run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """The end of the training."""
+
+    state: TrainState
+    is_whole: bool
+    """Whether the run is finished; if not, it was asked to stop."""
+    unsaved: UserError | None
+    """The error of the last checkpoint, if it could not be saved."""
+    best_unsaved: UserError | None
+    """The error of the last save of the best weights."""
+
+
+def train(parts: Parts, state: TrainState) -> Trained:
+    """Trains `state` until the last step, until early stopping, or until the run is asked to stop.
+
+    Raises UserError where the steps learn nothing, and where the run was asked to stop and its state could not be saved.
+    """
+    run, log, saver, ledger = parts.run, parts.log, parts.saver, parts.ledger
+    step, ended, stopped = int(state.step), parts.is_ended, False
+    while step < parts.last_step and not ended and not stopped:
+        with parts.stage(state) as stage:
+            sums = StepSums(parts.abort_after_skipped, parts.directory, stage.rows, parts.spikes)
+            try:
+                if step == 0 and stage.evaluates(step):
+                    with log.pause(Activity.EVALUATING):
+                        stage.evaluate(step, state)
+                with ledger.training(prefetch(stage.rows, step, stage.end), sums.is_computing) as batches:
+                    for batch in parts.profile.of_steps(batches, step, sums.check):
+                        state, of_step = stage.step(state, batch)
+                        step += 1
+                        sums.add(step, of_step)
+                        run.watchdog.step_done(step)
+                        ledger.step_done(step)
+                        parts.check()
+                        stopped = run.preemption.requested(step)
+                        saves = stage.saves(step) or stopped
+                        if stage.logs(step) or saves:
+                            log.training(step, sums.take())
+                        if stage.evaluates(step):
+                            with log.pause(Activity.EVALUATING):
+                                ended = stage.evaluate(step, state)
+                        if saves or ended:
+                            with log.pause(Activity.SAVING):
+                                saver.save(step, state)
+                        if stopped or ended:
+                            break
+                    sums.check(step)
+            except LossSpike as spike:
+                if parts.go_back is None:
+                    raise
+                state = parts.go_back(stage, spike)
+                step, stopped = int(state.step), False
+                log.went_back(step)
+
+    is_whole = ended or step == parts.last_step
+    with ledger.during(Activity.SAVING):
+        unsaved, best_unsaved = saver.finish(step)
+    if is_whole:
+        require_learned(step, int(state.skipped))
+    elif error := unsaved or best_unsaved:
+        raise error
+    else:
+        log.note(f"stopped at step {step:,} of {parts.last_step:,}, saved; the same command continues")
+    return Trained(state, is_whole, unsaved, best_unsaved)
+
+
+def due(step: int, every: int, *, last: int) -> bool:
+    """Whether an action that is due every `every` steps, and after the `last` step, is due after `step`."""
+    return step % every == 0 or step == last
+
+
+class Saver:
+    """Saves the states of a run in the background, and writes the number of consecutive failed saves to `metrics.jsonl`."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        metrics: MetricsWriter | None,
+        watchdog: Watchdog,
+        before: Callable[[], object],
+        best: Checkpoints | None = None,
+        mirror: Mirror | None = None,
+        in_place: Callable[[], None] = lambda: None,
+    ):
+        """`before` is called before every save. `best` are the checkpoints of the best weights, whose failed saves are recorded
+        too. `mirror` is told of every save, so that the metrics reach the bucket of a workdir as early as the state does.
+        `in_place` raises UserError where the workdir was moved or removed."""
+        self._checkpoints, self._metrics, self._watchdog, self._before = checkpoints, metrics, watchdog, before
+        self._mirror, self._require_in_place = mirror, in_place
+        self._kinds = {"checkpoints": checkpoints} | ({"best": best} if best else {})
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Starts saving `state`, the state after `step`. Call it after the metrics of `step` are written: a run that is killed
+        between the two then repeats the step and loses no metrics."""
+        self._require_in_place()
+        self._before()
+        if self._mirror:
+            self._mirror.soon()
+        self._checkpoints.save(step, state)
+        self._record(step)
+        self._watchdog.alive("saving")
+
+    def finish(self, step: int) -> tuple[UserError | None, UserError | None]:
+        """Waits for the last saves. Returns (the error of the last state or None, that of the best weights or None)."""
+        failure = self._checkpoints.failure()
+        self._require_in_place()  # before the results are written
+        self._record(step)
+        best = self._kinds.get("best")
+        return failure, best.failure() if best else None
+
+    def _record(self, step: int) -> None:
+        failed = {
+            f"{kind}/failed_saves_in_a_row": kept.failed_in_a_row for kind, kept in self._kinds.items() if kept.failed_in_a_row
+        }
+        if self._metrics and failed:
+            self._metrics.write(step, failed)
+
+
+class StepSums:
+    """The sums of the steps since the last log line, kept on the device; ends a run whose steps are not finite.
+
+    The run ends after `limit` consecutive steps without a finite loss and gradient. The batch of the last of them, which
+    `rows(step)` builds again, is written to `directory` for inspection.
+
+    >>> sums = StepSums(experiment.abort_after_skipped, run.workdir, rows)
+    >>> for batch in batches:
+    ...     state, of_step = train_step(state, batch)
+    ...     step += 1
+    ...     sums.add(step, of_step)
+    ...     if due(step, 100, last=1000):
+    ...         log.training(step, sums.take())
+    >>> sums.check(step)
+    """
+
+    def __init__(
+        self, limit: int, directory: pathlib.Path, rows: Callable[[int], Batch], spikes: SpikeConfig | None = None
+    ):
+        self._limit, self._directory, self._rows, self._spikes = limit, directory, rows, spikes or SpikeConfig()
+        self._window: Sums = {}
+        self._last: Sums = {}
+
+    def add(self, step: int, sums: Sums) -> None:
+        """Adds the `sums` of the training step that led to `step`. Checks the step before it, so that the host does not wait for
+        the device. Raises UserError as `check` does."""
+        self.check(step - 1)
+        self._last, self._window = sums, add_sums(self._window, sums)
+
+    def take(self) -> dict[str, Any]:
+        """Returns the sums since the last call as host values, and resets them."""
+        taken, self._window = self._window, {}
+        return jax.device_get(taken)
+
+    def is_computing(self) -> bool:
+        """Whether the devices of this process still compute the training step that was added last."""
+        last: Any = self._last.get("skipped_in_a_row")  # the stubs of jax.Array lack is_ready
+        return last is not None and not last.is_ready()
+
+    def check(self, step: int) -> None:
+        """Waits for the training step that led to `step`, the last one added. Raises UserError where it ended a series of `limit`
+        steps that were not finite, or of spikes; LossSpike where the run has to go back."""
+        if self._last and self._spikes.policy != "none":
+            self._check_spikes(step, int(self._last["spikes_in_a_row"]))
+        if not self._last or float(self._last["skipped_in_a_row"]) < self._limit:
+            return
+        path = self._directory / f"nonfinite-step-{step}-process-{jax.process_index()}.npz"
+        try:
+            np.savez_compressed(path, **dict[str, Any](self._rows(step - 1)))
+            kept = f"is in {path}"
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            kept = f"could not be kept in {path} ({error.strerror})"
+        raise UserError(
+            f"the loss or the gradient was not finite in {counted(self._limit, 'step')} in a row, up to step {step:,} "
+            f"(config.abort_after_skipped); these steps did not change the weights. The last batch {kept}. "
+            "The checkpoints hold finite weights: lower the learning rate, or start the same command again to retry from the "
+            "newest"
+        )
+
+    def _check_spikes(self, step: int, in_a_row: int) -> None:
+        if self._spikes.policy == "go_back" and in_a_row >= self._spikes.in_a_row:
+            raise LossSpike(step, in_a_row)
+        if in_a_row >= self._limit:
+            raise UserError(
+                f"the loss was far above that of the steps before in {counted(in_a_row, 'step')} in a row, up to step {step:,} "
+                "(config.abort_after_skipped); these steps did not change the weights. This is no spike: lower the learning "
+                "rate, or set config.spikes.policy=none in another --workdir"
+            )
+
+
+def require_learned(steps: int, skipped: int) -> None:
+    """Raises UserError where more than half of a run's `steps` were `skipped` because their loss or gradient was not finite."""
+    if 2 * (steps - skipped) < steps or steps == skipped:
+        raise UserError(
+            f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights: the loss or gradient of the others "
+            "was not finite. "
+            "No model is exported; lower the learning rate and name another --workdir"
+        )

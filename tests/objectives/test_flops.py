@@ -1,0 +1,143 @@
+"""The FLOPs that are counted by hand, beside the matrix products that JAX traces."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.data.rows import RowShape, assemble_features
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.token import TokenHead
+from bert_jax.model.pretraining import abstract_parameters, pretraining_model
+from bert_jax.objectives.flops import forward_flops, model_row_flops, row_flops, task_row_flops
+from bert_jax.objectives.skip_gram import SkipGram
+from bert_jax.pretraining.program import flops_left, phase_row_flops
+from tests.random_rows import TINY, random_batch
+
+BASE = {"layers": 12, "width": 768, "feed_forward": 3072, "vocabulary": 30522}
+LARGE = {"layers": 24, "width": 1024, "feed_forward": 4096, "vocabulary": 30522}
+ROWS, LENGTH, PREDICTIONS = 3, 16, 4
+LABELS = ("a", "b", "c")
+BILM = dataclasses.replace(TINY, encoder="bilm", num_heads=1)
+STATIC = dataclasses.replace(TINY, encoder="static", num_layers=0)
+SHAPE = RowShape(TokenHead(labels=LABELS).layout, LENGTH, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "predictions", "giga"),
+    [(BASE, 128, 20, 69.9), (BASE, 512, 76, 300.9), (LARGE, 128, 20, 240.6), (LARGE, 512, 76, 1019.8)],
+)
+def test_row_flops_of_base_and_large(model: dict[str, int], length: int, predictions: int, giga: float):
+    assert row_flops(**model, length=length, predictions=predictions) / 1e9 == pytest.approx(giga, abs=0.06)
+
+
+def products(jaxpr: Any) -> int:
+    """The operations of all matrix products in a jaxpr, those of a loop times its length."""
+    found = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            found += 2 * int(np.prod(equation.outvars[0].aval.shape) * np.prod([shape[axis] for axis in contracted]))
+        inside = sum(products(value.jaxpr) for value in equation.params.values() if hasattr(value, "jaxpr"))
+        found += inside * equation.params.get("length", 1)
+    return found
+
+
+def of_step(loss: Callable[..., jax.Array], params: Any, batch: Any) -> float:
+    """The operations for each row of a loss of parameters and a batch, and of its gradients."""
+    return products(jax.make_jaxpr(jax.grad(loss))(nn.unbox(params), batch).jaxpr) / ROWS
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        TINY,
+        dataclasses.replace(TINY, tied_decoder=False, num_layers=1),
+        BILM,
+        dataclasses.replace(BILM, direction="left_to_right", intermediate_size=16),  # cells as wide as the output
+        dataclasses.replace(BILM, character_cnn=True, tied_decoder=False),
+    ],
+)
+def test_the_products_of_a_pretraining_step_are_counted(model: ModelConfig):
+    batch = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS)
+    network: Any = pretraining_model(model, next_sentence=False)
+    method = "logits" if model.encoder == "bilm" else None  # a Transformer's computes the last layer at some positions alone
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        outputs = network.apply({"params": params}, batch, method=method)
+        return sum(value.sum() for name, value in outputs.items() if name.endswith("logits"))
+
+    traced = of_step(loss, abstract_parameters(model, next_sentence=False), batch)
+    assert model_row_flops(model, LENGTH, PREDICTIONS) == traced
+
+
+def test_the_products_of_skip_gram_are_counted():
+    batch, settings = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS), SkipGram(shared_negatives=7)
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        return settings.sums(params, batch, None)["skip_gram_loss"]
+
+    assert model_row_flops(STATIC, LENGTH, PREDICTIONS, negatives=7) == of_step(loss, abstract_parameters(STATIC), batch)
+
+
+def of_task(model: ModelConfig, head: Any, frozen: bool = False) -> float:
+    shape = dataclasses.replace(SHAPE, layout=head.layout)
+    batch: Any = assemble_features([], [], ROWS, shape, 0)
+    params = jax.eval_shape(lambda: initial_label_parameters(model, head, jax.random.key(0)))
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        fixed = {part: jax.lax.stop_gradient(params[part]) for part in ("embeddings", "encoder") if frozen and part in params}
+        outputs: Any = BertWithHead(model, head).apply({"params": params | fixed}, batch)
+        return outputs["logits"].sum()
+
+    return of_step(loss, params, batch)
+
+
+@pytest.mark.parametrize(
+    ("model", "head"),
+    [
+        (TINY, SequenceHead(labels=LABELS)),
+        (TINY, SequenceHead(labels=LABELS, pooling="concat", lstm=5)),
+        (TINY, TokenHead(labels=LABELS)),
+        (STATIC, TokenHead(labels=LABELS)),
+        (STATIC, TokenHead(labels=LABELS, lstm=5)),
+        (BILM, TokenHead(labels=LABELS, lstm=5, mix_at="output")),
+        (dataclasses.replace(TINY, num_layers=4), TokenHead(labels=LABELS, lstm=5, layers="last_four_concat")),
+    ],
+)
+def test_the_products_of_a_task_are_counted_with_those_of_its_head(model: ModelConfig, head: Any):
+    counted = task_row_flops(model, head, dataclasses.replace(SHAPE, layout=head.layout))
+    assert counted == of_task(model, head) > 0
+
+
+def test_a_frozen_encoder_has_no_backward_pass():
+    head = TokenHead(labels=LABELS, lstm=5)
+    counted = task_row_flops(TINY, head, SHAPE, frozen=True)
+    assert counted == of_task(TINY, head, frozen=True)
+    encoder = model_row_flops(TINY, LENGTH)
+    assert task_row_flops(TINY, head, SHAPE) - counted == encoder - forward_flops(encoder) == 2 / 3 * encoder
+
+
+@pytest.mark.parametrize(("layers", "states"), [("uniform", TINY.num_layers + 1), ("last", 1)])
+def test_a_phase_with_a_teacher_has_its_forward_pass_and_the_projection_to_its_width(layers: str, states: int):
+    wide = dataclasses.replace(TINY, hidden_size=24, num_layers=4)
+    phase = {"steps": 5, "length": LENGTH, "max_predictions": PREDICTIONS, "batch_size": 7}
+    values = {"model": dataclasses.asdict(TINY), "teacher": "t", "phases": [phase]}
+    settings = {"hidden_weight": 0.5, "layers": layers}
+    whole, soft = (PretrainingExperiment.from_dict(values | {"distillation": d}) for d in (settings, {}))
+    student, theirs = phase_row_flops(soft, 0), forward_flops(model_row_flops(wide, LENGTH, PREDICTIONS))
+    assert student == model_row_flops(TINY, LENGTH, PREDICTIONS)
+    assert phase_row_flops(soft, 0, wide) == student + theirs
+    projected = phase_row_flops(whole, 0, wide) - student - theirs
+    assert projected == 6 * states * LENGTH * TINY.hidden_size * wide.hidden_size
+    assert flops_left(soft, 2, wide) == 3 * 7 * (student + theirs)

@@ -1,0 +1,145 @@
+"""Going back before a spike of the loss, and the state before step 0."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.model.characters import symbols_of
+from bert_jax.pretraining import rollback as module
+from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
+from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState
+from bert_jax.training.steps import TrainState
+from tests.data.corpora import corpus_of, random_documents
+from tests.random_rows import TINY
+
+CORPUS = corpus_of(random_documents(5, seed=0))
+COUNTERS = {"step", "skipped", "skipped_in_a_row"}
+
+
+def plain(params: Any = None) -> TrainState:
+    return TrainState(params=params or {}, opt_state=(), **{name: jnp.int32(0) for name in COUNTERS})
+
+
+def watched(**numbers: int) -> WatchedTrainState:
+    names = {field.name for field in dataclasses.fields(WatchedTrainState)} - {"params", "opt_state"}
+    return WatchedTrainState(params={}, opt_state=(), **{name: jnp.int32(numbers.get(name, 0)) for name in names})
+
+
+class Kept:
+    """Checkpoints of some steps."""
+
+    def __init__(self, *steps: int):
+        self.steps, self.asked = steps, list[tuple[Any, int]]()
+
+    def restore_latest(self, layout: Any, until: int) -> WatchedTrainState | None:
+        self.asked.append((layout, until))
+        newest = max((step for step in self.steps if step <= until), default=None)
+        return None if newest is None else watched(step=newest, spikes=2)
+
+
+def program_of(**experiment: Any) -> Any:
+    return types.SimpleNamespace(experiment=types.SimpleNamespace(**experiment), state="layout")
+
+
+STAGE: Any = types.SimpleNamespace(passed_over=40)
+
+
+def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
+    assert passed_over(plain()) == 0
+    assert passed_over(watched(passed_over=7)) == 7
+
+
+@pytest.mark.parametrize(
+    ("saved", "until", "step", "skipped"),
+    [((50, 100, 110), 100, 100, 40 + 20), ((50, 99), 100, 99, 40 + 21), ((101,), 100, 0, 40 + 120)],
+)
+def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first_of_the_spikes(
+    saved, until, step, skipped, monkeypatch, caplog
+):
+    """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; else it goes back to the beginning."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(module, "first_parameters", lambda program, corpus: watched(spikes=len(corpus)))
+    program, checkpoints = program_of(spikes=SpikeConfig(policy="go_back", back=17, times=3)), Kept(*saved)
+    go_back = Rollback(program, checkpoints, [1, 2], watched(returns=1))  # type: ignore[arg-type]
+    found: Any = go_back(STAGE, LossSpike(120, 3))
+    assert checkpoints.asked == [("layout", until)]
+    assert {name: int(getattr(found, name)) for name in ("step", "passed_over", "returns", "spikes")} == {
+        "step": step, "passed_over": skipped, "returns": 2, "spikes": 2,
+    }  # fmt: skip
+    assert (found.passed_over.dtype, found.returns.dtype) == (jnp.int32, jnp.int32)
+    said = f"back to step {step}, passing over {skipped - 40} batches (return 2 of at most 3)"
+    assert caplog.messages == [f"the loss was a spike in 3 steps in a row up to step 120: {said}"]
+
+
+def test_before_its_first_steps_a_run_goes_back_to_the_beginning():
+    checkpoints = Kept(0)
+    Rollback(program_of(spikes=SpikeConfig(back=100)), checkpoints, CORPUS, watched())(STAGE, LossSpike(4, 3))  # type: ignore[arg-type]
+    assert checkpoints.asked == [("layout", 0)]
+
+
+@pytest.mark.parametrize("before", [2, 3, 4])
+def test_a_run_goes_back_only_so_often(before):
+    go_back = Rollback(program_of(spikes=SpikeConfig(times=3)), Kept(9), CORPUS, watched(returns=before))  # type: ignore[arg-type]
+    for _ in range(before, 3):
+        go_back(STAGE, LossSpike(120, 3))
+    with pytest.raises(UserError, match=f"gone back {max(before, 3)} times"):
+        go_back(STAGE, LossSpike(120, 3))
+
+
+# ------------------------------------------------------------------------------------------------------- the state before step 0
+
+
+def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) -> tuple[TrainState, list[Any]]:
+    """(the first state of a run, what the program was given to begin with)."""
+    starts: list[Any] = []
+
+    def begin(parameters: Any) -> TrainState:
+        starts.append(parameters)
+        return plain(params)
+
+    program = program_of(init_from=init_from, model=model)
+    program.begin = begin
+    return first_parameters(program, corpus), starts
+
+
+def test_a_run_begins_with_random_weights_or_those_of_another_model(monkeypatch):
+    monkeypatch.setattr(module, "pretraining_start", lambda experiment, vocabulary: (experiment.init_from, vocabulary))
+    params = {"mlm_head": {"bias": jnp.ones(3)}}
+    state, starts = begun(TINY, params)
+    assert (state.params, starts) == (params, [None])
+    assert begun(TINY, params, init_from="m")[1] == [("m", CORPUS.vocabulary)]
+
+
+def test_static_vectors_begin_with_the_counts_of_the_corpus_and_none_of_the_padding():
+    size = CORPUS.vocabulary.size
+    model = dataclasses.replace(TINY, encoder="static", num_layers=0, vocab_size=size, vocab_multiple=64)
+    rows = model.padded_vocab_size
+    assert rows > size
+    vectors = {"context_embeddings": jnp.ones((rows, 2)), "counts": jnp.zeros(rows)}
+    state, _ = begun(model, {"skip_gram_head": vectors, "embeddings": jnp.ones(2)})
+    counts = state.params["skip_gram_head"]["counts"]
+    assert (counts.dtype, counts.shape) == (jnp.float32, (rows,))
+    np.testing.assert_array_equal(counts[:size], CORPUS.token_counts)
+    assert not counts[size:].any()
+    np.testing.assert_array_equal(state.params["embeddings"], jnp.ones(2))
+    np.testing.assert_array_equal(state.params["skip_gram_head"]["context_embeddings"], jnp.ones((rows, 2)))
+
+
+def test_a_model_of_characters_begins_with_those_of_the_pieces():
+    model = dataclasses.replace(TINY, encoder="bilm", num_heads=1, tied_decoder=False, character_cnn=True)
+    pieces = [f"w{i}" for i in range(TINY.vocab_size)]
+    corpus = dataclasses.replace(CORPUS, tokenizer=types.SimpleNamespace(pieces=pieces))  # type: ignore[arg-type]
+    symbols = symbols_of(pieces, model.padded_vocab_size)
+    state, _ = begun(model, {"embeddings": {"characters": {"symbols": jnp.zeros_like(symbols)}}}, corpus=corpus)
+    found = state.params["embeddings"]["characters"]["symbols"]
+    np.testing.assert_array_equal(found, symbols)
+    assert isinstance(found, jax.Array)

@@ -1,0 +1,167 @@
+"""Files that are written whole or not at all, JSON that anyone may have written, locks, and the removal of directories."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.files import (
+    PARTIAL_SUFFIX,
+    is_locked,
+    json_lines,
+    locked,
+    parse_json,
+    read_json,
+    read_object,
+    remove_tree,
+    replacing,
+    write_json,
+    write_text,
+)
+from bert_jax.tasks.readers.own_rows import read_own_rows
+
+NESTED = "[" * 100_000
+
+
+@pytest.fixture
+def synchronised(tmp_path, monkeypatch) -> list[set[bytes]]:
+    """The contents of all files whenever one is synchronised to the disk, in a list that grows."""
+    contents: list[set[bytes]] = []
+    monkeypatch.setattr(os, "fsync", lambda _: contents.append({file.read_bytes() for file in tmp_path.iterdir()}))
+    return contents
+
+
+def test_a_text_replaces_another_one_when_it_is_on_the_disk(tmp_path, synchronised, monkeypatch):
+    path = tmp_path / "a.json"
+    write_json(path, {"a": [1]}, indent=1)
+    assert path.read_text() == '{\n "a": [\n  1\n ]\n}\n'
+    write_text(path, "gs://bucket/x")
+    assert path.read_text() == "gs://bucket/x"
+    assert synchronised == [{b'{\n "a": [\n  1\n ]\n}\n'}, {b'{\n "a": [\n  1\n ]\n}\n', b"gs://bucket/x"}]
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_text(path, "new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.json", "gs://bucket/x")]
+
+
+def test_a_tree_that_is_not_there_is_removed_already(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for _ in range(2):
+        remove_tree(tmp_path / "a")
+        assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("text", [NESTED, '{"a": ' * 100_000, NESTED.encode(), "", "{", b"\xff", "1" * 5000])
+def test_what_cannot_be_read_is_a_value_error_and_nothing_else(text):
+    with pytest.raises(ValueError, match=r"nested too deep|Expecting|decode|digits"):
+        parse_json(text)
+
+
+def test_a_key_that_is_in_an_object_twice_is_named(tmp_path):
+    for strict in (False, True):
+        with pytest.raises(ValueError, match="the key 'seed' is in one object twice"):
+            parse_json('[{"seed": 1, "a": {"seed": 2}}, {"a": 0, "seed": 1, "seed": 1}]', strict=strict)
+    (tmp_path / "train.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": "b", "label": "x", "label": "y"}\n')
+    with pytest.raises(UserError, match=r"train\.jsonl.*the key 'label' is in one object twice"):
+        list(read_own_rows(tmp_path / "train.jsonl", None, quotes=None, columns=(), separator=" "))
+
+
+def test_lines_that_a_kill_cut_off_are_passed_over(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n{"a": 2\n\n[3]\n{"a": NaN}\n{"b": 4}\xff')
+    assert [list(record) for record in json_lines(tmp_path / "a.jsonl")] == [["a"], ["a"]]
+    assert json_lines(tmp_path / "a.jsonl", strict=True) == [{"a": 1}]
+
+
+def test_a_file_that_a_killed_process_of_this_number_left_is_no_obstacle(tmp_path):
+    (tmp_path / f".a.{os.getpid()}{PARTIAL_SUFFIX}").write_text("left")
+    write_text(tmp_path / "a", "new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "new")]
+
+
+def test_threads_that_write_one_file_do_so_in_turn(tmp_path):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: write_text(tmp_path / "a", f"{i}" * 10_000), range(40)))
+    assert len(set((tmp_path / "a").read_text())) in (1, 2)
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_is_written_piece_by_piece_appears_whole_or_not_at_all(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "a") as file:  # noqa: PT012
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "old")]
+    with replacing(tmp_path / "a") as file:
+        file.write(b"new")
+        assert (tmp_path / "a").read_text() == "old"
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "new")]
+
+
+def test_removing_follows_no_link(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis").touch()
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "link").symlink_to(tmp_path / "mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    for name in ("tree", "link"):
+        remove_tree(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "mine"]
+    assert (tmp_path / "mine" / "thesis").exists()
+
+
+HOLDING = """
+import pathlib, sys, time
+from bert_jax.files import locked
+with locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_lock_is_waited_for_or_refused_and_a_kill_releases_it(tmp_path):
+    path = tmp_path / "a.lock"
+    with subprocess.Popen([sys.executable, "-c", HOLDING, str(path)], stdout=subprocess.PIPE, text=True) as other:
+        other.stdout.readline()
+        assert is_locked(path)
+        with pytest.raises(UserError, match="another one; wait"), locked(path, "another one; wait"):
+            pass
+        threading.Timer(0.3, other.kill).start()
+        with locked(path):
+            assert other.wait() == -signal.SIGKILL
+            assert is_locked(path)
+    assert not is_locked(path)
+
+
+def test_numbers_that_are_none_are_refused_where_only_json_counts():
+    assert parse_json("[NaN, -Infinity]")[1] == float("-inf")
+    for name in ("NaN", "Infinity", "-Infinity"):
+        with pytest.raises(ValueError, match=f"{name} is not a JSON number"):
+            parse_json(f'{{"a": {name}}}', strict=True)
+    assert parse_json("[1e999]") == [float("inf")]
+    with pytest.raises(ValueError, match="1e999 is too large for a float"):
+        parse_json("[1e999]", strict=True)
+    assert parse_json("[1e300, 2]", strict=True) == [1e300, 2]
+
+
+def test_a_file_that_is_missing_damaged_or_no_object_is_named_with_the_remedy(tmp_path):
+    path = tmp_path / "a.json"
+    with pytest.raises(UserError, match=r"a\.json cannot be read as JSON \(.*No such file.*\); remove it"):
+        read_json(path)
+    with pytest.raises(UserError, match=r"a\.json cannot be read as JSON \(.*\); copy it again"):
+        read_object(path, "copy it again")
+    path.write_text("[1, 2]")
+    assert read_json(path) == [1, 2]
+    with pytest.raises(UserError, match=r"a\.json holds no JSON object, but \[1, 2\]; copy it again"):
+        read_object(path, "copy it again")

@@ -1,0 +1,89 @@
+"""The order of a save, and the record of saves that failed."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.training.loop import Saver, due
+
+
+class Steps:
+    """Checkpoints of which so many saves have failed in a row; it notes its calls in `calls`."""
+
+    def __init__(self, calls: list[Any], failed: int = 0):
+        self.failed_in_a_row, self._calls = failed, calls
+
+    def save(self, step: int, state: Any) -> None:
+        self._calls.append(("save", step, state))
+
+    def failure(self) -> UserError | None:
+        self._calls.append("wait")
+        return UserError("disk full") if self.failed_in_a_row else None
+
+
+class Notes:
+    """A writer of metrics and a watchdog that note their calls."""
+
+    def __init__(self, calls: list[Any]):
+        self._calls = calls
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        self._calls.append(("record", step, values))
+
+    def alive(self, doing: str) -> None:
+        self._calls.append(doing)
+
+
+def saver(calls: list[Any], failed: int = 0, best: int | None = None, *, writes: bool = True) -> Saver:
+    notes: Any = Notes(calls)
+    checkpoints: Any = Steps(calls, failed)
+    of_best: Any = None if best is None else Steps([], best)
+    return Saver(checkpoints, notes if writes else None, notes, lambda: calls.append("before"), of_best)
+
+
+@pytest.mark.parametrize(
+    ("step", "every", "last", "wanted"), [(10, 5, 12, True), (11, 5, 12, False), (12, 5, 12, True), (4, 5, 12, False)]
+)
+def test_a_save_is_due_every_so_many_steps_and_after_the_last(step: int, every: int, last: int, wanted: bool):
+    assert due(step, every, last=last) is wanted
+
+
+def test_a_save_comes_after_what_must_be_on_disk_before_it_and_is_no_hang():
+    calls: list[Any] = []
+    saver(calls, best=0).save(7, "state")  # type: ignore[arg-type]
+    assert calls == ["before", ("save", 7, "state"), "saving"]
+
+
+def test_saves_that_failed_are_recorded_by_their_kind():
+    calls: list[Any] = []
+    of_both = saver(calls, 2, 3)
+    of_both.save(7, "state")  # type: ignore[arg-type]
+    both = {"checkpoints/failed_saves_in_a_row": 2, "best/failed_saves_in_a_row": 3}
+    assert calls[2:] == [("record", 7, both), "saving"]
+    calls.clear()
+    of_state, of_best = saver(calls, 1, 0).finish(9)
+    assert (str(of_state), of_best) == ("disk full", None)
+    assert calls == ["wait", ("record", 9, {"checkpoints/failed_saves_in_a_row": 1})]
+    calls.clear()
+    of_state, of_best = saver(calls, 0, 1).finish(9)
+    assert (of_state, str(of_best)) == (None, "disk full")
+    assert calls == ["wait", ("record", 9, {"best/failed_saves_in_a_row": 1})]
+
+
+def test_a_process_that_writes_no_metrics_saves_all_the_same():
+    calls: list[Any] = []
+    saver(calls, 2, writes=False).save(7, "state")  # type: ignore[arg-type]
+    assert calls == ["before", ("save", 7, "state"), "saving"]
+
+
+def test_the_metrics_reach_the_bucket_as_early_as_the_state():
+    calls: list[Any] = []
+    notes: Any = Notes(calls)
+    mirror: Any = types.SimpleNamespace(soon=lambda: calls.append("mirror"))
+    steps: Any = Steps(calls)
+    Saver(steps, notes, notes, lambda: calls.append("before"), mirror=mirror).save(7, "state")  # type: ignore[arg-type]
+    assert calls == ["before", "mirror", ("save", 7, "state"), "saving"]

@@ -1,0 +1,183 @@
+"""experiments/extensions/muon.py, and what any optimizer of a user's own file is told, gives back and is refused for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import pathlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.errors import UserError
+from bert_jax.model.heads.bert_with_head import initial_label_parameters
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.pretraining.program import pretraining_program
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.training.optimizers import OptimizerConfig, Parameter, described, make_optimizer
+from tests.random_features import HEADS
+from tests.random_rows import TINY, random_parameters
+
+MUON = str(pathlib.Path(__file__).parents[2] / "experiments" / "extensions" / "muon.py") + ":muon"
+CONFIG = OptimizerConfig(name=MUON, weight_decay=0.1)
+
+
+def axes(tree):
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def test_an_optimizer_is_told_which_dimensions_of_a_kernel_are_inputs_and_outputs():
+    found = {path: p.axes for path, p in axes(described(abstract_parameters(TINY))).items()}
+    layer = "encoder/layers"
+    assert found[f"{layer}/attention/query/kernel"] == ("layer", "in", "out", "out")
+    assert found[f"{layer}/attention/output/kernel"] == ("layer", "in", "in", "out")
+    assert found[f"{layer}/feed_forward/intermediate/kernel"] == ("layer", "in", "out")
+    assert found[f"{layer}/feed_forward/intermediate/bias"] == ("layer", "mlp")
+    assert found[f"{layer}/attention_layer_norm/scale"] == ("layer", "norm")
+    assert found["embeddings/word_embeddings/embedding"] == ("vocab", "embed")
+    assert found["pooler/dense/kernel"] == ("in", "out")
+
+
+@pytest.mark.parametrize("name", ["bilm", "left_to_right", "lstm_head"])
+def test_every_kernel_of_an_lstm_is_a_matrix_for_each_direction(name: str):
+    if name == "lstm_head":
+        head = dataclasses.replace(HEADS["token"], lstm=8)
+        boxed = jax.eval_shape(functools.partial(initial_label_parameters, TINY, head), jax.random.key(0))
+    else:
+        config = dataclasses.replace(TINY, encoder="bilm", direction="both" if name == "bilm" else name, tied_decoder=False)
+        boxed = abstract_parameters(config, next_sentence=False)
+    kernels = {path: p for path, p in axes(described(boxed)).items() if path.endswith("kernel")}
+    assert all({"in", "out"} <= set(p.axes) and len(p.axes) == len(p.shape) for p in kernels.values())
+    recurrent = [p.axes for path, p in kernels.items() if "recurrence" in path]
+    assert {names[-3:] for names in recurrent} == {("in", "out", "out")}
+
+
+def directions(boxed, params, steps=3):
+    """The direction after a few steps, the gradients of which are random functions of the path and the step alone."""
+    optimizer = make_optimizer(CONFIG, boxed)
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for step in range(steps):
+        grads = random_parameters(seed=step + 1)
+        direction, state = update(grads if "layers" in params["encoder"] else unstacked(grads), state, params)
+    return direction
+
+
+def unstacked(tree, take=operator.itemgetter):
+    """The layers of an encoder as trees of their own."""
+    layers = tree["encoder"]["layers"]
+    return {**tree, "encoder": {f"layer_{n}": jax.tree.map(take(n), layers) for n in range(TINY.num_layers)}}
+
+
+def test_each_layers_matrix_is_orthogonalised_alone_as_those_of_unstacked_layers_are():
+    boxed, params = abstract_parameters(TINY), random_parameters()
+
+    def layer(n):
+        def take(box):
+            return box.replace(value=jax.ShapeDtypeStruct(box.value.shape[1:], box.value.dtype), names=box.names[1:])
+
+        return take
+
+    is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
+    layers = boxed["encoder"]["layers"]
+    apart = {f"layer_{n}": jax.tree.map(layer(n), layers, is_leaf=is_box) for n in range(TINY.num_layers)}
+    stacked = unstacked(directions(boxed, params))
+    alone = directions({**boxed, "encoder": apart}, unstacked(params))
+    for path, x in axes(alone).items():
+        np.testing.assert_allclose(axes(stacked)[path], x, rtol=0, atol=1e-6, err_msg=path)
+    kernel = np.asarray(alone["encoder"]["layer_1"]["attention"]["query"]["kernel"], np.float64)
+    weights = np.asarray(params["encoder"]["layers"]["attention"]["query"]["kernel"][1], np.float64)
+    singular = np.linalg.svd((kernel - 0.1 * weights).reshape(16, 16), compute_uv=False) / (0.2 * 16**0.5)
+    np.testing.assert_allclose(singular, 1.0, atol=0.5)  # Newton-Schulz brings them near 1
+
+
+def test_the_rest_gets_adam_and_weight_decay_leaves_biases_and_layer_norms_alone():
+    params = random_parameters()
+    found = directions(abstract_parameters(TINY), params)
+    optimizer = make_optimizer(OptimizerConfig(name="adamw", weight_decay=0.1), abstract_parameters(TINY))
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for step in range(3):
+        wanted, state = update(random_parameters(seed=step + 1), state, params)
+    for path, p in axes(described(abstract_parameters(TINY))).items():
+        same = np.allclose(axes(found)[path], axes(wanted)[path], rtol=1e-5, atol=1e-7)
+        assert same != ({"in", "out"} <= set(p.axes)), path
+
+
+@pytest.mark.parametrize("mesh", [MeshConfig(), MeshConfig(data=2, fsdp=2, tensor=2)], ids=["zero", "2x2x2"])
+def test_the_state_of_any_optimizer_is_sharded_as_the_parameters_that_its_arrays_resemble(mesh: MeshConfig):
+    model = dataclasses.replace(TINY, vocab_size=4096, num_heads=4, hidden_size=256, intermediate_size=512)
+    experiment = PretrainingExperiment(model=model, optimizer=CONFIG, mesh=mesh)
+    shardings = pretraining_program(experiment, make_mesh(mesh)).shardings
+    state = axes(shardings.opt_state)
+    for path, sharding in axes(shardings.params).items():
+        own = [x.spec for name, x in state.items() if name.endswith(path)]
+        assert own, path
+        assert all(spec == sharding.spec for spec in own), path
+    split = [x.spec for name, x in state.items() if name.endswith(("query/kernel", "word_embeddings/embedding"))]
+    assert all(any(axis is not None for axis in spec) for spec in split)
+    assert not any(state[name].spec for name in state if name.endswith(("count", "ns_coeffs")))
+
+
+OWN = """
+import optax
+def sign(config, parameters): return optax.scale_by_sign()
+def number(config, parameters): return 3
+def fails(config, parameters): return parameters["nowhere"]
+def fails_later(config, parameters): return optax.GradientTransformation(lambda p: (), lambda g, s, p: g["nowhere"])
+"""
+
+
+@pytest.fixture
+def own(tmp_path: pathlib.Path) -> str:
+    (tmp_path / "mine.py").write_text(OWN)
+    return f"{tmp_path}/mine.py"
+
+
+def test_weight_decay_is_added_to_the_directions_of_any_optimizer(own: str):
+    params, boxed = random_parameters(), abstract_parameters(TINY)
+    optimizer = make_optimizer(OptimizerConfig(name=f"{own}:sign", weight_decay=0.5), boxed)
+    direction, _ = optimizer.update(params, optimizer.init(params), params)
+    kernel, bias = (direction["pooler"]["dense"][name] for name in ("kernel", "bias"))
+    dense = params["pooler"]["dense"]
+    np.testing.assert_allclose(kernel, np.sign(dense["kernel"]) + 0.5 * dense["kernel"], rtol=1e-6)
+    np.testing.assert_array_equal(bias, np.sign(dense["bias"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("number", r"mine.py:number returns int; it must return an optax.GradientTransformation from gradients to directions"),
+        ("fails", r"config.optimizer.name=.*mine.py raises KeyError; correct the file here:"),
+        ("sing", r"mine.py has no 'sing'; did you mean 'sign'"),
+        ("", r"does not say what in the file is meant"),
+    ],
+)
+def test_an_optimizer_that_cannot_be_used_is_refused_in_a_sentence(own: str, name: str, says: str):
+    with pytest.raises(UserError, match=says):
+        make_optimizer(OptimizerConfig(name=f"{own}:{name}"), abstract_parameters(TINY))
+
+
+def test_what_an_optimizer_raises_in_a_step_is_its_own_traceback(own: str):
+    optimizer = make_optimizer(OptimizerConfig(name=f"{own}:fails_later"), abstract_parameters(TINY))
+    params = random_parameters()
+    with pytest.raises(UserError, match=r"mine.py raises KeyError; correct the file here:"):
+        jax.jit(optimizer.update)(params, optimizer.init(params), params)
+
+
+def test_parameters_without_axes_are_refused_by_their_name():
+    boxed = abstract_parameters(TINY) | {"mine": {"kernel": jnp.ones((2, 2))}}
+    with pytest.raises(UserError, match=r"the parameter mine/kernel has no axis names, .*; make it with .*layers\.parameter"):
+        make_optimizer(OptimizerConfig(), boxed)
+
+
+def test_parameters_that_flax_boxes_have_the_axes_of_their_names():
+    assert described({"a": nn.LogicallyPartitioned(jnp.ones((2, 3)), ("layers", None))}) == {
+        "a": Parameter((2, 3), ("layer", ""))
+    }
+    assert isinstance(make_optimizer(OptimizerConfig(), abstract_parameters(TINY)), optax.GradientTransformation)
