@@ -9,13 +9,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
-
-from bert_jax.data.corpus.store import Corpus
-from bert_jax.data.plan import EpochPlan
+from jaxtyping import Bool, Float, Int, Num
 
 Formula: TypeAlias = Callable[[Mapping[str, float]], float | None]
 """The scores computed so far, by name -> a further score; None where it cannot be computed."""
@@ -104,15 +101,15 @@ class HeldoutRows:
     """The ids of all predictions, as `Objective.predicted` returns them; -1 where unused."""
     labels: Int[np.ndarray, "R P"]
     """"nsp_labels"; -1 where there is no pair."""
-    train: Corpus
-    """The split to train on."""
-    plan: EpochPlan
-    """An epoch of the training split, or of a block of it."""
+    train: Any
+    """The `Corpus` to train on."""
+    plan: Any
+    """The `EpochPlan` of an epoch of the training split, or of a block of it."""
     continues: Bool[np.ndarray, " V"] | None = None
     """Whether each token of the vocabulary continues a word, where whole words are predicted; else None."""
 
 
-def unigram_baseline(target_counts: Float[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:
+def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:
     """The accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has learned
     nothing.
 
@@ -144,8 +141,8 @@ def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
     return {"nsp_majority_accuracy": float(np.bincount(used).max() / used.size)}
 
 
-def target_counts(corpus: Corpus, plan: EpochPlan, predictions_of_last: float = 1.0) -> Float[np.ndarray, " V"]:
-    """Returns how often each token is a target in an epoch of the training split `corpus`, up to a constant factor.
+def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> Float[np.ndarray, " V"]:
+    """Returns how often each token is a target in an epoch of the training split `corpus`, a `Corpus`, up to a constant factor.
 
     Words count as often as they occur. [UNK] is never a target. Next tokens include each [SEP], which the counts of the corpus
     lack; `plan` gives the number of texts. `predictions_of_last` is how often the last [SEP] of a text is predicted for each

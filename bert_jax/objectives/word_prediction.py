@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import model_row_flops
@@ -119,7 +119,7 @@ def mean_losses(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Fl
     return cross_entropy(logits, targets).sum(1) / jnp.maximum((targets != IGNORED).sum(1), 1)
 
 
-def tokens_per_word(targets: Int[np.ndarray, "B M"], continues: Float[np.ndarray, " V"]) -> float:
+def tokens_per_word(targets: Int[np.ndarray, "B M"], continues: Bool[np.ndarray, " V"]) -> float:
     """The number of predicted tokens for each predicted word; `continues` says which tokens continue a word.
 
     The loss of a word is the sum of those of its pieces, which are masked together. So the perplexity of words can be compared

@@ -95,7 +95,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 def test_hidden_states_and_losses_of_packed_rows_are_those_of_each_text_alone(config):
     params, batch = random_params(config), rows()
     _, states = jax.jit(lambda p, b: Bert(config).apply({"params": p}, b, method="encode"))(params, batch)
-    head = params["mlm_head"]
+    head = params["softmax"]
     table = np.float64(head.get("decoder", params["embeddings"]["word_embeddings"]["embedding"]))[:20]
     loss, predictions = 0.0, 0
     for row, lengths in enumerate(TEXTS):
@@ -137,7 +137,7 @@ def test_no_prediction_depends_on_the_token_that_it_predicts(config):
         positions = np.broadcast_to(np.arange(1, length - 1), (length + 1, length - 2))
         filled = model.apply({"params": params}, last, jnp.asarray(positions), method="masked_logits")
         table = np.float64(params["embeddings"]["word_embeddings"]["embedding"])[:20]
-        bias, w = np.float64(params["mlm_head"]["bias"])[:20], config.word_width
+        bias, w = np.float64(params["softmax"]["bias"])[:20], config.word_width
         for n, at in enumerate(positions[0]):
             ends = last[0, at - 1, :w], last[0, at + 1, w:]
             mean = sum(log_softmax(table @ np.float64(end) + bias) for end in ends) / 2

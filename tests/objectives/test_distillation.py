@@ -24,6 +24,7 @@ from bert_jax.objectives.distillation import (
     projection_parameters,
     soft_loss_sum,
 )
+from bert_jax.objectives.model import Model
 from bert_jax.training.steps import eval_step
 from tests.random_rows import TINY, forward, initial_parameters_of, objective_for, random_batch
 

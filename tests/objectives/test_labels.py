@@ -147,7 +147,7 @@ def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
     features, _, shape, batch = packed(kind)
     alone = assemble_features(features, [[i] for i in range(COUNT)], COUNT, shape, pad_id=0)
     for arrays in (batch, {name: jnp.asarray(array) for name, array in alone.items()}):
-        counts = {name: float(x) for name, x in label_counts(arrays, HEADS[kind], PLAIN).items()}
+        counts = {name: float(x) for name, x in Labels(CONFIG, HEADS[kind], PLAIN).counts(arrays).items()}
         labels = sum((feature.target >= 0).sum() for feature in features) if LAYOUTS[kind].per_token else COUNT
         tokens = sum(feature.size for feature in features)
         assert counts == {"weight": labels, "labels": labels, "examples": COUNT, "tokens": tokens, "rows": COUNT}

@@ -46,7 +46,12 @@ class Clock:
 def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The pictures that are drawn: file, and the settings beside it."""
     drawn: list[Any] = []
-    monkeypatch.setattr(pretraining_log, "draw_curves", lambda metrics, file, **settings: drawn.append((metrics, file, settings)))
+
+    def draw(metrics: Any, file: Any, scores: Any, **settings: Any) -> None:
+        assert "learning_rate" not in scores
+        drawn.append((metrics, file, settings))
+
+    monkeypatch.setattr(pretraining_log, "draw_curves", draw)
     return drawn
 
 
@@ -54,8 +59,8 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of parameters that costs no trace of the model."""
 
-    def count(model: ModelConfig, *, heads: bool, next_sentence: bool) -> ParameterCounts:
-        return ParameterCounts(model.num_layers * 1_000 + 20 * heads + 3 * next_sentence)
+    def count(model: ModelConfig, parts: Any) -> ParameterCounts:
+        return ParameterCounts(model.num_layers * 1_000 + len(parts))
 
     monkeypatch.setattr(pretraining_log, "count_parameters", count)
 
@@ -141,7 +146,7 @@ def window(**changed: float) -> dict[str, np.float32]:
 def test_the_start_tells_the_model_the_corpus_and_the_devices(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path):
         model, corpus, devices, _, begin = lines.messages
-    assert model.startswith("model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: 2,023 parameters, ")
+    assert model.startswith("model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: 2,005 parameters, ")
     assert corpus == "corpus: 1,234,567 tokens in 1,000 documents to train on, 7 documents held out"
     assert devices.startswith("devices: 2 x cpu, mesh data 2 x ")
     assert begin == "starting from random weights (step 0)"

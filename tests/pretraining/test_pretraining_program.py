@@ -74,4 +74,7 @@ def test_the_settings_of_an_objective_reach_it():
     objective = static.trained_objective
     assert (objective, objective.model.config) == (SkipGram(window=3), static.model)
     assert static.to_dict()["objective_options"] == {"window": 3}
-    assert PretrainingExperiment.from_dict(static.to_dict()).objective_options == SkipGram(window=3).settings()
+    values = {"examples": {"pairs": "none"}, "phases": [{"steps": 1}], "objective_options": {"window": 3}}
+    made = PretrainingExperiment.from_dict({**values, "model": {"encoder": "static", "num_layers": 0}})
+    assert made.objective_options == SkipGram(window=3).settings()
+    assert PretrainingExperiment.from_dict(made.to_dict()) == made

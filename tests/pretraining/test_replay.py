@@ -188,7 +188,7 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
     monkeypatch.setattr(module, "pretraining_program", make)
     monkeypatch.setattr(module, "_trained_on", lambda program, state, batches, step: asked.append(step) or state)
     monkeypatch.setattr(module, "passed_over", lambda state: 20)
-    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch, measure: (params, batch, measure))
+    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch: (params, batch))
     return run
 
 
@@ -202,7 +202,7 @@ def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replaye
     assert (phase, step, given, mesh.size) == (1, 4, batch, 8)
     assert found.learning_rate == pytest.approx(0.5 * (1 - 1 / 4))
     assert found.norms == {"head": 3.0}
-    assert found.losses == ({}, batch, "mlm")  # type: ignore[comparison-overlap]
+    assert found.losses == ({}, batch)  # type: ignore[comparison-overlap]
 
 
 def test_with_later_weights_the_dropout_is_still_that_of_the_step(replayed):
@@ -357,6 +357,7 @@ def test_a_step_whose_own_weights_are_lost_says_so_and_a_gradient_that_is_no_num
 def test_an_objective_without_pairs_is_told_under_its_own_name_and_an_empty_batch_divides_by_nothing():
     sums: Any = {"next_token_loss": 0.5, "next_token_correct": 0.25, "next_token_targets": 0.0}
     found = dataclasses.replace(FOUND, sums=sums, losses={"next_token_loss": np.array([1.0, 2.0, 3.0])})
+    found = dataclasses.replace(found, objective=objective_of("next_token"))
     told = list(report(found, pathlib.Path("run"), None))
     assert told[2] == "next token loss 0.5, 25.0 % of 1 right (with dropout, as in the log)"
     assert "NSP" not in "".join(told)
