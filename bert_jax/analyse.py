@@ -33,7 +33,7 @@ from bert_jax.analysis import VERBS
 from bert_jax.analysis.folder import appearing_together
 from bert_jax.interface.command import choose_verb
 from bert_jax.interface.flags import FlagParser, nonempty
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.environment import enable_compilation_cache
 from bert_jax.storage.mirror import uploaded
 
 

@@ -32,12 +32,12 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.command import require_stdout
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
-from bert_jax.runtime.log_setup import quiet_libraries
-from bert_jax.tpu.costs.cases import cases
-from bert_jax.tpu.costs.compiling import Compiler
+from bert_jax.runtime.environment import quiet_libraries
+from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.examination import examine
 from bert_jax.tpu.costs.report import comparisons, refusal, text, totals, totals_text
 from bert_jax.tpu.costs.topologies import parse_topology
+from bert_jax.tpu.programs import cases
 
 STEPS = ("train", "eval", "finetune")
 

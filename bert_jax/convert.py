@@ -38,8 +38,8 @@ from bert_jax.interop.stablehlo import FUNCTIONS, PLATFORMS
 from bert_jax.interop.surgery import NEW_POSITIONS, average
 from bert_jax.model.config import ACTIVATIONS
 from bert_jax.model.heads.outputs import PROBLEMS
-from bert_jax.pretraining.kept import model_of_step
-from bert_jax.runtime.log_setup import quiet_libraries
+from bert_jax.pretraining.checkpointed_model import model_of_step
+from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import checked

@@ -51,6 +51,8 @@ _EXAMPLES = """examples:
   python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
   python -m bert_jax.corpus --source='parquet:wikipedia/20231101.en' --vocab=vocab.txt --output=corpora/wiki
   python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=models/base --output=corpora/wiki --shard=0/8
+  python -m bert_jax.corpus --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt' --vocab=models/base \
+      --output=corpora/talks
   python -m bert_jax.corpus --verify=corpora/wiki
 """
 
@@ -82,7 +84,8 @@ def _add_text_flags(parser: FlagParser) -> None:
         default=[],
         metavar="SOURCE",
         help="embedded | text:GLOB | jsonl:GLOB | parquet:GLOB | parquet:DIR[:SPLIT] | arrow:DIR[:SPLIT] | "
-        "tfds:NAME[:SPLIT][@FEATURE]; text and JSON lines also in .gz, .bz2, .xz and .zst; may be repeated",
+        "tfds:NAME[:SPLIT][@FEATURE] | FILE.py:NAME[:ARGUMENT], your own function that yields documents; text and JSON lines "
+        "also in .gz, .bz2, .xz and .zst; may be repeated",
     )
     text.add_argument(
         "--text-field",
@@ -313,7 +316,6 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
-        # an earlier version did not write all of them
         if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:
             differences = "; ".join(f"{key} was {before[key]}, is {recipe[key]}" for key in changed)
             raise UserError(

@@ -37,20 +37,16 @@ from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.first_contact import KERNELS, compare_kernels_once, verdicts
-from bert_jax.runtime import processes
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import add_process_flags
-from bert_jax.runtime.gathering import gather_json
-from bert_jax.runtime.heartbeats import Heartbeats
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
+from bert_jax.runtime.hosts import find_hosts
+from bert_jax.runtime.processes import Processes, meet
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
-from bert_jax.tpu.costs.cases import kind_of
 from bert_jax.tpu.diagnosis import machine, speed
-from bert_jax.tpu.diagnosis.checks import Check, as_json, report
-from bert_jax.tpu.diagnosis.directories import corpus_check, workdir_check
-from bert_jax.tpu.diagnosis.fit import fit_checks
-from bert_jax.tpu.diagnosis.judgement import judge
+from bert_jax.tpu.diagnosis.experiment import corpus_check, fit_checks, workdir_check
+from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report
+from bert_jax.tpu.programs import kind_of
 
 log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a verb
 
@@ -97,19 +93,18 @@ def main() -> int:
     values = read_experiment(flags.config, overrides, kind_of) if flags.config else {}
     workdir = place(checked(flags.workdir, "--workdir")) if flags.workdir else None
     enable_compilation_cache()
-    hosts = processes.find_hosts(flags.coordinator, flags.processes, flags.process)
+    hosts = find_hosts(flags.coordinator, flags.processes, flags.process)
     start_logging(hosts.index if hosts else 0)
     records: list[JsonObject] = []
     with contextlib.ExitStack() as stack:
         try:
+            processes = stack.enter_context(meet(hosts, values, timeout=flags.start_timeout, patience=flags.start_timeout))
             if hosts:
-                connections = processes.meet(hosts, values, timeout=flags.start_timeout)
-                stack.enter_context(Heartbeats(hosts.index, hosts.names, connections, patience=flags.start_timeout))
-                processes.connect(hosts, timeout=flags.start_timeout, patience=flags.start_timeout)
+                processes.join_jax(flags.start_timeout)
         except UserError as error:
             checks = [Check("processes", "they cannot run together", (str(error),))]
         else:
-            checks, records = _examine(flags, overrides, values, workdir)
+            checks, records = _examine(processes, flags, overrides, values, workdir)
     if not hosts or hosts.index == 0:
         print("\n".join(report(checks)))
         if flags.json:
@@ -118,33 +113,34 @@ def main() -> int:
 
 
 def _examine(
-    flags: argparse.Namespace, overrides: Overrides, values: JsonObject, workdir: Place | None
+    processes: Processes, flags: argparse.Namespace, overrides: Overrides, values: JsonObject, workdir: Place | None
 ) -> tuple[list[Check], list[JsonObject]]:
-    """All checks, and the records of all processes, which are connected."""
+    """Returns all checks, and the records of all processes."""
     try:
         here = counted(jax.local_device_count(), "device")
     except RuntimeError as error:
         return [Check("devices", "JAX finds none", (_without_devices(error),))], []
     log.info("examining %s in %s ...", here, counted(jax.process_count(), "process"))
-    records = gathered(values)
-    return [*judge(records, flags.chips), *_run_checks(flags, overrides, values, workdir, records)], records
+    records = gathered(processes, values)
+    return [*judge(records, flags.chips), *_run_checks(processes, flags, overrides, values, workdir, records)], records
 
 
-def gathered(values: JsonObject) -> list[JsonObject]:
-    """The records of all processes, in every one of them; `values` is the configuration."""
+def gathered(processes: Processes, values: JsonObject) -> list[JsonObject]:
+    """Returns the records of all processes, in every one of them; `values` is the configuration."""
     own, devices = machine.record(), jax.local_devices()
     operations = KERNELS.get(devices[0].platform, ())
     if operations:
         log.info("comparing kernels with the plain path ...")
         own["kernels"] = verdicts(devices, operations, anew=True)
-        compare_kernels_once(values.get("model"), gather_json)
+        compare_kernels_once(values.get("model"), processes.gather)
     own["links"] = speed.links(devices)
     own["links_of_all"] = speed.links(jax.devices()) if jax.process_count() > 1 else None
-    gather_json({})  # so that all read their clocks at the same time
-    return gather_json(own | {"clock": machine.clock()})
+    processes.gather({})  # so that all read their clocks at the same time
+    return processes.gather(own | {"clock": machine.clock()})
 
 
 def _run_checks(
+    processes: Processes,
     flags: argparse.Namespace,
     overrides: Overrides,
     values: JsonObject,
@@ -154,17 +150,20 @@ def _run_checks(
     """The checks of the workdir and of the experiment that are given."""
     checks = []
     if workdir is not None:
-        checks.append(workdir_check(workdir))
+        checks.append(workdir_check(processes, workdir))
     if not flags.config:
         return checks
     corpus = values.get("corpus")
     if isinstance(corpus, dict) and corpus.get("directory"):
-        checks.append(corpus_check(str(corpus["directory"])))
+        checks.append(corpus_check(processes, str(corpus["directory"])))
     log.info("compiling the steps of %s ...", flags.config)
     rates = [device["flops"] for record in records for device in record["devices"] if device["flops"]]
     together = min(rates, default=1.0) * (1 if jax.default_backend() == "cpu" else jax.device_count())
     try:
-        checks += fit_checks(flags.config, overrides, together, workdir, estimated=not flags.no_estimate)
+        compared = [record.get("kernels", {}) for record in records]
+        rejected = {operation for of_process in compared for operation, verdict in of_process.items() if verdict["reason"]}
+        estimated = not flags.no_estimate
+        checks += fit_checks(processes, flags.config, overrides, together, workdir, estimated=estimated, rejected=rejected)
     except UserError as error:
         checks.append(Check("experiment", flags.config, (str(error),)))
     return checks

@@ -43,6 +43,7 @@ from bert_jax.finetuning.program import teaching
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
@@ -71,10 +72,7 @@ MAY_CHANGE = (
     "task.own.test",
     "init_from",
     "distillation.teacher",
-    "model.rematerialisation",
-    "model.scan_unroll",
-    "model.attention",
-    "model.residual_norm",
+    *(f"model.{name}" for name in Execution.exact()),
     "sweep.devices_per_run",
 )
 """Keys that a continued run may change. None of them changes the result, apart from the random bits of dropout (of fused
@@ -240,7 +238,10 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
             )
         data = read_features(task, start)
         log_start(experiment, task, start.config, data.baselines)
+        experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
         teacher = teacher_of(experiment, start, experiment.head_config(task.head))
+        if teacher is not None:
+            teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
         inputs = Inputs(data, start, teaching_on, teacher)
         predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # by the best run so far

@@ -108,3 +108,35 @@ ICI_LATENCY = 1e-6
 """Seconds from a chip to a neighbouring chip (assumed)."""
 ICI_EFFICIENCY = 0.9
 """The fraction of a link's published rate that large messages reach (assumed)."""
+
+
+GPU_BANDWIDTH = {
+    "NVIDIA A100-SXM4-40GB": 1.555e12,
+    "NVIDIA A100-SXM4-80GB": 2.039e12,
+    "NVIDIA A100 80GB PCIe": 1.935e12,
+    "NVIDIA H100 80GB HBM3": 3.35e12,
+    "NVIDIA H100 PCIe": 2.0e12,
+    "NVIDIA H100 NVL": 3.9e12,
+    "NVIDIA H200": 4.8e12,
+    "NVIDIA L4": 0.3e12,
+    "NVIDIA L40S": 0.864e12,
+    "NVIDIA A10": 0.6e12,
+}
+"""Bytes a second between a GPU and its memory, by `device_kind` (NVIDIA's data sheets)."""
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """Returns the TPU generation of a `device_kind`; None for other devices."""
+    return next((chip for chip in CHIPS.values() if chip.kind == device_kind), None)
+
+
+def memory_bandwidth(device_kind: str) -> float | None:
+    """Returns the bytes a second between one device and its memory; None if they are not known."""
+    chip = chip_of(device_kind)
+    return chip.bandwidth / chip.devices if chip else GPU_BANDWIDTH.get(device_kind)
+
+
+def link_bandwidth(device_kind: str) -> float | None:
+    """Returns the bytes a second that a TPU device sends over all links of its chip together; None for other devices."""
+    chip = chip_of(device_kind)
+    return chip.links * chip.link_bandwidth / chip.devices if chip else None

@@ -19,6 +19,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 import bisect
 import contextlib
+import dataclasses
 import functools
 import logging
 import time
@@ -40,6 +41,7 @@ from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.data.rows import Batch
 from bert_jax.interface.named import load_named
 from bert_jax.interface.words import counted
+from bert_jax.model.config import Execution
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint
 from bert_jax.pretraining.evaluation import HeldoutEvaluation
@@ -73,10 +75,7 @@ MAY_CHANGE = (
     "corpus.directory",
     "teacher",
     "mesh.*",
-    "model.rematerialisation",
-    "model.scan_unroll",
-    "model.attention",
-    "model.residual_norm",
+    *(f"model.{name}" for name in Execution.exact()),
     "phases.*.accumulation",
 )
 """Keys that a continued run may change. None of them changes the result, apart from the order and rounding of sums and, with
@@ -100,6 +99,8 @@ def pretrain(
     run.profile.require(last_step)
 
     # -------------------------------------------------- the first state: of a checkpoint, of `init_from`, or with random weights
+    if run.rejected_kernels:
+        experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)

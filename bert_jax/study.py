@@ -26,8 +26,8 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.files import write_json, write_text
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
-from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.studies import report
 from bert_jax.studies.arms import Checked, check

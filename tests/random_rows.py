@@ -14,6 +14,7 @@ from bert_jax.interface.named import load_named
 from bert_jax.model.bert import natural_objective
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, initial_parameters
+from bert_jax.model.tokens import Tokens
 from bert_jax.objectives import OBJECTIVES
 from bert_jax.objectives.model import Model
 from bert_jax.training.steps import StepSeed, gradients
@@ -68,6 +69,12 @@ def random_batch(
 def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:
     """Parameters as training begins with them."""
     return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(seed)))
+
+
+def tokens_of(sequence_ids: Any) -> Tokens:
+    """Tokens that are 0 in all but their sequence ids [B, L]."""
+    ids = jnp.asarray(sequence_ids, jnp.int32)
+    return Tokens(*(jnp.zeros_like(ids) for _ in range(3)), ids)
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from bert_jax import analyse, aot, convert, corpus, doctor, predict
+from bert_jax import analyse, aot, convert, corpus, doctor
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
@@ -22,7 +22,8 @@ from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
-from bert_jax.tpu.costs.cases import kind_of
+from bert_jax.prediction.verbs import VERBS, parser_of
+from bert_jax.tpu.programs import kind_of
 from tests.documented import own_experiment
 from tests.test_architecture import FOLDERS, TOP_LEVEL
 
@@ -258,7 +259,7 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
     elif verb == "corpus":
         corpus._parser().parse_args(arguments)
     elif verb == "predict":
-        predict._parser(arguments[0], predict.VERBS[arguments[0]]).parse_args(arguments[1:])
+        parser_of(arguments[0], VERBS[arguments[0]]).parse_args(arguments[1:])
     elif verb == "analyse":
         analyse._parser(arguments[0], analyse.VERBS[arguments[0]]).parse_args(arguments[1:])
     else:

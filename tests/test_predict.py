@@ -26,9 +26,10 @@ from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
-from bert_jax.predict import AS_A_PAIR, VERBS, main
+from bert_jax.predict import AS_A_PAIR, main
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.predictor import Predictor
+from bert_jax.prediction.verbs import VERBS
 from bert_jax.runtime.profile import Profile
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 

@@ -9,7 +9,8 @@ import pytest
 
 from bert_jax import predict
 from bert_jax.errors import UserError
-from bert_jax.predict import VERBS, main
+from bert_jax.predict import main
+from bert_jax.prediction.verbs import VERBS, parser_of
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from bert_jax.predict import VERBS, main
 def test_a_number_may_lie_at_the_end_of_its_range_and_not_beyond(verb, flags):
     for flag in flags:
         with pytest.raises(UserError) if flag.startswith("!") else contextlib.nullcontext():
-            predict._parser(verb, VERBS[verb]).parse_args(["--model=m", flag.removeprefix("!")])
+            parser_of(verb, VERBS[verb]).parse_args(["--model=m", flag.removeprefix("!")])
 
 
 def test_what_goes_to_the_terminal_has_its_profile_in_the_current_directory():
@@ -74,7 +75,7 @@ def test_an_empty_name_is_refused(flag):
 
 def test_every_option_of_a_question_is_a_flag_with_the_same_default():
     for name, verb in VERBS.items():
-        flags = vars(predict._parser(name, verb).parse_args(["--model=m"]))
+        flags = vars(parser_of(name, verb).parse_args(["--model=m"]))
         question = verb.question()
         for option in question.__dataclass_fields__:
             assert flags[option] == getattr(question, option), (name, option)

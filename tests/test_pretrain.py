@@ -52,6 +52,7 @@ class Whole:
             require_in_place="in place",
             watchdog=types.SimpleNamespace(alive=notebook.says("alive")),
             profile=types.SimpleNamespace(require=notebook.says("profile of at most")),
+            rejected_kernels={},
             preemption=types.SimpleNamespace(exit_status=75),
         )
         self.run.ledger.totals = lambda: {"goodput": 1.0, "starts": 1, "seconds": {"training": 60.0}}

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bert_jax.analysis.windows import Kind
-from bert_jax.model.bert import Batch, Bert, attention_weights
+from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.tokens import Batch, Tokens
 from bert_jax.prediction.engine import compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
@@ -87,7 +88,7 @@ def from_chosen_words(
 def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, in_words: bool) -> list[Float[Array, "B H Z Z"]]:
     """The attention of each layer between words, or where `in_words` is False between pieces, float32. Between pieces
     padding attends to padding."""
-    weights = attention_weights(params, config, batch)
+    weights = attention_weights(params, config, Tokens.of(batch))
     return [between_words(layer, slots) for layer in weights] if in_words else list(weights)
 
 
@@ -99,7 +100,7 @@ def word_vectors(
     Layer 0 is the embeddings, with position and LayerNorm; layer N the output of the last layer.
     """
     hidden: Any
-    _, hidden = Bert(config).apply({"params": params}, batch, method="encode")
+    _, hidden = Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")
     chosen = jnp.stack([hidden[layer].astype(jnp.float32) for layer in layers])
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
     return jnp.einsum("SBLD,BLZ->SBZD", chosen, shares, precision=jax.lax.Precision.HIGHEST)
@@ -108,7 +109,7 @@ def word_vectors(
 @compiled
 def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Float[Array, "N H L L"], Float[Array, "N H Z Z"]]:
     """The attention weights of the batch's first row, float32: between its tokens, and between its words."""
-    weights = attention_weights(params, config, batch)
+    weights = attention_weights(params, config, Tokens.of(batch))
     slots = word_slots(batch)
     pieces = jnp.stack([layer[0] for layer in weights])
     return pieces, jnp.stack([between_words(layer, slots)[0] for layer in weights])

@@ -78,6 +78,7 @@ def parse_flags(
         hang_seconds=values.hang_seconds,
         profile=getattr(values, "profile", None),
         compiled=getattr(values, "compiled", None),
+        changed_files=values.changed_files,
         config=read_experiment(values.config, overrides, _found(schema)) if replayed is None else {},
         given=frozenset(key for key, text in overrides if text != UNSET),
         experiment=values.config or "",
@@ -109,6 +110,7 @@ def flag_parser(verb: str, description: str | None, schema: type | str | None = 
         parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
     add_process_flags(parser)
     parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
+    parser.add_argument("--changed-files", action="store_true", help="continue though a FILE.py that the run names has changed")
     if verb == "pretrain":
         parser.add_argument("--compiled", type=nonempty_path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
         parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")

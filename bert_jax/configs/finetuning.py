@@ -15,9 +15,8 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, NamedIn, OneOf, PathText, Seed
 from bert_jax.model.config import (
     DTYPES,
-    KERNELS,
     MOST_WIDE,
-    REMATERIALISATIONS,
+    Execution,
     ModelConfig,
 )
 from bert_jax.model.heads.head import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS, TaskHead
@@ -34,9 +33,8 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelOverrides:
-    """Fields of the model configuration that may differ from those of `init_from`: they change how the model trains, not its
-    architecture."""
+class ModelOverrides(Execution):
+    """What may differ from the model of `init_from`: how it is computed and trained, not its architecture."""
 
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
@@ -44,10 +42,6 @@ class ModelOverrides:
     """The type of matrix products and activations: "float32", "bfloat16", or "auto", which is bfloat16 on TPUs (a product in
     float32 takes six passes of their matrix units, and a float32 program takes several times as long to compile) and float32
     elsewhere."""
-    rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
-    scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    attention: Annotated[str, OneOf(KERNELS)] = "auto"
-    residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
     vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
 
 

@@ -16,3 +16,12 @@ All random numbers are hashes of (seed, epoch, position), see `counter_rng.py`, 
     batches.py       batches as a function of the step, and their transfer to devices
     prefetch.py      batches from background threads, by grain
 """
+
+MASKING = {
+    "tokens": "bert_jax.data.masking:mask_tokens",
+    "whole_words": "bert_jax.data.masking:mask_whole_words",
+    "words": "bert_jax.data.masking:mask_words",
+    "spans": "bert_jax.data.masking:mask_spans",
+}
+"""The mask policies of `config.examples.masking`. A policy of a user's own file is a function of one example, see
+`masking.Example`."""

@@ -10,11 +10,12 @@ import numpy as np
 from annotated_types import Interval
 from jaxtyping import Int64, Integer
 
+from bert_jax.data import MASKING
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
+from bert_jax.interface.named import is_in_file
+from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "none")
-MASKING = ("tokens", "whole_words", "words", "spans")
 TARGETS = ("masked", "next")
 LONGEST = 2**15 - 1
 """The maximum length of a row: lengths and positions are stored in 16 bits."""
@@ -43,11 +44,12 @@ class ExampleConfig:
     """The probability that a predicted token is replaced by [MASK]."""
     random_probability: Fraction = 0.1
     """The probability that a predicted token is replaced by a random token; otherwise it is kept."""
-    masking: Annotated[str, OneOf(MASKING)] = "tokens"
+    masking: Annotated[str, NamedIn(tuple(MASKING))] = "tokens"
     """"tokens": single pieces; "whole_words": all pieces of a word together, until `masked_fraction` of the pieces is reached
     (the original's whole-word masking); "words": `masked_fraction` of the words, so that a long word is drawn as often as a short
     one; "spans": runs of whole words of geometric length (SpanBERT, arXiv:1907.10529), with one replacement for a span. With
-    "words" the number of predicted pieces varies by row: words beyond `max_predictions` are left out, so give it a third more."""
+    "words" the number of predicted pieces varies by row: words beyond `max_predictions` are left out, so give it a third more.
+    FILE.py:NAME is a function of your own, `positions = name(example, rate, rng)`, see `masking.Example`."""
     pairs: Annotated[str, OneOf(PAIRS)] = "original"
     """"original": as the released code, whose random next segments are more than 50 %; "paper": exactly 50 %; "none": one
     segment, no next sentence prediction, and a model without pooler and next-sentence head."""
@@ -71,11 +73,17 @@ class ExampleConfig:
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than 1; "
                 "the rest of 1 is the share of chosen tokens that are kept"
             )
-        if self.masking != "words" and (needed := _most_predictions(self)) > self.max_predictions:
+        if not self.counts_words and (needed := _most_predictions(self)) > self.max_predictions:
             raise UserError(
                 f"max_predictions={self.max_predictions} is too small for packed_examples={self.packed_examples} "
                 f"at length={self.length}: one row can have {needed} masks; set max_predictions={needed} or packed_examples=1"
             )
+
+    @property
+    def counts_words(self) -> bool:
+        """Whether the number of predicted tokens of an example does not follow from its length: words are counted, or the user's
+        own policy decides. `most_pieces` limits it."""
+        return self.masking == "words" or is_in_file(self.masking)
 
     @property
     def special_tokens(self) -> int:
@@ -103,7 +111,7 @@ class ExampleConfig:
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """The maximum number of predicted tokens of examples with these `lengths` where words are counted, or next tokens:
+        """The maximum number of predicted tokens of examples with these `lengths` if `counts_words`, or of next tokens:
         `max_predictions`, or an example's share of it in a packed row."""
         if self.packed_examples == 1:
             return np.full(len(lengths), self.max_predictions, np.int64)

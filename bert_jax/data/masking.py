@@ -3,22 +3,36 @@
 All functions process E examples at once, before packing, so packed and unpacked examples have the same masks. Random numbers are
 arguments, as keys or bits. The rules are those of the original (create_pretraining_data.py, `create_masked_lm_predictions`);
 docstrings state the differences.
+
+`config.examples.masking` names the policy that chooses: one of `data.MASKING`, or a function in the user's own file, which
+chooses for one `Example` at a time:
+
+    def entities(example, rate, rng):  # a pure function of its arguments
+        return positions
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int, Int32, Int64, Integer, UInt16, UInt64
 
+from bert_jax.data import MASKING
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.counter_rng import lower_half, random_bits, random_bits_32, rehash, uniform_integers
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
+from bert_jax.errors import UserError
+from bert_jax.interface.named import file_of, is_in_file, load_named
+from bert_jax.interface.python_files import file_errors_explained
 
+KEY = "config.examples.masking"
 UNUSED = np.uint16(0xFFFF)  # fills the positions of examples that have fewer predicted tokens than the array has columns
 _NEVER = np.uint64(2**64 - 1)
 _PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>|</?s>")
@@ -30,7 +44,8 @@ class MaskingTables:
 
     mask_id: int
     legal_ids: Int32[np.ndarray, " legal"]  # the possible random replacements: neither special tokens nor placeholders
-    continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` piece; only for whole-word masking
+    continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` piece; for words
+    pieces: tuple[str, ...] = ()  # the vocabulary; for policies of the user's own
 
 
 @functools.lru_cache(maxsize=4)  # the held-out set is evaluated many times
@@ -41,7 +56,134 @@ def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = Non
         pieces = enumerate(tokenizer.pieces)
         illegal |= {i for i, piece in pieces if _PLACEHOLDER.fullmatch(piece) or piece in tokenizer.added}
     legal = np.setdiff1d(np.arange(vocabulary.size, dtype=np.int32), np.array(sorted(illegal), np.int32))
-    return MaskingTables(vocabulary.mask_id, legal, tokenizer.continuation_table if tokenizer else None)
+    if tokenizer is None:
+        return MaskingTables(vocabulary.mask_id, legal)
+    return MaskingTables(vocabulary.mask_id, legal, tokenizer.continuation_table, tuple(tokenizer.pieces))
+
+
+@dataclass(frozen=True)
+class Examples:
+    """E examples before packing, one in each row, as the policies of `data.MASKING` see them."""
+
+    config: ExampleConfig
+    tables: MaskingTables
+    key: UInt64[np.ndarray, "E 1"]  # of the random numbers of each example
+    length: Int64[np.ndarray, " E"]  # with the special tokens
+    ids: Integer[np.ndarray, "E L"]  # arbitrary at padding
+    candidates: Bool[np.ndarray, "E L"]  # the tokens that may be predicted
+
+    @property
+    def counts(self) -> Int64[np.ndarray, " E"]:
+        """The number of tokens to predict: `masked_fraction` of the tokens, as far as there are candidates."""
+        return np.minimum(self.config.predictions(self.length), np.count_nonzero(self.candidates, axis=1))
+
+    @property
+    def continues(self) -> Bool[np.ndarray, "E L"]:
+        """Whether a token continues the word of the token before it."""
+        assert self.tables.continuation is not None, "masking of words needs the vocabulary's continuation table"
+        return self.tables.continuation[self.ids]
+
+
+Chosen = tuple[UInt16[np.ndarray, "E M"], UInt64[np.ndarray, "E M"] | None]
+"""(the positions to predict, ascending, then UNUSED; for each the random bits that decide what replaces it, None for bits of its
+own): what a policy returns."""
+
+
+def choose(examples: Examples) -> Chosen:
+    """The positions to predict, by the policy that the configuration names."""
+    policy = _policy(examples.config.masking)
+    return _choose_one_by_one(examples, policy) if is_in_file(examples.config.masking) else policy(examples)
+
+
+@functools.lru_cache(maxsize=8)  # the file is read once in a run, whatever happens to it later
+def _policy(name: str) -> Callable[..., Any]:
+    policy: Callable[..., Any] = load_named(name, MASKING, KEY)
+    if is_in_file(name):
+        try:
+            inspect.signature(policy).bind(None, None, None)
+        except (TypeError, ValueError) as error:
+            wanted = f"def {name.rpartition(':')[2]}(example, rate, rng)"
+            raise UserError(f"{KEY}={name} is not a function of three arguments ({error}); write `{wanted}`") from error
+    return policy
+
+
+def mask_tokens(examples: Examples) -> Chosen:
+    """Single pieces, as the paper."""
+    return choose_tokens(examples.key, examples.candidates, examples.counts, examples.config.max_predictions), None
+
+
+def mask_whole_words(examples: Examples) -> Chosen:
+    """All pieces of a word together, until `masked_fraction` of the pieces is reached, as the original."""
+    width = examples.config.max_predictions
+    return choose_whole_words(examples.key, examples.candidates, examples.continues, examples.counts, width), None
+
+
+def mask_words(examples: Examples) -> Chosen:
+    """`masked_fraction` of the words, so that a long word is drawn as often as a short one."""
+    config, most = examples.config, examples.config.most_pieces(examples.length)
+    width, words = config.max_predictions, config.predicted_words
+    return choose_whole_words(examples.key, examples.candidates, examples.continues, most, width, words), None
+
+
+def mask_spans(examples: Examples) -> Chosen:
+    """Runs of whole words of geometric length, with one replacement for all positions of a span, as SpanBERT."""
+    width = examples.config.max_predictions
+    positions, firsts = choose_spans(examples.key, examples.candidates, examples.continues, examples.counts, width)
+    return positions, random_bits(rehash(examples.key), firsts)
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a policy in the user's own file gets: one example before it is packed.
+
+    `policy(example, rate, rng)` returns the positions to predict, a sequence of ints among those of `words`, in the order of
+    their importance: those beyond `limit` are left out. `rate` is `masked_fraction`. `rng` is a numpy generator that depends on
+    the seed, the epoch and the example alone: the policy must be a pure function of its arguments, since a run that continues
+    computes each batch anew.
+    """
+
+    ids: Int32[np.ndarray, " _"]
+    """The token ids, with [CLS] and [SEP]."""
+    pieces: tuple[str, ...]
+    """The pieces with these ids: "##ing" continues a word (SentencePiece: "▁the" begins one)."""
+    words: tuple[tuple[int, ...], ...]
+    """The positions of each word that may be predicted, in order; without [CLS], [SEP] and [UNK]."""
+    limit: int
+    """The maximum number of positions: `max_predictions`, or the example's share of it in a packed row."""
+
+    def text(self, word: tuple[int, ...]) -> str:
+        """The text of one of the `words`."""
+        return "".join(self.pieces[i].removeprefix("##") for i in word).lstrip("\u2581")
+
+
+def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.random.Generator], Any]) -> Chosen:
+    """The positions that a policy of the user's own chooses. Raises UserError for positions that may not be predicted, and for
+    what the policy raises."""
+    config, tables = examples.config, examples.tables
+    most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
+    positions = np.full((len(examples.ids), config.max_predictions), UNUSED, np.uint16)
+    with file_errors_explained(file_of(config.masking), KEY):
+        for i, length in enumerate(examples.length.tolist()):
+            ids, allowed = examples.ids[i, :length].astype(np.int32), np.flatnonzero(examples.candidates[i])
+            cuts = np.flatnonzero(begins[i, allowed])[1:]
+            words = tuple(tuple(word.tolist()) for word in np.split(allowed, cuts)) if len(allowed) else ()
+            example = Example(ids, tuple(tables.pieces[token] for token in ids.tolist()), words, int(most[i]))
+            rng = np.random.Generator(np.random.Philox(key=int(examples.key[i, 0])))
+            returned = policy(example, config.masked_fraction, rng)
+            try:
+                chosen = list(dict.fromkeys(map(operator.index, returned)))
+            except TypeError as error:
+                raise UserError(f"{KEY}={config.masking} returned {returned!r:.60}, not a sequence of integers") from error
+            if wrong := set(chosen).difference(allowed.tolist()):
+                place = min(wrong)
+                what = f"the token {example.pieces[place]!r}" if 0 <= place < length else "outside"
+                raise UserError(
+                    f"{KEY}={config.masking} returned the position {place}, {what} of an example of {length} tokens; return "
+                    "positions of example.words alone"
+                )
+            kept = sorted(chosen[: example.limit])
+            positions[i, : len(kept)] = kept
+    return positions, None
 
 
 def choose_tokens(

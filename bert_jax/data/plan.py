@@ -34,8 +34,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int64, UInt16
 
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.corpus.offsets import ShardedOffsets
-from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
+from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus, ShardedOffsets
 from bert_jax.data.counter_rng import bernoulli, key_of, lower_half, random_bits, uniform_integers
 from bert_jax.data.packing import pack_rows, permutation
 from bert_jax.errors import UserError

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int, Int32, Int64, Integer, Num, UInt16
 
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.data.counter_rng import random_bits, rehash
-from bert_jax.data.masking import UNUSED, MaskingTables, choose_spans, choose_tokens, choose_whole_words, replace_tokens
+from bert_jax.data.masking import UNUSED, Examples, MaskingTables, choose, replace_tokens
 from bert_jax.data.packing import best_fit
 from bert_jax.data.plan import EpochPlan
 
@@ -101,22 +101,7 @@ def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " 
     else:
         candidates.ravel()[first + length - 1] = False  # no token of the example follows its last [SEP]
     candidates &= target_ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
-    counts = np.minimum(config.predictions(length), np.count_nonzero(candidates, axis=1))
-    width = config.max_predictions
-    fates = None
-    if config.masking == "tokens":
-        positions = choose_tokens(key, candidates, counts, width)
-    else:
-        assert tables.continuation is not None, "masking of words needs the vocabulary's continuation table"
-        continues = tables.continuation[ids]
-        if config.masking == "words":
-            most = config.most_pieces(length)
-            positions = choose_whole_words(key, candidates, continues, most, width, config.predicted_words)
-        elif config.masking == "spans":
-            positions, firsts = choose_spans(key, candidates, continues, counts, width)
-            fates = random_bits(rehash(key), firsts)  # those of the first position of the span, for all of its positions
-        else:
-            positions = choose_whole_words(key, candidates, continues, counts, width)
+    positions, fates = choose(Examples(config, tables, key, length, ids, candidates))
     used = positions != UNUSED
     places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
     originals = target_ids.ravel()[places]

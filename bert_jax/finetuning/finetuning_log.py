@@ -52,7 +52,7 @@ class FinetuningLog(RunLog):
                 f"{counted(job.data.shape.length, 'token')}; an epoch is {counted(job.batches.steps_per_epoch, 'step')}"
             )
         if job.program.config.encoder == "transformer":
-            self.note(in_words(job.program.config, [job.data.shape.length], job.mesh))
+            self.note(in_words(job.program.config, [job.data.shape.length], job.mesh, job.run.rejected_kernels))
         frozen = job.program.config.num_layers + 2 - training.epochs  # head, layers and embeddings are unfrozen one per epoch
         if training.gradual_unfreezing and frozen > 0:
             lowest = f"the lowest {frozen} of layers and embeddings"

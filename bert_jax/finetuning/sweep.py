@@ -26,8 +26,8 @@ from bert_jax.finetuning.best_weights import BEST
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.words import counted
 from bert_jax.runtime.goodput import combined, goodput_line
-from bert_jax.runtime.independent_processes import ProcessesLost
 from bert_jax.runtime.launch import Run
+from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS, RESULTS
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.paths import Place
@@ -251,8 +251,7 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
         )
     settings.sort(key=lambda s: -math.inf if s["mean"] is None else s["mean"], reverse=True)
     baseline = scored[0]["baseline"][split].get(metric) if scored else None
-    unnamed = {} if baseline is None else {"most frequent answer": baseline}  # for results of earlier versions
-    answers = scored[0].get("baseline_answers", {}).get(split, unnamed) if scored else unnamed
+    answers = scored[0].get("baseline_answers", {}).get(split, {}) if scored else {}
     return {
         "metric": f"{split}/{metric}",
         "baseline": baseline,

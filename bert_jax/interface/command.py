@@ -112,7 +112,7 @@ def run_verb(main: Callable[[], int | None]) -> NoReturn:
         where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
         _say(f"error: {error.strerror}{where}; {remedy}")
         status = USER_ERROR_STATUS
-    except (RuntimeError, ImportError, AssertionError) as error:
+    except (RuntimeError, ImportError, AssertionError, ValueError) as error:
         refusal = _refusal_of_jax(error)
         if refusal is None and not _NO_MEMORY.search(str(error)):
             raise

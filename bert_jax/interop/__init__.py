@@ -5,7 +5,6 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a mo
     locate.py               finds the model directory of MODEL: a directory, a workdir, a name on the hub
     huggingface_config.py   config.json <-> ModelConfig and TaskHead
     names.py                parameter tree <-> tensor names of Hugging Face's BERT
-    predecessor_names.py    the parameters of models that are no Transformer
     weights.py              reads the tensors of a directory: safetensors or PyTorch's format
     directory.py            writes a model directory atomically
     card.py                 the model card of an export, README.md

@@ -19,6 +19,7 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.directory import CARD, card_facts, signed_card
 from bert_jax.interop.huggingface_config import architecture_of
 from bert_jax.interop.names import PARTS
+from bert_jax.model.positions import is_own_transformer
 
 UNKNOWN = "unknown"
 """The hub's name for a licence that is not stated."""
@@ -86,7 +87,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     command = use.command if head is None else _HEAD_COMMANDS[head.kind]
     if not is_bert and head is None:
         command = _USES["BertModel"].command
-    loads = is_bert and form == "huggingface"
+    loads = is_bert and not is_own_transformer(config) and form == "huggingface"
     front = {
         "license": training.license or UNKNOWN,
         **({"language": training.language} if training.language else {}),

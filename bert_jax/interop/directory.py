@@ -238,7 +238,7 @@ def recover(directory: pathlib.Path) -> None:
     """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. A file or directory
     that this package did not move there stays."""
     old, directory = aside(directory), _resolved(directory)
-    if old.is_symlink():  # an earlier version moved a link to the directory instead of the directory
+    if old.is_symlink():  # nothing of ours: it is not followed
         old.unlink()
     elif old.is_dir() and _is_ours(old):
         if os.path.lexists(directory) or (old / _MARK).exists():  # the new one was in place: the removal had begun, or was missed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import logging
 import os
 import pathlib
 import re
@@ -48,6 +49,7 @@ from bert_jax.interop.huggingface_config import (
 )
 from bert_jax.interop.locate import CONFIG, MODULES, find_model_directory, transformer_folder
 from bert_jax.interop.names import (
+    OWN_PREFIX,
     PARTS,
     REQUIRED_PARTS,
     canonical_names,
@@ -66,7 +68,10 @@ from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.heads.registry import HEAD_PARTS
+from bert_jax.model.positions import is_own_transformer
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
+
+log = logging.getLogger(__name__)
 
 FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
@@ -149,6 +154,13 @@ def export_model(
         tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
     if architecture == "BertModel":  # transformers accepts both names, other loaders only those without the prefix
         tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}
+    if is_own_transformer(config):
+        tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
+        log.info(
+            "%s: Hugging Face's BERT has no positions=%s, so transformers does not load this model; bert_jax does",
+            directory,
+            config.positions,
+        )
     tensors = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:

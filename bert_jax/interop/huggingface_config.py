@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
+from bert_jax.interface.named import is_in_file, record_of, split_named
 from bert_jax.interop.directory import OURS
-from bert_jax.model.config import POSITIONS, ModelConfig
+from bert_jax.model import POSITIONS
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import OUTPUTS
 from bert_jax.model.heads.registry import HEAD_PARTS, HEADS, head_class
+from bert_jax.model.positions import is_own_transformer
 
 FIELDS = {
     "vocab_size": "vocab_size",
@@ -43,6 +47,10 @@ ACTIVATIONS = {
 
 MODEL_TYPES = {"transformer": "bert", "bilm": "bilm", "static": "static"}
 """From `ModelConfig.encoder` to `model_type`; the last two are ours, and transformers refuses to load them."""
+
+OWN_POSITIONS = "bert_jax"
+"""The `model_type` of a Transformer whose positions BERT does not have: transformers refuses it, since it would compute another
+function."""
 
 OWN_TYPES = tuple(theirs for theirs in MODEL_TYPES.values() if theirs != "bert")
 
@@ -123,7 +131,7 @@ def config_to_json(
         hidden_act = carried["hidden_act"]  # another name of the same function
     fields = carried | {
         "architectures": [architecture],
-        "model_type": MODEL_TYPES[config.encoder],
+        "model_type": OWN_POSITIONS if is_own_transformer(config) else MODEL_TYPES[config.encoder],
         **{theirs: getattr(config, ours) for ours, theirs in FIELDS.items()},
         "hidden_act": hidden_act,
         "position_embedding_type": "absolute",
@@ -137,9 +145,11 @@ def config_to_json(
 
 
 def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
-    """The fields under "bert_jax" in `config.json`: positions that are not learned, whose table transformers reads as a learned
-    one, and a task head without a transformers class."""
+    """The fields under "bert_jax" in `config.json`: positions that are not learned (transformers reads a fixed table as a learned
+    one), with the user's file that computes them, and a task head without a transformers class."""
     fields: JsonObject = {} if config.positions == "learned" else {"positions": config.positions}
+    if file := record_of(config.positions, "config.model.positions"):
+        fields["positions_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
     if head is not None and not (head.is_plain and config.encoder == "transformer"):
         later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(TaskHead, name)]
@@ -163,7 +173,7 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
 
     Raises UserError naming `source` and the field, for a field that is missing, of the wrong type or not representable.
     """
-    encoders = {theirs: ours for ours, theirs in MODEL_TYPES.items()}
+    encoders = {theirs: ours for ours, theirs in MODEL_TYPES.items()} | {OWN_POSITIONS: "transformer"}
     model_type = fields.get("model_type", "bert")
     if not isinstance(model_type, str) or model_type not in encoders:
         raise UserError(f"{source}: model_type={model_type!r} cannot be represented; only model_type='bert' is supported")
@@ -179,9 +189,7 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
     is_decoder = fields.get("is_decoder", False)
     if not isinstance(is_decoder, bool):
         raise UserError(f"{source}: is_decoder={is_decoder!r} must be true or false")
-    positions = recorded(fields).get("positions", "learned")
-    if positions not in POSITIONS:
-        raise UserError(f'{source}: "positions" under "{OURS}" is {positions!r}; known: {", ".join(POSITIONS)}')
+    positions = _positions(recorded(fields), source)
     direction = "left_to_right" if is_decoder else "both"
     characters = recorded(fields).get("character_cnn", False)
     if not isinstance(characters, bool):
@@ -202,6 +210,26 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
         return ModelConfig(activation=ACTIVATIONS[hidden_act], **values)
     except UserError as error:  # its message has the names of our fields, which are not those of the file
         raise UserError(f"{source}: {error}") from None
+
+
+def _positions(ours: JsonObject, source: str) -> str:
+    """`ModelConfig.positions` of the fields under "bert_jax". Raises UserError for unknown positions, and where the user's file
+    that computes them is not there or is not the one that the model was trained with."""
+    positions, file = ours.get("positions", "learned"), ours.get("positions_file")
+    if positions in POSITIONS:
+        return str(positions)
+    if not isinstance(positions, str) or not is_in_file(positions) or not isinstance(file, dict):
+        raise UserError(f'{source}: "positions" under "{OURS}" is {positions!r}; known: {", ".join(POSITIONS)}')
+    _, name, _ = split_named(positions)
+    for place in (positions, f"{file.get('path')}:{name}"):
+        with contextlib.suppress(UserError):  # there is no such file
+            if (found := record_of(place, source)) and found["sha256"] == file.get("sha256"):
+                return place
+    raise UserError(
+        f"{source}: the positions of this model are computed by {positions}, and there is no such file with the content that it "
+        f'was trained with (sha256 {str(file.get("sha256"))[:12]}...); restore it at {file.get("path")}: its text is "source" '
+        f'under "{OURS}", "positions_file"'
+    )
 
 
 def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], source: str) -> str:

@@ -21,12 +21,13 @@ from jaxtyping import PyTree
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
-from bert_jax.interop.predecessor_names import predecessor_axes, predecessor_sizes
 from bert_jax.interop.weights import check_finite
+from bert_jax.model.characters import BYTES, character_shapes
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.embeddings import fixed_positions
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import HEAD_PARTS, HEADS
+from bert_jax.model.positions import fixed_table, has_parameters
+from bert_jax.model.pretraining import abstract_parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,9 @@ class Row:
 
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 """The position table, which is a parameter of ours only where positions are learned; the other format always has its tensor."""
+
+OWN_PREFIX = "bert_jax."
+"""The prefix of all names of a model that Hugging Face's BERT would compute differently (`positions.is_own_transformer`)."""
 
 # Axis letters: D width, E width (as an output), H heads, K head width, F feed-forward width, V vocabulary, S positions, T token
 # types, C = 2 classes. In a task head: Y outputs, Q the same (of the word before), J inputs, I width of a token, M layers of a
@@ -108,7 +112,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
         return (*_predecessor_rows(config), *(_own_rows(head) if head else ()))
     result: tuple[Row, ...] = TABLE if config.tied_decoder else (*TABLE, DECODER)
     if config.positions != "learned":
-        result = tuple(row for row in result if row.theirs != POSITIONS)
+        result = (*(row for row in result if row.theirs != POSITIONS), *_position_rows(config))
     if head is None:
         return result
     if not head.is_plain:
@@ -118,6 +122,18 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
         Row(f"{head.part}/dense/kernel", "D Y", f"{head.module}.weight", "Y D"),
         Row(f"{head.part}/dense/bias", "Y", f"{head.module}.bias", "Y"),
     )
+
+
+def _position_rows(config: ModelConfig) -> Iterator[Row]:
+    """The rows of the parameters of positions that are not learned tables, in names and shapes of our own; an axis is its number
+    and its size."""
+    if config.positions == "learned" or not has_parameters(config):
+        return
+    for path, box in flatten_dict(abstract_parameters(config), sep="/").items():
+        if path.startswith("embeddings/position_embeddings/") or "/attention/positions/" in path:
+            shape = box.value.shape[1:] if "/layers/" in path else box.value.shape
+            letters = " ".join(f"{n}:{length}" for n, length in enumerate(shape))
+            yield Row(path, letters, f"bert.{path}".replace("/layers/", ".layers.{}.").replace("/", "."), letters)
 
 
 def _predecessor_rows(config: ModelConfig) -> Iterator[Row]:
@@ -181,6 +197,7 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
         "C": 2,
         "G": 4,
         **predecessor_sizes(config),
+        **{axis: int(axis.partition(":")[2]) for row in _position_rows(config) for axis in row.our_axes.split()},
     }
     if head is None:
         return sizes
@@ -237,8 +254,8 @@ def tensors_from_params(
             value = np.asarray(flat[row.ours], np.float32)
             layers = value if row.stacked else value[None]
             tensors |= {name: _to_theirs(layers[n], row, config, head) for n, name in enumerate(their_names(row, config))}
-    if config.positions != "learned":
-        tensors[POSITIONS] = fixed_positions(config)
+    if (fixed := fixed_table(config)) is not None:
+        tensors[POSITIONS] = fixed
     return tensors
 
 
@@ -260,8 +277,8 @@ def params_from_tensors(
     """
     in_file = {name: stored for stored, name in canonical_names(tensors, config).items()}
     tensors = canonical(tensors, config, source)
-    if config.positions != "learned":
-        tensors = _without_fixed_positions(tensors, config, source)
+    if (fixed := fixed_table(config)) is not None:
+        tensors = _without_fixed_positions(tensors, config, fixed, source)
     expected = {name: row for row in rows(config, head) for name in their_names(row, config)}
     tensors = {name: x for name, x in tensors.items() if part_of(name, expected) not in drop}
     present = ({expected[name].part for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
@@ -293,11 +310,12 @@ def params_from_tensors(
     return unflatten_dict(flat, sep="/")
 
 
-def _without_fixed_positions(tensors: dict[str, np.ndarray], config: ModelConfig, source: str) -> dict[str, np.ndarray]:
-    """`tensors` without the position table. Raises UserError unless its rows are those of `fixed_positions`, in the precision of
-    the file."""
+def _without_fixed_positions(
+    tensors: dict[str, np.ndarray], config: ModelConfig, wanted: np.ndarray, source: str
+) -> dict[str, np.ndarray]:
+    """`tensors` without the position table. Raises UserError unless its rows are the `wanted` ones, in the precision of the
+    file."""
     table = np.asarray(tensors.get(POSITIONS, ()))
-    wanted = fixed_positions(config)
     if table.shape != wanted.shape or not np.array_equal(table, wanted.astype(table.dtype)):
         raise UserError(
             f"{source}: {POSITIONS} is not the {config.positions} table of {counted(config.max_position, 'row')} that "
@@ -414,7 +432,7 @@ def reading_notes(
     narrow = sorted({str(x.dtype) for name, x in tensors.items() if x.dtype != np.float32 and name not in buffers})
     notes = [f"{part} was left out" for part in sorted(parts & set(drop))]
     notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
-    notes += [f"names were read without {wrapper!r}, with which they begin"] if wrapper else []
+    notes += [f"names were read without {wrapper!r}, with which they begin"] if wrapper and wrapper != OWN_PREFIX else []
     notes += [f"{in_file[name]}, a copy of {in_file.get(TIED[name], TIED[name])}, was left out" for name in copies]
     notes += [f"{name}, which is no parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []
@@ -454,3 +472,39 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead |
     if row.our_axes.startswith("V"):
         value = np.pad(value, [(0, config.padded_vocab_size - config.vocab_size)] + [(0, 0)] * (value.ndim - 1))
     return value
+
+
+def predecessor_axes(config: ModelConfig) -> dict[str, str]:
+    """Path -> axes of every parameter of a biLM or static model, without the axis of the stacked layers.
+
+    Letters: V vocabulary, A width of a word, B directions, G = 4 gates, F width of a cell, D and E width of a hidden state; the
+    axes of the convolutions over characters are numbered.
+    """
+    axes = {"embeddings/word_embeddings/embedding": "V A"}
+    if config.character_cnn:
+        axes = {"embeddings/characters/symbols": "V bytes"}
+        shapes = character_shapes(config.word_width)
+        axes |= {f"embeddings/characters/{path}": " ".join(_numbered(shape)) for path, shape in shapes.items()}
+    axes |= {"pooler/dense/kernel": "D E", "pooler/dense/bias": "E"}
+    if config.encoder == "static":
+        return axes | {"skip_gram_head/context_embeddings/embedding": "V A", "skip_gram_head/counts": "V"}
+    axes |= {f"encoder/layers/{name}/kernel": "B A G F" for name in ("input", "recurrence")}
+    axes |= {"encoder/layers/input/bias": "B G F"}
+    axes |= {} if config.intermediate_size == config.word_width else {"encoder/layers/projection/kernel": "B F A"}
+    return axes | {"softmax/bias": "V"} | ({} if config.tied_decoder else {"softmax/decoder": "V A"})
+
+
+def predecessor_sizes(config: ModelConfig) -> dict[str, int]:
+    """The sizes of the axes of `predecessor_axes` that BERT does not have."""
+    if config.encoder == "transformer":
+        return {}
+    sizes = {"A": config.word_width, "B": config.hidden_size // config.word_width, "bytes": BYTES}
+    if config.character_cnn:
+        for shape in character_shapes(config.word_width).values():
+            sizes |= _numbered(shape)
+    return sizes
+
+
+def _numbered(shape: tuple[int, ...]) -> dict[str, int]:
+    """The name of each axis of `shape`, its number and size such as "1:256", with the size."""
+    return {f"{n}:{size}": size for n, size in enumerate(shape)}

@@ -32,6 +32,7 @@ from bert_jax.model.bert import Bert
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import pretraining_model
+from bert_jax.model.tokens import Tokens
 
 FORWARD, SIGNATURE = "forward.stablehlo", "signature.json"
 INPUTS = {
@@ -155,7 +156,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
         if function == "labels":
             logits = bert(batch | {"cls_positions": first})["logits"]
             return {"logits": logits if bert.head.per_token else logits.squeeze(1)}
-        last, _ = bert.encode(batch)
+        last, _ = bert.encode(Tokens.of(batch))
         pooled = bert.pool(last, first) if "pooler" in used else None
         if function == "encode":
             return {"last_hidden_state": last} | ({} if pooled is None else {"pooled": pooled.squeeze(1)})

@@ -1,23 +1,53 @@
 """Arrays to logits: BERT and its predecessors as Linen modules. No mesh, no files, no loss.
 
-In: int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
+In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
 
     config.py          ModelConfig; the published sizes
+    tokens.py          Tokens: what an encoder reads; Layer: what a layer knows of itself
     products.py        matrix products and their gradients
     layers.py          Dense, LayerNorm, GELU, dropout
+    positions.py       learned, sinusoidal, none: objects that act on embeddings, on queries and keys, or on scores
     embeddings.py      token ids -> vectors
-    characters.py       word vectors from characters
+    characters.py      word vectors from characters
     attention.py       self-attention, plain
     residual_norm.py   LayerNorm(x + dropout(y))
     kernels/           fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` says which runs where
     encoder.py         the stack of layers
-    lstm.py             the recurrence of an LSTM, in one or two directions
-    bilm.py             the layers of a bidirectional LSTM language model
-    static.py           the layers of a static model: none
+    lstm.py            the recurrence of an LSTM, in one or two directions
+    bilm.py            the layers of a bidirectional LSTM language model
+    static.py          the layers of a static model: none
     bert.py            embeddings, encoder, pooler
     features.py        the features of task heads: mixes of layers, pooling over tokens, an LSTM
     crf.py             a conditional random field over the labels of words
     heads/             the pooler and the heads of pretraining and of tasks
     pretraining.py     BERT with the two pretraining heads
     decoding.py        the next token of a left-to-right model, with a cache of keys and values: a token costs one row
+
+A new kind of encoder, positions, activation or norm is an object in one file and a line in its dict below. They are loaded when
+they are used.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ENCODERS: Mapping[str, tuple[str, str]] = {
+    "transformer": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder:Encoder"),
+    "bilm": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.bilm:BiLstm"),
+    "static": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.static:NoLayers"),
+}
+"""`config.model.encoder` -> the input of the first layer from `Tokens`, and the layers, with the methods of `encoder.Encoder`."""
+
+POSITIONS: Mapping[str, str] = {
+    "learned": "bert_jax.model.positions:Learned",
+    "sinusoidal": "bert_jax.model.positions:Sinusoidal",
+    "none": "bert_jax.model.positions:Absent",
+}
+"""`config.model.positions` -> an object as `positions.py` describes it."""
+
+ACTIVATIONS: Mapping[str, str] = {
+    "gelu": "bert_jax.model.layers:gelu",
+    "gelu_tanh": "bert_jax.model.layers:gelu_tanh",
+    "relu": "jax.nn:relu",
+}
+"""`config.model.activation` -> a function of an array."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,7 +16,9 @@ from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
 from bert_jax.model.kernels.dispatch import choose_attention
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, gather_positions
+from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.products import batched
+from bert_jax.model.tokens import Layer, Tokens
 
 INTERMEDIATES = "intermediates"
 """Flax's collection for what a model computes beside its outputs. Nothing is stored there unless a caller makes it mutable."""
@@ -52,12 +58,16 @@ def dot_product_attention(
 
 
 def exponentials(
-    query: Float[Array, "B H Q K"], key: Float[Array, "B H L K"], mask: Bool[Array, "B 1 Q L"]
+    query: Float[Array, "B H Q K"],
+    key: Float[Array, "B H L K"],
+    mask: Bool[Array, "B 1 Q L"],
+    adjust: Callable[[Float[Array, "B H Q L"]], Float[Array, "B H Q L"]] | None = None,
 ) -> Float[Array, "B H Q L"]:
-    """exp(score - the query's largest score), float32: the attention weights before the division by their sum over the keys."""
+    """exp(score - the query's largest score), float32: the attention weights before the division by their sum over the keys.
+    `adjust` changes the scores, before the mask."""
     scale = query.shape[-1] ** -0.5
-    scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1))
-    scores = jnp.where(mask, scores.astype(jnp.float32), MASKED_SCORE)
+    scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1)).astype(jnp.float32)
+    scores = jnp.where(mask, scores if adjust is None else adjust(scores), MASKED_SCORE)
     return jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
 
 
@@ -79,9 +89,9 @@ def weighted_sum(
 class SelfAttention(nn.Module):
     """Multi-head self-attention with its output projection, without the residual and its LayerNorm.
 
-    With `positions`, only the tokens at these positions are queries; all tokens are keys and values. Where the collection
+    Only the tokens that are read out (`Tokens.queried`) are queries; all tokens are keys and values. Where the collection
     INTERMEDIATES is mutable, the plain implementation stores the attention weights there: see `bert.attention_weights`. Where
-    CACHE is mutable, `x` holds only the tokens at `positions`, and the keys and values of all tokens are kept there: see
+    CACHE is mutable, `x` holds only the tokens that are read out, and the keys and values of all tokens are kept there: see
     `decoding.py`.
     """
 
@@ -89,41 +99,41 @@ class SelfAttention(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x: Float[Array, "B _ D"],
-        sequence_ids: Int[Array, "B L"],
-        dropout_seed: Seed | None,
-        positions: Int[Array, "B Q"] | None = None,
+        self, x: Float[Array, "B _ D"], tokens: Tokens, dropout_seed: Seed | None, layer: Layer
     ) -> Float[Array, "B Q D"]:
         """The projected context of each query."""
-        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        c, dtype, queried = self.config, jnp.dtype(self.config.dtype), tokens.queried
         heads = (c.num_heads, c.head_width)
 
         def project(name: str, x: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
             return Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
 
-        settings = Dropout(c.attention_dropout, dropout_seed, positions)
-        choice = choose_attention(c, x.shape[1], every_query=positions is None)
+        positions: Any = None
+        if acts_on(c, "queries_and_keys") or acts_on(c, "scores"):
+            positions = make_positions(c, name="positions")
+        settings = tokens.dropout(c.attention_dropout, dropout_seed)
+        cached = self.is_mutable_collection(CACHE)
+        source = x if queried is None or cached else gather_positions(x, queried)
+        query, key, value = (project(name, y) for name, y in (("query", source), ("key", x), ("value", x)))
+        if acts_on(c, "queries_and_keys"):
+            seen = tokens.only(queried) if cached and queried is not None else tokens
+            query, key = positions.queries_and_keys(query, key, seen, layer)
+        choice = choose_attention(c, x.shape[1], every_query=queried is None)
         if choice.platform:
-            query, key, value = (project(name, x).reshape(x.shape) for name in ("query", "key", "value"))
+            query, key, value = (y.reshape(x.shape) for y in (query, key, value))
             context = fused_attention(
-                (query, key, value), sequence_ids, num_heads=c.num_heads, dropout=settings, platform=choice.platform
+                (query, key, value), tokens.sequence_ids, num_heads=c.num_heads, dropout=settings, platform=choice.platform
             ).reshape(*x.shape[:2], *heads)
         else:
-            queried, query_ids = x, sequence_ids
-            cached = positions is not None and self.is_mutable_collection(CACHE)
-            if positions is not None:
-                queried = x if cached else gather_positions(x, positions)
-                query_ids = jnp.take_along_axis(sequence_ids, positions, axis=1)
-            sources = {"query": queried, "key": x, "value": x}
-            query, key, value = (project(name, source).swapaxes(1, 2) for name, source in sources.items())
-            if cached and positions is not None:
-                key, value = (self._kept(name, new, positions[0, 0]) for name, new in (("keys", key), ("values", value)))
-            mask = attention_mask(query_ids, sequence_ids)
+            query, key, value = (y.swapaxes(1, 2) for y in (query, key, value))
+            if cached and queried is not None:
+                key, value = (self._kept(name, new, queried[0, 0]) for name, new in (("keys", key), ("values", value)))
+            mask = attention_mask(tokens.query_sequence_ids, tokens.sequence_ids)
             if c.direction == "left_to_right":
-                length = sequence_ids.shape[1]
-                mask &= not_later(jnp.arange(length)[None] if positions is None else positions, length)
-            weights = exponentials(query, key, mask)
+                length = tokens.sequence_ids.shape[1]
+                mask &= not_later(jnp.arange(length)[None] if queried is None else queried, length)
+            adjust = functools.partial(positions.scores, tokens=tokens, layer=layer) if acts_on(c, "scores") else None
+            weights = exponentials(query, key, mask, adjust)
             if self.is_mutable_collection(INTERMEDIATES):
                 self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
             context = weighted_sum(weights, value, settings).swapaxes(1, 2)

@@ -24,6 +24,7 @@ from bert_jax.model.encoder import WholeRows, unstack
 from bert_jax.model.layers import Dropout, Seed, dropout, hash_word, layer_parameters, named, truncated_normal
 from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
 from bert_jax.model.products import affine
+from bert_jax.model.tokens import Tokens
 
 
 class BiLstm(WholeRows):
@@ -42,20 +43,20 @@ class BiLstm(WholeRows):
         self.layers = layers
 
     def __call__(
-        self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """(output of the last layer, outputs of all layers)."""
         outputs: list[Array] = []
         for n, one in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             with jax.named_scope("layers"):
-                y = lstm_layer(one, self._dropped(x, seed, n), sequence_ids, self.config)
+                y = lstm_layer(one, self._dropped(x, tokens, seed, n), tokens.sequence_ids, self.config)
                 x = x + y if n else y
             outputs.append(x)
         return x, jnp.stack(outputs)
 
-    def _dropped(self, x: Float[Array, "B L D"], seed: Seed | None, layer: int) -> Float[Array, "B L D"]:
+    def _dropped(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, layer: int) -> Float[Array, "B L D"]:
         seed = None if seed is None else hash_word(seed + np.uint32(layer + 1))
-        return dropout(x, Dropout(self.config.hidden_dropout, seed))
+        return dropout(x, Dropout(self.config.hidden_dropout, seed, rows=tokens.rows))
 
 
 def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str, Any]:

@@ -1,33 +1,35 @@
-"""ModelConfig: the architecture of a BERT or of a predecessor, and the settings of its computation; the published sizes."""
+"""`Architecture`, the function that a model computes; `Execution`, how it is computed; `ModelConfig`, the section with both; the
+published sizes."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Annotated
+from collections.abc import Collection
+from typing import Annotated, Any, Self
 
 from annotated_types import Interval
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.ranges import Dropout, Epsilon, OneOf, check_ranges
+from bert_jax.interface.ranges import Dropout, Epsilon, NamedIn, OneOf, check_ranges
 from bert_jax.interface.words import counted
+from bert_jax.model import ACTIVATIONS, ENCODERS, POSITIONS
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 DTYPES = ("float32", "bfloat16")
 REMATERIALISATIONS = ("none", "dots", "full")
 KERNELS = ("auto", "fused", "plain")
-ENCODERS = ("transformer", "bilm", "static")
 DIRECTIONS = ("both", "left_to_right")
-POSITIONS = ("learned", "sinusoidal", "none")
 
 MOST_WIDE = 2**16
 """The largest width: larger than any machine can hold, and small enough that sizes in bytes do not overflow 64 bits."""
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
+CHANGES_NUMBERS = "changes numbers"
+"""Marks a field of `Execution` whose values differ in more than the order and rounding of sums."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The settings of the function that a BERT computes, and of the memory and time of its compiled program.
+class Architecture:
+    """The function that a trained model computes; it decides which weights may be loaded into which model.
 
     The defaults are the original's `BertConfig` (google-research/bert `modeling.py`) as the released files set it, except that
     `type_vocab_size` is the released 2 (the class default there is 16) and GELU is the exact erf form of the first release; the
@@ -43,12 +45,10 @@ class ModelConfig:
     intermediate_size: Annotated[int, Interval(ge=1, le=2**20)] = 3_072
     max_position: Annotated[int, Interval(ge=1, le=2**20)] = 512
     type_vocab_size: Width = 2
-    hidden_dropout: Dropout = 0.1
-    attention_dropout: Dropout = 0.1
-    activation: Annotated[str, OneOf(ACTIVATIONS)] = "gelu"
+    activation: Annotated[str, OneOf(tuple(ACTIVATIONS))] = "gelu"
     """"gelu" (exact, by erf), "gelu_tanh" (the tanh approximation), or "relu"."""
     layer_norm_epsilon: Epsilon = 1e-12
-    encoder: Annotated[str, OneOf(ENCODERS)] = "transformer"
+    encoder: Annotated[str, OneOf(tuple(ENCODERS))] = "transformer"
     """"transformer": BERT. "bilm": the bidirectional LSTM language model of ELMo (`model/bilm.py`), whose directions have half of
     `hidden_size` each and cells of width `intermediate_size`; with direction=left_to_right one LSTM of `hidden_size`. "static": a
     vector for each token, whatever its context (`model/static.py`), with num_layers=0. The last two read neither positions nor
@@ -59,35 +59,12 @@ class ModelConfig:
     direction: Annotated[str, OneOf(DIRECTIONS)] = "both"
     """The tokens that a token sees: "both", those before and after it; "left_to_right", itself and those before it, as a decoder
     without cross-attention (transformers' BertLMHeadModel with is_decoder). Such a model predicts the next token."""
-    positions: Annotated[str, OneOf(POSITIONS)] = "learned"
-    """The position embeddings: "learned", a table of `max_position` rows; "sinusoidal", the fixed table of
-    `embeddings.sinusoids`, which has no parameters and any number of rows; "none", zeros, so that only a mask can tell the order
-    of tokens."""
+    positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
+    """The positions: "learned", a table of `max_position` rows; "sinusoidal", the fixed table of `positions.sinusoids`, which has
+    no parameters and any number of rows; "none", nothing, so that only a mask can tell the order of tokens; FILE.py:NAME, a class
+    of the user's (`model/positions.py`)."""
     tied_decoder: bool = True
     """True: the MLM head's decoder is the word-embedding table, as in the original; False: it has a table of its own."""
-    initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
-    """Standard deviation of the truncated normal (cut at two deviations, not rescaled) that initialises kernels and
-    embeddings."""
-
-    vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
-    """The rows of the word-embedding table are padded to a multiple of this number (128 suits a TPU's lanes). Padded rows have
-    probability 0 and are not exported."""
-    dtype: Annotated[str, OneOf(DTYPES)] = "float32"
-    """The dtype of matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several
-    times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
-    rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
-    """Recomputation in the backward pass: "none"; "dots" keeps the matrix products and recomputes the rest; "full" keeps only the
-    inputs of layers and recomputes the rest."""
-    scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    """Layers per iteration of the loop over layers. 0 unrolls the loop: faster to run, slower to compile (1 compiles one
-    layer)."""
-    attention: Annotated[str, OneOf(KERNELS)] = "auto"
-    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA
-    operations; "auto": fused on TPUs, the only devices where it was timed, if it can run and agrees with the plain path there.
-    The kernels have no left-to-right mask. On a TPU the dropout masks of the two differ, at the same rate."""
-    residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
-    """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":
-    fused if it can run and agrees with the plain path there. Both drop the same elements."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")
@@ -147,13 +124,85 @@ class ModelConfig:
         """The width of a word embedding: `hidden_size`, or that of each direction of a bidirectional LSTM."""
         return self.hidden_size // (2 if self.encoder == "bilm" and self.direction == "both" else 1)
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How the function is computed: the time and memory of the compiled program. Any weights of an architecture may be loaded,
+    whatever the execution."""
+
+    dtype: Annotated[str, OneOf(DTYPES)] = dataclasses.field(default="float32", metadata={CHANGES_NUMBERS: True})
+    """The dtype of matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several
+    times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
+    rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
+    """Recomputation in the backward pass: "none"; "dots" keeps the matrix products and recomputes the rest; "full" keeps only the
+    inputs of layers and recomputes the rest."""
+    scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
+    """Layers per iteration of the loop over layers. 0 unrolls the loop: faster to run, slower to compile (1 compiles one
+    layer)."""
+    attention: Annotated[str, OneOf(KERNELS)] = "auto"
+    """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA
+    operations; "auto": fused on TPUs, the only devices where it was timed, if it can run and agrees with the plain path there.
+    The kernels have no left-to-right mask. On a TPU the dropout masks of the two differ, at the same rate."""
+    residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
+    """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":
+    fused if it can run and agrees with the plain path there. Both drop the same elements."""
+
+    @classmethod
+    def exact(cls) -> tuple[str, ...]:
+        """The fields that a continued run may change: they leave the result as it is, apart from the order and rounding of sums
+        and, for fused attention, the random bits of its dropout."""
+        return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get(CHANGES_NUMBERS))
+
+    def without_kernels(self, rejected: Collection[str]) -> Self:
+        """These settings without the `rejected` kernels ("attention", "residual_norm") where the choice is "auto"."""
+        changes: dict[str, Any] = {name: "plain" for name in rejected if getattr(self, name) == "auto"}
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(Execution, Architecture):
+    """The section `config.model`: an `Architecture`, its `Execution`, and how it is trained.
+
+    Dropout rates and `initializer_range` belong to training alone: a trained model computes the same function whatever they were.
+    `vocab_multiple` shapes the arrays of a run, and is undone where weights are read or written.
+    """
+
+    hidden_dropout: Dropout = 0.1
+    attention_dropout: Dropout = 0.1
+    initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
+    """Standard deviation of the truncated normal (cut at two deviations, not rescaled) that initialises kernels and
+    embeddings."""
+    vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
+    """The rows of the word-embedding table are padded to a multiple of this number (128 suits a TPU's lanes). Padded rows have
+    probability 0 and are not exported."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rematerialisation", "attention", "residual_norm"):
+            value, only = getattr(self, name), getattr(Execution, name)
+            if self.encoder != "transformer" and value != only:
+                raise UserError(f"model.{name}={value} is not for model.encoder={self.encoder}; leave it out ({only})")
+
+    @property
+    def architecture(self) -> Architecture:
+        """The function that it computes, without the rest."""
+        return Architecture(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Architecture)})
+
+    def without_kernels(self, rejected: Collection[str]) -> Self:
+        """As for any `Execution`; a model that is no Transformer has no kernels."""
+        return super().without_kernels(rejected if self.has_attention else ())
+
+    def with_architecture(self, other: Architecture) -> ModelConfig:
+        """These settings of execution and training for another architecture."""
+        return dataclasses.replace(self, **dataclasses.asdict(other))
+
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the word-embedding table: `vocab_size` rounded up to a multiple of `vocab_multiple`."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
 
-def _check_predecessor(c: ModelConfig) -> None:
+def _check_predecessor(c: Architecture) -> None:
     """Raises UserError for settings that a bidirectional LSTM or static vectors cannot have."""
     if (c.encoder == "static") != (c.num_layers == 0):
         layers = "0: word vectors have no layers" if c.encoder == "static" else "at least 1"
@@ -163,7 +212,7 @@ def _check_predecessor(c: ModelConfig) -> None:
             f"model.hidden_size={c.hidden_size} must be even: each direction of model.encoder=bilm has half of it; "
             f"set {c.hidden_size + 1}, or model.direction=left_to_right"
         )
-    fixed = {"rematerialisation": "none", "attention": "auto", "residual_norm": "auto", "positions": "learned"}
+    fixed = {"positions": "learned"}
     fixed |= {"direction": "both"} if c.encoder == "static" else {}
     for name, only in fixed.items():
         if getattr(c, name) != only:

@@ -19,6 +19,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Block
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead
+from bert_jax.model.tokens import ARRAYS, Layer, Tokens
 
 
 @struct.dataclass
@@ -28,8 +29,8 @@ class DecodingCache:
 
     layers: tuple[dict[str, Float[Array, "B H S K"]], ...]
     """The "keys" and "values" of each layer; 0 in the columns that are not read yet."""
-    sequence_ids: Int[Array, "B S"]
-    """1 for a token, 0 for padding and for a column that is not read yet."""
+    tokens: Tokens
+    """All columns, [B, S]; the sequence id is 1 for a token, 0 for padding and for a column that is not read yet."""
     used: Int[Array, ""]
     """The number of columns that are read."""
 
@@ -38,7 +39,8 @@ def empty_cache(config: ModelConfig, rows: int, columns: int) -> DecodingCache:
     """The cache before the first token, for `rows` texts of at most `columns` tokens with their padding."""
     empty = jnp.zeros((rows, config.num_heads, columns, config.head_width), config.dtype)
     layers = tuple({"keys": empty, "values": empty} for _ in range(config.num_layers))
-    return DecodingCache(layers, jnp.zeros((rows, columns), jnp.int32), jnp.int32(0))
+    nothing = jnp.zeros((rows, columns), jnp.int32)
+    return DecodingCache(layers, Tokens(nothing, nothing, nothing, nothing), jnp.int32(0))
 
 
 def read_tokens(
@@ -50,17 +52,22 @@ def read_tokens(
     padding, which stands on the left of a text; the last token of every text is real. The cache has at least T free columns.
     """
     columns = cache.used + jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
-    marked = jax.lax.dynamic_update_slice_in_dim(cache.sequence_ids, real.astype(jnp.int32), cache.used, axis=1)
-    before = cache.sequence_ids.sum(1, keepdims=True)  # tokens read so far, without padding
-    position_ids = jnp.maximum(before + jnp.cumsum(real.astype(jnp.int32), axis=1) - 1, 0)
+    is_token = real.astype(jnp.int32)
+    before = cache.tokens.sequence_ids.sum(1, keepdims=True)  # tokens read so far, without padding
+    positions = jnp.maximum(before + jnp.cumsum(is_token, axis=1) - 1, 0)
+    new = Tokens(ids, jnp.zeros_like(ids), positions, is_token)
+    together = {
+        field: jax.lax.dynamic_update_slice_in_dim(getattr(cache.tokens, field), getattr(new, field), cache.used, axis=1)
+        for field in ARRAYS
+    }
+    tokens = Tokens(**together, queried=jnp.broadcast_to(columns, ids.shape))
     embeddings = params["embeddings"]
-    x: Any = Embeddings(config).apply({"params": embeddings}, ids, jnp.zeros_like(ids), position_ids, None)
-    positions = jnp.broadcast_to(columns, ids.shape)
+    x: Any = Embeddings(config).apply({"params": embeddings}, new, None)
     layers = []
     for number, (layer, kept) in enumerate(zip(params["encoder"]["layers"], cache.layers, strict=True)):
         state = {"params": layer, CACHE: {"attention": kept}}
-        x, new = Block(config, parent=None).apply(state, x, jnp.uint32(number), marked, None, positions, mutable=[CACHE])
-        layers.append(dict(new[CACHE]["attention"]))
+        x, changed = Block(config, parent=None).apply(state, x, tokens, None, Layer(jnp.uint32(number)), mutable=[CACHE])
+        layers.append(dict(changed[CACHE]["attention"]))
     table = embeddings["word_embeddings"]["embedding"]
     logits: Any = MaskedLanguageModelHead(config).apply({"params": params["mlm_head"]}, x[:, -1:], table)
-    return logits[:, 0], DecodingCache(tuple(layers), marked, cache.used + ids.shape[1])
+    return logits[:, 0], DecodingCache(tuple(layers), tokens.reading(None), cache.used + ids.shape[1])

@@ -1,5 +1,4 @@
-"""The embeddings of tokens: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2); the table of
-sinusoidal positions."""
+"""The embeddings of tokens: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
 
 from __future__ import annotations
 
@@ -7,12 +6,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
 from bert_jax.model.characters import CharacterCnn
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Dropout, LayerNorm, Seed, dropout, parameter, truncated_normal
+from bert_jax.model.layers import LayerNorm, Seed, dropout, parameter, truncated_normal
+from bert_jax.model.positions import acts_on, make_positions
+from bert_jax.model.tokens import Tokens
 
 
 class Table(nn.Module):
@@ -38,30 +39,21 @@ class Embeddings(nn.Module):
     config: ModelConfig
 
     def setup(self) -> None:
-        """Declares the three tables and their LayerNorm."""
+        """Declares the tables, the positions and the LayerNorm."""
         c = self.config
         self.word_embeddings = Table(c.padded_vocab_size, c.hidden_size, c.initializer_range, ("vocab", "embed"))
-        if c.positions == "learned":
-            self.position_embeddings = Table(c.max_position, c.hidden_size, c.initializer_range, (None, "embed"))
+        self.position_embeddings = make_positions(c)
         self.token_type_embeddings = Table(c.type_vocab_size, c.hidden_size, c.initializer_range, (None, "embed"))
         self.layer_norm = LayerNorm(c.layer_norm_epsilon)
 
-    def __call__(
-        self,
-        input_ids: Int[Array, "B L"],
-        token_type_ids: Int[Array, "B L"],
-        position_ids: Int[Array, "B L"],
-        seed: Seed | None,
-    ) -> Float[Array, "B L D"]:
+    def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
         """The sum of the three embeddings of each token, normalised and dropped out."""
-        c = self.config
-        x = self.word_embeddings(input_ids)
-        if c.positions == "learned":
-            x += self.position_embeddings(position_ids)
-        elif c.positions == "sinusoidal":
-            x += jnp.take(jnp.asarray(sinusoids(c.max_position, c.hidden_size)), position_ids, axis=0)
-        x += self.token_type_embeddings(token_type_ids)
-        x = dropout(self.layer_norm(x), Dropout(c.hidden_dropout, seed))
+        c, tokens = self.config, tokens.reading(None)
+        x = self.word_embeddings(tokens.ids)
+        if acts_on(c, "embeddings"):
+            x = self.position_embeddings.embeddings(x, tokens)
+        x += self.token_type_embeddings(tokens.types)
+        x = dropout(self.layer_norm(x), tokens.dropout(c.hidden_dropout, seed))
         return nn.with_logical_constraint(x.astype(c.dtype), ("batch", "length", "embed"))
 
 
@@ -79,40 +71,12 @@ class WordEmbeddings(nn.Module):
             return
         self.word_embeddings = Table(c.padded_vocab_size, c.word_width, c.initializer_range, ("vocab", "embed"))
 
-    def __call__(
-        self,
-        input_ids: Int[Array, "B L"],
-        token_type_ids: Int[Array, "B L"],
-        position_ids: Int[Array, "B L"],
-        seed: Seed | None,
-    ) -> Float[Array, "B L D"]:
+    def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
         """The vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
         c = self.config
-        words = self.characters(input_ids) if c.character_cnn else self.word_embeddings(input_ids)
+        words = self.characters(tokens.ids) if c.character_cnn else self.word_embeddings(tokens.ids)
         x = jnp.tile(words, c.hidden_size // c.word_width)
         return nn.with_logical_constraint(x.astype(c.dtype), ("batch", "length", "embed"))
-
-
-def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {width}"]:
-    """The sinusoidal position embeddings of "Attention Is All You Need" (section 3.5), divided by sqrt(`width`).
-
-    Row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine of it in column 2 i + 1. That paper multiplies the word
-    embeddings by sqrt(width) instead (section 3.4), which is the same after the LayerNorm of the sum and leaves the tied decoder
-    as BERT has it; undivided, the sinusoids would be 35 times as large as word embeddings of deviation 0.02. Computed in float64
-    and a constant of the compiled program: 1.5 MB for 512 x 768.
-    """
-    even = np.arange(0, width, 2)
-    angles = np.arange(positions)[:, None] / 10_000.0 ** (even / width)
-    table = np.empty((positions, width))
-    table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)[:, : width // 2]
-    return (table / np.sqrt(width)).astype(np.float32)
-
-
-def fixed_positions(config: ModelConfig) -> Float32[np.ndarray, "S D"]:
-    """The position table of a model that does not learn one: `sinusoids` or zeros."""
-    if config.positions == "sinusoidal":
-        return sinusoids(config.max_position, config.hidden_size)
-    return np.zeros((config.max_position, config.hidden_size), np.float32)
 
 
 def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, " ..."]) -> None:

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, UInt32
+from jaxtyping import Array, Float, Key, UInt32
 
 from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
@@ -17,6 +17,7 @@ from bert_jax.model.kernels.attention import SAVED
 from bert_jax.model.kernels.dispatch import plain
 from bert_jax.model.layers import Dense, Seed, gather_positions, hash_word, layer_parameters
 from bert_jax.model.residual_norm import ResidualNorm
+from bert_jax.model.tokens import Layer, Tokens
 
 ACTIVATION_AXES = ("batch", "length", "embed")
 LayerParams = Mapping[str, Any]
@@ -44,28 +45,23 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """One Transformer layer of the paper, with LayerNorm after each residual sum.
 
-    With `positions`, only the tokens at these positions are computed; all tokens are keys and values.
+    Only the tokens that are read out (`Tokens.queried`) are computed; all tokens are keys and values.
     """
 
     config: ModelConfig
 
     @nn.compact
     def __call__(
-        self,
-        x: Float[Array, "B _ D"],
-        layer: UInt32[Array, ""],
-        sequence_ids: Int[Array, "B L"],
-        seed: Seed | None,
-        positions: Int[Array, "B Q"] | None = None,
+        self, x: Float[Array, "B _ D"], tokens: Tokens, seed: Seed | None, layer: Layer
     ) -> Float[Array, "B Q D"]:
-        """The hidden states after the layer; `layer` is its number, from which its dropout seeds are derived."""
+        """The hidden states after the layer, whose dropout seeds follow from its number."""
         c = self.config
-        seeds = [None if seed is None else hash_word(seed + layer * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
-        y = SelfAttention(c, name="attention")(x, sequence_ids, seeds[0], positions)
-        x = x if positions is None or self.is_mutable_collection(CACHE) else gather_positions(x, positions)
-        x = ResidualNorm(c, name="attention_layer_norm")(x, y, seeds[1], positions)
+        seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
+        y = SelfAttention(c, name="attention")(x, tokens, seeds[0], layer)
+        x = x if tokens.queried is None or self.is_mutable_collection(CACHE) else gather_positions(x, tokens.queried)
+        x = ResidualNorm(c, name="attention_layer_norm")(x, y, seeds[1], tokens)
         y = FeedForward(c, name="feed_forward")(x)
-        x = ResidualNorm(c, name="feed_forward_layer_norm")(x, y, seeds[2], positions)
+        x = ResidualNorm(c, name="feed_forward_layer_norm")(x, y, seeds[2], tokens)
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
 
@@ -74,7 +70,7 @@ def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
 
     def initial(key: Key[Array, ""]) -> LayerParams:
         x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
-        return Block(plain(config), parent=None).init(key, x, jnp.uint32(0), ids, None)["params"]
+        return Block(plain(config), parent=None).init(key, x, Tokens(ids, ids, ids, ids), None, Layer(jnp.uint32(0)))["params"]
 
     boxed = jax.vmap(initial)(jax.random.split(key, config.num_layers))
     return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
@@ -126,15 +122,10 @@ class WholeRows(nn.Module):
 
     config: ModelConfig
 
-    def at(
-        self,
-        positions: Int[Array, "B Q"],
-        x: Float[Array, "B L D"],
-        sequence_ids: Int[Array, "B L"],
-        seed: Seed | None,
-    ) -> Float[Array, "B Q D"]:
-        """The output of the last layer at `positions` alone; all of it is computed."""
-        return gather_positions(self(x, sequence_ids, seed)[0], positions)
+    def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
+        """The output of the last layer at `tokens.queried` alone; all of it is computed."""
+        last = self(x, tokens, seed)[0]
+        return last if tokens.queried is None else gather_positions(last, tokens.queried)
 
 
 class Encoder(nn.Module):
@@ -155,13 +146,13 @@ class Encoder(nn.Module):
         self.layers = layers
 
     def __call__(
-        self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """(output of the last layer, outputs of all layers)."""
-        c = self.config
+        """(output of the last layer, outputs of all layers), for all tokens."""
+        c, tokens = self.config, tokens.reading(None)
         if c.scan_unroll and not self.is_unstacked:
             scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
-            block = self._block(sequence_ids, seed)
+            block = self._block(tokens, seed)
 
             def body(
                 x: Float[Array, "B L D"], layer: tuple[LayerParams, UInt32[Array, ""]]
@@ -169,57 +160,39 @@ class Encoder(nn.Module):
                 return (x := block(x, *layer)), x
 
             return jax.lax.scan(body, x, scanned, unroll=c.scan_unroll)
-        outputs = self._unrolled(x, sequence_ids, seed)
+        outputs = self._unrolled(x, tokens, seed)
         return outputs[-1], jnp.stack(outputs)
 
-    def at(
-        self,
-        positions: Int[Array, "B Q"],
-        x: Float[Array, "B L D"],
-        sequence_ids: Int[Array, "B L"],
-        seed: Seed | None,
-    ) -> Float[Array, "B Q D"]:
-        """The output of the last layer at `positions` alone.
+    def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
+        """The output of the last layer at `tokens.queried` alone.
 
-        All of the last layer but keys and values (5/6 of it with the paper's widths) is computed at these positions only. A loop
-        over layers that is not unrolled computes all positions, since taking the last layer out of the stack would copy it.
+        All of the last layer but keys and values (5/6 of it with the paper's widths) is computed at these columns only. A loop
+        over layers that is not unrolled computes all columns, since taking the last layer out of the stack would copy it.
         """
-        if self.config.scan_unroll and not self.is_unstacked:
-            return gather_positions(self(x, sequence_ids, seed)[0], positions)
-        return self._unrolled(x, sequence_ids, seed, positions)[-1]
+        if tokens.queried is not None and self.config.scan_unroll and not self.is_unstacked:
+            return gather_positions(self(x, tokens, seed)[0], tokens.queried)
+        return self._unrolled(x, tokens, seed)[-1]
 
-    def _unrolled(
-        self,
-        x: Float[Array, "B L D"],
-        sequence_ids: Int[Array, "B L"],
-        seed: Seed | None,
-        positions: Int[Array, "B Q"] | None = None,
-    ) -> list[Float[Array, "B _ D"]]:
-        block = self._block(sequence_ids, seed)
+    def _unrolled(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> list[Float[Array, "B _ D"]]:
+        """The outputs of all layers; the last one reads `tokens.queried` out."""
+        block, last = self._block(tokens.reading(None), seed), self._block(tokens, seed)
         outputs = [x]
         for i, params in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
-            last = i == self.config.num_layers - 1
-            outputs.append(block(outputs[-1], params, jnp.uint32(i), positions if last else None))
+            is_last = i == self.config.num_layers - 1
+            outputs.append((last if is_last else block)(outputs[-1], params, jnp.uint32(i)))
         return outputs[1:]
 
-    def _block(self, sequence_ids: Int[Array, "B L"], seed: Seed | None) -> Callable[..., Float[Array, "B _ D"]]:
-        """The function (x, parameters of a layer, its number, positions) -> the output of the layer, rematerialised as
+    def _block(self, tokens: Tokens, seed: Seed | None) -> Callable[..., Float[Array, "B _ D"]]:
+        """The function (x, parameters of a layer, its number) -> the output of the layer, rematerialised as
         `ModelConfig.rematerialisation` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
         if self.is_initializing():
             c = plain(c)
 
-        def block(
-            x: Float[Array, "B L D"],
-            params: LayerParams,
-            layer: UInt32[Array, ""],
-            positions: Int[Array, "B Q"] | None = None,
-        ) -> Float[Array, "B Q D"]:
+        def block(x: Float[Array, "B L D"], params: LayerParams, number: UInt32[Array, ""]) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):
-                output: Any = Block(c, parent=None).apply(
-                    {"params": params}, x, layer, sequence_ids, seed, positions, mutable=stores
-                )
+                output: Any = Block(c, parent=None).apply({"params": params}, x, tokens, seed, Layer(number), mutable=stores)
             if stores:
                 output, stored = output
                 self.sow(INTERMEDIATES, "attention_weights", *stored[INTERMEDIATES]["attention"]["weights"])

@@ -20,8 +20,9 @@ from flax import struct
 from flax.errors import ScopeParamShapeError
 from jaxtyping import Array, Float, Int, Key, Num, Shaped, UInt32
 
+from bert_jax.interface.named import load_named
+from bert_jax.model import ACTIVATIONS
 from bert_jax.model.products import affine, platform
-from bert_jax.sharding.rules import first_row
 
 Initializer = Callable[..., Num[Array, " ..."]]
 """(PRNG key, shape, dtype) -> the initial value of a parameter."""
@@ -195,8 +196,8 @@ def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array,
 
 def activation(name: str) -> Activation:
     """The activation function of the feed-forward layer with this name in `ModelConfig.activation`."""
-    functions: dict[str, Activation] = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu}
-    return functions[name]
+    function: Activation = load_named(name, ACTIVATIONS, "config.model.activation")
+    return function
 
 
 @jax.custom_vjp
@@ -245,7 +246,7 @@ _narrow_gelu_tanh.defvjp(lambda x: (_narrow_gelu_tanh(x), x), _narrow_gelu_tanh_
 
 
 def random_words(
-    seed: Seed, shape: tuple[int, ...], positions: Int[Array, "B Q"] | None = None
+    seed: Seed, shape: tuple[int, ...], positions: Int[Array, "B Q"] | None = None, rows: UInt32[Array, " B"] | None = None
 ) -> UInt32[Array, " ..."]:
     """Random uint32 words of `shape`, a pure function of (`seed`, index): a counter-based generator without state.
 
@@ -257,8 +258,9 @@ def random_words(
     neighbours and between layers.
 
     With `positions`, the words [B, ..., Q, L] or [B, Q, D] are the rows `positions` of the words [B, ..., L, L] or [B, L, D].
+    `rows` are the indices along the first axis of these B rows, where they are a part of all rows.
     """
-    base = row_words(seed, shape[:-1], positions)
+    base = row_words(seed, shape[:-1], positions, rows)
     return hash_word(base[..., None] + jax.lax.broadcasted_iota(jnp.uint32, shape, len(shape) - 1) * COLUMN)
 
 
@@ -270,17 +272,19 @@ def row_words(
     seed: Seed,
     shape: tuple[int, ...],
     positions: Int[Array, "B Q"] | None = None,
-    first: tuple[UInt32[Array, ""], ...] | None = None,
+    rows: UInt32[Array, " B"] | None = None,
+    first: tuple[UInt32[Array, ""], ...] = (),
 ) -> UInt32[Array, " ..."]:
     """The base words of `random_words`, of `shape`.
 
     One axis of the index is hashed at a time, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
-    index of the first element along the leading axes; by default that of the first row of this device.
+    index of the first element along the leading axes, by default 0; `rows` are all indices along the first axis.
     """
-    first = (jnp.uint32(first_row(shape[0])),) if first is None else first
     word = jnp.broadcast_to(seed, shape)
     for axis in range(len(shape)):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        if rows is not None and axis == 0:
+            index = jnp.broadcast_to(rows.reshape(-1, *(1,) * (len(shape) - 1)), shape)
         index = index + first[axis] if axis < len(first) else index
         if positions is not None and axis == len(shape) - 1:
             index = jnp.asarray(positions, jnp.uint32).reshape(len(positions), *(1,) * (len(shape) - 2), -1)
@@ -297,16 +301,20 @@ def hash_word(word: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _dropout(
-    x: Float[Array, "*shape"], rate: float, seed: Seed, positions: Int[Array, "B Q"] | None
+    x: Float[Array, "*shape"],
+    rate: float,
+    seed: Seed,
+    positions: Int[Array, "B Q"] | None,
+    rows: UInt32[Array, " B"] | None,
 ) -> Float[Array, "*shape"]:
-    kept = random_words(seed, x.shape, positions) >= np.uint32(round(rate * 2**32))
+    kept = random_words(seed, x.shape, positions, rows) >= np.uint32(round(rate * 2**32))
     return jnp.where(kept, x * np.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
 
 
 # The backward pass applies the same function to the gradient: the mask is recomputed from the seed, not stored.
 _dropout.defvjp(
-    lambda x, rate, seed, positions: (_dropout(x, rate, seed, positions), (seed, positions)),
-    lambda rate, drawn, g: (_dropout(g, rate, *drawn), None, None),
+    lambda x, rate, *drawn: (_dropout(x, rate, *drawn), drawn),
+    lambda rate, drawn, g: (_dropout(g, rate, *drawn), None, None, None),
 )
 
 
@@ -321,10 +329,12 @@ class Dropout:
     positions: Int[Array, "B Q"] | None = None
     """The positions of the tokens of an array [B, ..., Q, *] with selected tokens only; they get the mask that they have in the
     array of all tokens [B, ..., L, *]. None for an array of all tokens."""
+    rows: UInt32[Array, " B"] | None = None
+    """The indices of the rows in the whole batch (`Tokens.rows`); None: from 0."""
 
 
 def dropout(x: Float[Array, "*shape"], settings: Dropout) -> Float[Array, "*shape"]:
     """`x` with each element set to zero with probability `rate`, and the others multiplied by 1 / (1 - `rate`)."""
     if settings.seed is None or settings.rate == 0.0:
         return x
-    return _dropout(x, settings.rate, settings.seed, settings.positions)
+    return _dropout(x, settings.rate, settings.seed, settings.positions, settings.rows)

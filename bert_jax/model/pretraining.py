@@ -15,13 +15,14 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bert_jax.interface.words import counted
-from bert_jax.model.bert import INPUTS, Batch, Bert
+from bert_jax.model.bert import Bert
 from bert_jax.model.bilm import backward_positions
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Table
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
 from bert_jax.model.products import platform
+from bert_jax.model.tokens import INPUTS, Batch, Tokens
 
 HEAD_INPUTS = ("masked_positions", "cls_positions")
 """The arrays of a batch that the heads read, int32 [B, M] and [B, P]."""
@@ -51,7 +52,7 @@ class BertForPreTraining(Bert):
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The logits of both objectives, and the hidden states."""
-        last, hidden_states = self.encode(batch, dropout_seed)
+        last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
         logits = self.masked_logits(last, batch["masked_positions"])
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
         if not self.next_sentence:
@@ -66,11 +67,11 @@ class BertForPreTraining(Bert):
         float32 [B, P, 2].
         """
         padded, cls_positions = whole_tiles(batch["masked_positions"]), batch["cls_positions"]
-        table = self.embeddings.word_embeddings
+        table, tokens = self.embeddings.word_embeddings, Tokens.of(batch)
         if not self.next_sentence:
-            return {"mlm_logits": self.mlm_head(self.encode_at(padded, batch, dropout_seed), table.embedding)}
+            return {"mlm_logits": self.mlm_head(self.encode_queried(tokens.reading(padded), dropout_seed), table.embedding)}
         positions = whole_tiles(jnp.concatenate([padded, cls_positions], axis=1))
-        read = self.encode_at(positions, batch, dropout_seed)
+        read = self.encode_queried(tokens.reading(positions), dropout_seed)
         masked, cls, _ = jnp.split(read, [padded.shape[1], padded.shape[1] + cls_positions.shape[1]], axis=1)
         return {
             "mlm_logits": self.mlm_head(masked, table.embedding),
@@ -100,14 +101,15 @@ class BiLstmForPreTraining(BertForPreTraining):
 
         Q is M, on a TPU padded by `whole_tiles`; a token without a token after it in its text has a meaningless backward logit.
         """
-        last, _ = self.encode(batch, dropout_seed)
+        tokens = Tokens.of(batch)
+        last, _ = self.encode(tokens, dropout_seed)
         positions = whole_tiles(batch["masked_positions"])
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
         read = gather_positions(self._half(last, 0), positions)
         if self.config.direction == "both":
-            after, _ = backward_positions(positions, batch["sequence_ids"])
+            after, _ = backward_positions(positions, tokens.sequence_ids)
             read = jnp.concatenate([read, gather_positions(self._half(last, 1), after)], axis=1)
-        read = dropout(read, Dropout(self.config.hidden_dropout, seed))
+        read = dropout(read, Dropout(self.config.hidden_dropout, seed, rows=tokens.rows))
         if self.config.direction != "both":
             return {"mlm_logits": self.softmax(read, self._table())}
         # Of halves of one array of logits each gradient would be padded to the whole: 42 MB at 32 rows of 20 predictions.
@@ -143,7 +145,7 @@ class StaticForPreTraining(Bert):
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The word vectors, and the vectors of the words as contexts."""
-        last, hidden_states = self.encode(batch, dropout_seed)
+        last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
         return {"last": last, "hidden_states": hidden_states, "contexts": self.skip_gram_head(batch["input_ids"])}
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import flax.linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import choose_residual_norm
 from bert_jax.model.kernels.residual_norm import fused_residual_norm
 from bert_jax.model.layers import Dropout, NormParameters, Seed, dropout, norm_parameters, normalise
+from bert_jax.model.tokens import Tokens
 
 
 def plain_residual_norm(
@@ -26,14 +27,10 @@ class ResidualNorm(nn.Module):
 
     @nn.compact
     def __call__(
-        self,
-        x: Float[Array, "B L D"],
-        y: Float[Array, "B L D"],
-        seed: Seed | None,
-        positions: Int[Array, "B L"] | None = None,
-    ) -> Float[Array, "B L D"]:
-        """LayerNorm(x + dropout(y)); `positions` are those of the tokens if x and y hold selected tokens of each row."""
+        self, x: Float[Array, "B Q D"], y: Float[Array, "B Q D"], seed: Seed | None, tokens: Tokens
+    ) -> Float[Array, "B Q D"]:
+        """LayerNorm(x + dropout(y)), where x and y hold the tokens that are read out."""
         c = self.config
         compute = fused_residual_norm if choose_residual_norm(c).fused else plain_residual_norm
         norm = norm_parameters(self, x.shape[-1], c.layer_norm_epsilon)
-        return compute(x, y, norm, Dropout(rate=c.hidden_dropout, seed=seed, positions=positions))
+        return compute(x, y, norm, tokens.dropout(c.hidden_dropout, seed))

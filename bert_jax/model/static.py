@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from bert_jax.model.encoder import WholeRows
 from bert_jax.model.layers import Seed
+from bert_jax.model.tokens import Tokens
 
 
 class NoLayers(WholeRows):
@@ -19,7 +20,7 @@ class NoLayers(WholeRows):
     """`ModelConfig.direction` -> the objective that trains it where none is named."""
 
     def __call__(
-        self, x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], seed: Seed | None
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """(`x`, no outputs of layers: N is 0)."""
         return x, jnp.zeros((0, *x.shape), x.dtype)

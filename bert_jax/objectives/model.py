@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Num
 
-from bert_jax.model.bert import INPUTS, Bert
+from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
 from bert_jax.model.pretraining import SkipGramHead, pretraining_model
+from bert_jax.model.tokens import INPUTS, Tokens
 
 Batch = dict[str, Num[Array, "B ..."]]
 """Name -> array of a batch."""
@@ -64,7 +65,7 @@ class Model:
     def encoder(self, key: Key[Array, ""]) -> Boxed:
         """The parts "embeddings" and "encoder"."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        return dict(Bert(self.config).init(key, dict.fromkeys(INPUTS, ids), method="encode")["params"])
+        return dict(Bert(self.config).init(key, Tokens.of(dict.fromkeys(INPUTS, ids)), method="encode")["params"])
 
     def mlm_head(self, key: Key[Array, ""]) -> Boxed:
         """A head of masked language modelling, whose decoder is tied to the word embeddings if the model's is."""
@@ -101,14 +102,15 @@ class Model:
 
     def hidden_states(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "S B L D"]:
         """The embeddings and the output of every layer."""
-        _, states = Bert(self.config).apply({"params": _own(params)}, batch, seed, method="encode")
+        _, states = Bert(self.config).apply({"params": _own(params)}, Tokens.of(batch), seed, method="encode")
         return cast(Array, states)
 
     def encode_at(
         self, params: Params, positions: Int[Array, "B Q"], batch: Batch, seed: Seed | None = None
     ) -> Float[Array, "B Q D"]:
         """The output of the last layer at `positions` alone, which takes less computation."""
-        return cast(Array, Bert(self.config).apply({"params": _own(params)}, positions, batch, seed, method="encode_at"))
+        tokens = Tokens.of(batch).reading(positions)
+        return cast(Array, Bert(self.config).apply({"params": _own(params)}, tokens, seed, method="encode_queried"))
 
     def mlm_logits(
         self, params: Params, head: Params, batch: Batch, seed: Seed | None = None
@@ -161,10 +163,10 @@ def another_seed(seed: Seed | None, number: int) -> Seed | None:
     return None if seed is None else hash_word(seed + jnp.uint32(0x9E3779B9) * jnp.uint32(number))
 
 
-def sampled(logits: Float[Array, "B *shape V"], seed: Seed | None) -> Int[Array, "B *shape"]:
+def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None) -> Int[Array, "B *shape"]:
     """Draws a class from each softmax of `logits`; int32. A pure function of the seed and the place in the global batch, so that
     the same step draws the same on any number of devices, and an evaluation (`seed` None) always draws the same."""
-    words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape)
+    words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape, rows=batch.get("rows"))
     uniform = ((words >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)  # between 0 and 1
     gumbel = -jnp.log(-jnp.log(uniform))
     return jnp.argmax(jax.lax.stop_gradient(logits).astype(jnp.float32) + gumbel, axis=-1).astype(jnp.int32)

@@ -39,7 +39,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError, nearest
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import Execution, ModelConfig
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
@@ -291,9 +291,9 @@ def _abstract_parameters(objective: Objective, model: Model) -> Boxed:
 
 @functools.lru_cache(maxsize=64)
 def _counted_flops(objective: Objective, model: Model, length: int, predictions: int) -> float:
-    config = dataclasses.replace(
-        model.config, attention="plain", residual_norm="plain", rematerialisation="none", scan_unroll=0, dtype="float32"
-    ) if model.config.encoder == "transformer" else model.config
+    config = model.config
+    if config.has_attention:
+        config = dataclasses.replace(config, **dataclasses.asdict(Execution(attention="plain", residual_norm="plain")))
     bound = objective.for_model(dataclasses.replace(model, config=config))
     params = jax.tree.map(lambda box: box.value, bound.abstract_parameters(), is_leaf=_is_box)
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jaxtyping import Array, Float, Int, Key, Num
+from jaxtyping import Array, Float, Int, Key, Num, UInt32
 
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.interface.ranges import check_ranges
@@ -88,7 +88,7 @@ class SkipGram(Objective):
         counts = jax.lax.stop_gradient(params["skip_gram_head"]["counts"])
         centre_ids = jnp.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
         drawn = (len(centre_ids), self.shared_negatives)
-        negative_ids = draw_negatives(counts, drawn, EVALUATION_SEED if seed is None else seed)
+        negative_ids = draw_negatives(counts, drawn, EVALUATION_SEED if seed is None else seed, batch.get("rows"))
         v, u, n = words[centre_ids], contexts[batch["input_ids"]], contexts[negative_ids]
 
         kept = keep_weights(counts, self.subsampling)
@@ -139,9 +139,11 @@ def keep_weights(counts: Float[Array, " V"], threshold: float) -> Float[Array, "
     return jnp.where(counts > 0, kept, 0.0)
 
 
-def draw_negatives(counts: Float[Array, " V"], shape: tuple[int, int], seed: Seed | np.uint32) -> Int[Array, "B _"]:
+def draw_negatives(
+    counts: Float[Array, " V"], shape: tuple[int, int], seed: Seed | np.uint32, rows: UInt32[Array, " B"] | None = None
+) -> Int[Array, "B _"]:
     """Words drawn from the distribution of counts^0.75, a pure function of the seed and the index."""
     cumulative = jnp.cumsum(counts**NOISE_POWER)
-    words = random_words(hash_word(jnp.asarray(seed, jnp.uint32) ^ EVALUATION_SEED), shape)
+    words = random_words(hash_word(jnp.asarray(seed, jnp.uint32) ^ EVALUATION_SEED), shape, rows=rows)
     uniform = (words >> 8).astype(jnp.float32) * np.float32(2.0**-24)  # below 1
     return jnp.searchsorted(cumulative, uniform * cumulative[-1], side="right").astype(jnp.int32)

@@ -2,6 +2,7 @@
 
 In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks, embeddings, in the order of the input.
 
+    verbs.py       the verbs of `predict`: their flags, and where their questions are
     streams.py     reads records from arguments, files or standard input
     questions.py   texts -> tokenised items; a bad text is an error of its own and does not stop the others
     packing.py     items -> packed batches of few shapes

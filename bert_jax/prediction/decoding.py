@@ -240,5 +240,5 @@ def _of(array: Array, chosen: Int[Array, "B C"]) -> Array:
 
 def _rows_of(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
     """The cache of other rows, in their order."""
-    layers = jax.tree.map(lambda x: x[rows], cache.layers)
-    return cache.replace(layers=layers, sequence_ids=cache.sequence_ids[rows])  # type: ignore[attr-defined]
+    layers, tokens = jax.tree.map(lambda x: x[rows], (cache.layers, cache.tokens))
+    return dataclasses.replace(cache, layers=layers, tokens=tokens)

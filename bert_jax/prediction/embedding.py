@@ -20,9 +20,8 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
+from bert_jax.prediction.verbs import COMBINATIONS, POOLINGS
 
-POOLINGS = ("mean", "cls", "pooler")
-COMBINATIONS = ("mean", "sum", "concat")
 _MADE_FOR: weakref.WeakKeyDictionary[Engine, JsonObject | None] = weakref.WeakKeyDictionary()
 """The sentence-transformers settings of each loaded model, which are read once and not for every text."""
 

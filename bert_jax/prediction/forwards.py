@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from bert_jax.model.bert import Batch, Bert
+from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.pretraining import BertForPreTraining, pretraining_model
+from bert_jax.model.tokens import Batch, Tokens
 from bert_jax.prediction.engine import CONTINUATION, NO_PIECE, START, compiled
 
 Params = Mapping[str, PyTree[jax.Array]]
@@ -52,7 +53,7 @@ def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float
     """The probabilities, float32, that B follows A, and that B is a random text."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
-        last, _ = model.encode(batch)
+        last, _ = model.encode(Tokens.of(batch))
         return model.nsp_head(model.pool(_flat(last), batch["starts"][None])).squeeze(0)
 
     logits: Any = pretraining_model(config).apply({"params": params}, batch, method=read)
@@ -78,7 +79,7 @@ def text_vectors(
     """
 
     def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
-        last, hidden_states = model.encode(batch)
+        last, hidden_states = model.encode(Tokens.of(batch))
         if pooling == "pooler":
             return model.pool(_flat(last), batch["starts"][None]).squeeze(0).astype(jnp.float32)
         vectors = _combined(last, hidden_states, source)
@@ -100,7 +101,7 @@ def token_vectors(
     """A vector for each token, float32."""
 
     def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
-        return _combined(*model.encode(batch), source)
+        return _combined(*model.encode(Tokens.of(batch)), source)
 
     vectors: Any = Bert(config).apply({"params": params}, batch, method=read)
     return vectors
@@ -114,7 +115,8 @@ def tags(
     also holds word_starts [B, L], 1 on the first pieces of the words of a CRF."""
 
     def read(model: BertWithHead, batch: Batch) -> tuple[Array, Array]:
-        return model.tags(model.features(*model.encode(batch), batch["sequence_ids"]), batch)
+        tokens = Tokens.of(batch)
+        return model.tags(model.features(*model.encode(tokens), tokens), batch)
 
     found: Any = BertWithHead(config, head).apply({"params": params}, batch, method=read)
     return found
@@ -129,14 +131,14 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
     """
 
     def read(model: BertWithHead, batch: Batch) -> Float[Array, " ..."]:
-        ids = batch["sequence_ids"]
-        tokens = model.features(*model.encode(batch), ids)
+        tokens = Tokens.of(batch)
+        features = model.features(*model.encode(tokens), tokens)
         if head.per_token:
-            return model.answer(tokens, batch)
-        where = {"sequence_ids": ids.reshape(1, -1), "cls_positions": batch["starts"][None]}
+            return model.answer(features, batch)
+        where = {"sequence_ids": tokens.sequence_ids.reshape(1, -1), "cls_positions": batch["starts"][None]}
         if count := head.layout.read_positions:
             where["read_positions"] = jnp.stack([jnp.roll(batch["query_positions"], -n) for n in range(count)], axis=1)[None]
-        return model.answer(_flat(tokens), where).squeeze(0)
+        return model.answer(_flat(features), where).squeeze(0)
 
     logits: Any = BertWithHead(config, head).apply({"params": params}, batch, method=read)
     return logits
@@ -146,7 +148,7 @@ def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Ar
     """The MLM logits at the query positions, float32. Pooler and NSP head are not read, so a model without them can be used."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
-        last, _ = model.encode(batch)
+        last, _ = model.encode(Tokens.of(batch))
         return model.masked_logits(_flat(last), batch["query_positions"][None]).squeeze(0)
 
     logits: Any = pretraining_model(config).apply({"params": params}, batch, method=read)

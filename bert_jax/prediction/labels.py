@@ -236,10 +236,6 @@ def _windows_of_words(
     return items, labelled
 
 
-FORMER_NAMES = {"stride": "doc_stride", "max_answer_tokens": "max_answer"}
-"""Old names of options of `AnswerQuestion` -> their names, which are those of the settings of a task."""
-
-
 @dataclasses.dataclass(frozen=True)
 class AnswerQuestion:
     """The span of a context of any length that answers a question; long contexts are read in windows (run_squad.py)."""

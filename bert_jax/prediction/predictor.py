@@ -14,7 +14,7 @@ from bert_jax.files import JsonObject
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.generation import Generate
-from bert_jax.prediction.labels import FORMER_NAMES, AnswerQuestion, Choose, Classify, Tag
+from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import Filled, FillMask, NextSentence, Score
 from bert_jax.prediction.mentions import MENTIONS, Resolve
 from bert_jax.prediction.questions import Question, ask_each
@@ -83,7 +83,6 @@ class Predictor:
 
     def answer(self, questions: Iterable[tuple[str, str]], **options: Any) -> list[JsonObject]:
         """For each (question, context) {"answer", "start", "end", "probability", ...}."""
-        options = {FORMER_NAMES.get(name, name): value for name, value in options.items()}
         return self.ask(AnswerQuestion(**options), [{"question": q, "context": c} for q, c in questions])
 
     def choose(self, prompts: Iterable[tuple[str, Sequence[str]]], **options: Any) -> list[JsonObject]:

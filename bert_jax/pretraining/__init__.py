@@ -13,5 +13,5 @@ In: an experiment and a corpus. Out: trained weights, held-out scores, log lines
     pretraining_log.py     PretrainingLog: log lines, metrics.jsonl, the plot of the curves
     reference_curves.py    the band of an experiment over seeds, and whether a run lies in it
     results.py             results.json and the exported model
-    kept.py                the model of an earlier step, from a checkpoint that was kept
+    checkpointed_model.py  the model of an earlier step, from a checkpoint that was kept
 """

@@ -12,6 +12,7 @@ from bert_jax.configs.memory_advice import evaluation_demand, least_bytes
 from bert_jax.data.batches import heldout_batches, process_shard, tables_of, to_device
 from bert_jax.data.plan import EpochPlan
 from bert_jax.errors import UserError
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
@@ -50,7 +51,7 @@ class HeldoutEvaluation:
         targets, labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
-        continues = None if examples.masking == "tokens" else tables_of(corpora.heldout).continuation
+        continues = None if examples.masking == "tokens" or is_in_file(examples.masking) else tables_of(corpora.heldout).continuation
         further = objective.heldout_scores(HeldoutRows(targets, predicted, labels, corpora.train, plan, continues))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}

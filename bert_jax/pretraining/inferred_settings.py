@@ -22,8 +22,7 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
-from bert_jax.model.config import ModelConfig
-from bert_jax.pretraining.warm_start import MAY_DIFFER
+from bert_jax.model.config import Architecture
 from bert_jax.runtime.workdir import CONFIG, METRICS, stored_config
 from bert_jax.storage.objects import explained
 from bert_jax.storage.paths import Place
@@ -112,9 +111,9 @@ def _shape(values: JsonObject, workdir: Place | None, download: bool) -> tuple[J
             if (workdir / CONFIG).exists() and (workdir / METRICS).exists():
                 stored = stored_config(workdir)  # a continued run does not read `init_from`, which may be gone
         if stored.get("init_from") == name and isinstance(stored.get("model"), dict):
-            return {field: value for field, value in stored["model"].items() if field not in MAY_DIFFER}, name
+            fields = {field.name for field in dataclasses.fields(Architecture)}
+            return {field: value for field, value in stored["model"].items() if field in fields}, name
     if not download and not pathlib.Path(name).exists():
         return {}, ""
     directory = find_model_directory(name)
-    config: ModelConfig = config_from_json(read_model_config(directory), str(directory))
-    return {field: value for field, value in dataclasses.asdict(config).items() if field not in MAY_DIFFER}, name
+    return dataclasses.asdict(config_from_json(read_model_config(directory), str(directory)).architecture), name

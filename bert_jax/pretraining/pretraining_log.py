@@ -42,7 +42,7 @@ class PretrainingLog(RunLog):
         self._phase = 0
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
-        _log_start(program, corpora, step)
+        _log_start(program, corpora, step, run.rejected_kernels)
         self._curve, note = (
             find_curve(config, experiment, corpora.train.num_tokens, self._fingerprint) if config else (None, "")
         )
@@ -119,7 +119,7 @@ class PretrainingLog(RunLog):
         draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases)
 
 
-def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None:
+def _log_start(program: PretrainingProgram, corpora: Corpora, step: int, rejected: Mapping[str, str]) -> None:
     """Logs lines about the model, the corpus and the devices, and the first step of the run."""
     experiment, mesh = program.experiment, program.mesh
     m, devices = experiment.model, mesh.devices.flat
@@ -143,6 +143,6 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int) -> None
         " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
     )
     if m.encoder == "transformer":
-        log.info(in_words(m, [phase.length for phase in experiment.phases], mesh))
+        log.info(in_words(m, [phase.length for phase in experiment.phases], mesh, rejected))
     begin = f"starting from the weights of {experiment.init_from}" if experiment.init_from else "starting from random weights"
     log.info("continuing from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)

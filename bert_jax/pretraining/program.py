@@ -85,7 +85,9 @@ def pretraining_program(
     optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
     state = with_shardings(abstract, shardings)
-    return PretrainingProgram(experiment, mesh, optimizer, state, shardings, _on_mesh(teacher, mesh) if teacher else None)
+    if teacher is not None:
+        teacher = _on_mesh(dataclasses.replace(teacher, config=taught_config(teacher.config, experiment)), mesh)
+    return PretrainingProgram(experiment, mesh, optimizer, state, shardings, teacher)
 
 
 def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
@@ -97,10 +99,11 @@ def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
 
 
 def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
-    """The teacher's `config` with the settings of its computation: those of the student, and `distillation.dtype`."""
-    student = experiment.model
-    computed = {name: getattr(student, name) for name in ("vocab_multiple", "attention", "residual_norm", "scan_unroll")}
-    return dataclasses.replace(config, dtype=experiment.distillation.dtype or student.dtype, **computed)
+    """The teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed again."""
+    student = dataclasses.replace(experiment.model, rematerialisation="none")
+    return dataclasses.replace(
+        student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
+    )
 
 
 def _teacher_shardings(teacher: Teacher, mesh: Mesh) -> PyTree[NamedSharding]:

@@ -19,6 +19,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.words import counted
+from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.runtime.workdir import METRICS, flatten, read_metrics, run_config
@@ -34,11 +35,7 @@ WITHOUT_EFFECT = (
     "evaluation.batch_size",
     "mesh.*",
     "spikes.*",
-    "model.attention",
-    "model.dtype",
-    "model.rematerialisation",
-    "model.residual_norm",
-    "model.scan_unroll",
+    *(f"model.{field.name}" for field in dataclasses.fields(Execution)),
     "phases.*.accumulation",
 )
 """Keys in which a run may differ from the runs of its curve: they change scores by less than another seed does."""

@@ -33,8 +33,7 @@ from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
 from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, pretraining_program
 from bert_jax.pretraining.rollback import first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
+from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH

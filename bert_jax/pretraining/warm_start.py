@@ -19,12 +19,6 @@ from bert_jax.model.heads.registry import HEAD_PARTS
 log = logging.getLogger(__name__)
 
 
-EXECUTION_FIELDS = ("dtype", "rematerialisation", "scan_unroll", "attention", "residual_norm")
-
-MAY_DIFFER = ("hidden_dropout", "attention_dropout", "initializer_range", "vocab_multiple", *EXECUTION_FIELDS)
-"""Fields in which a run may differ from the model that it starts from: they affect training or compilation, not the
-architecture."""
-
 PAIR_PARTS = ("pooler", "nsp_head")
 """The parts that are trained only where examples are sentence pairs."""
 
@@ -75,8 +69,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
 def check_shape(wanted: ModelConfig, model: Model) -> None:
     """Raises UserError naming every field in which the architecture of `wanted`, the run's `config.model`, differs from
     `model`."""
-    asked, there = dataclasses.asdict(wanted), dataclasses.asdict(model.config)
-    differing = [name for name in asked if name not in MAY_DIFFER and asked[name] != there[name]]
+    asked, there = dataclasses.asdict(wanted.architecture), dataclasses.asdict(model.config.architecture)
+    differing = [name for name in asked if asked[name] != there[name]]
     if differing:
         flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
         raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}")

@@ -30,6 +30,8 @@ class StartFlags:
     """The steps to profile."""
     compiled: pathlib.Path | None
     """The directory in which `aot --save` has written compiled steps."""
+    changed_files: bool = False
+    """Continues a run although a file of the user's own that it names has changed."""
 
 
 def add_process_flags(parser: FlagParser) -> None:

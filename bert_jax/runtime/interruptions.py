@@ -17,9 +17,6 @@ from types import FrameType, TracebackType
 import jax
 from jax.experimental import multihost_utils
 
-from bert_jax.interface.exit_statuses import HUNG
-from bert_jax.runtime.heartbeats import Heartbeats
-
 
 class Preemption:
     """Turns SIGTERM (a preempted machine has seconds to minutes left) and the first Ctrl-C into a flag that the loop polls.
@@ -77,16 +74,14 @@ class Preemption:
 
 
 class Watchdog:
-    """Ends a process that makes no progress, and writes the stack of every thread to stderr and
-    `DIRECTORY/hang-PROCESS-TIME.txt`.
+    """Finds out that this process makes no progress; `Processes.watched_by` then ends it, and the others with it.
 
     A collective with a dead peer waits without end, and JAX's heartbeat does not detect it. The limit without progress is
     max(`factor` x the median time of the last 101 steps, `floor` seconds); before the first step is done, and from the beginning
     of a compilation to the next progress, it is max(`start`, `floor`) seconds, since the compilation of a large model takes long.
     Time in which the process was stopped (Ctrl-Z) does not count.
-    `leave` ends the process with an exit status.
 
-    >>> with Watchdog(workdir) as watchdog:
+    >>> with processes.watched_by(Watchdog(workdir)) as watchdog:
     ...     for step in ...:
     ...         state = train_step(state)
     ...         watchdog.step_done(step)
@@ -101,29 +96,14 @@ class Watchdog:
         floor: float = 600.0,
         factor: float = 10.0,
         start: float = 3600.0,
-        leave: Callable[[int], object] = os._exit,  # sys.exit would only end the watching thread
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._directory, self._floor, self._factor, self._start = directory, floor, factor, start
-        self._leave, self._clock = leave, clock
-        self.heartbeats: Heartbeats | None = None
-        """They name the processes that do not answer, and pass on why this one ends."""
+        self._directory, self._floor, self._factor, self._start, self._clock = directory, floor, factor, start, clock
         self._compiles = False
         self._steps: collections.deque[float] = collections.deque(maxlen=101)
         self._doing = "the start (compilation)"
         self._last_step: float | None = None
         self._last = clock()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-
-    def __enter__(self) -> Watchdog:
-        self._last = self._clock()
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._closed.set()
-        self._thread.join()
 
     def step_done(self, step: int) -> None:
         """Records that a training step has finished; its time counts towards the median."""
@@ -150,32 +130,21 @@ class Watchdog:
             return max(self._start, self._floor)
         return max(self._factor * statistics.median(self._steps), self._floor)
 
-    def _watch(self) -> None:
-        while not self._closed_within(min(5.0, self.limit() / 4)):
-            waited = self._clock() - self._last
-            if waited > self.limit():
-                process = jax.process_index()
-                found = f"process {process} made no progress for {waited:.0f} s in {self._doing} (limit {self.limit():.0f} s)"
-                silent = self.heartbeats.silent() if self.heartbeats else ""
-                self._report(f"{found}; {silent}" if silent else found, process)
-                if self.heartbeats:
-                    self.heartbeats.tell(found, silent)
-                self._leave(HUNG)
-                return
+    def hang(self) -> str:
+        """Returns how long the process has made no progress, and in what, if that is beyond the limit, else ""."""
+        waited = self._clock() - self._last
+        if waited <= self.limit():
+            return ""
+        return f"made no progress for {waited:.0f} s in {self._doing} (limit {self.limit():.0f} s)"
 
-    def _closed_within(self, pause: float) -> bool:
-        """Waits; whether the watchdog was closed. Time in which the whole process did not run, after Ctrl-Z or in a suspended
-        machine, is no time without progress."""
-        before = time.monotonic()
-        closed = self._closed.wait(pause)
-        stopped = time.monotonic() - before - pause
-        if stopped > pause:
-            now = self._clock()
-            self._last = min(now, self._last + stopped)
-            self._last_step = None if self._last_step is None else min(now, self._last_step + stopped)
-        return closed
+    def skip(self, seconds: float) -> None:
+        """Does not count the last `seconds`, in which the whole process did not run, after Ctrl-Z or in a suspended machine."""
+        now = self._clock()
+        self._last = min(now, self._last + seconds)
+        self._last_step = None if self._last_step is None else min(now, self._last_step + seconds)
 
-    def _report(self, found: str, process: int) -> None:
+    def report(self, found: str, process: int) -> None:
+        """Writes what was `found` and the stack of every thread to stderr and `DIRECTORY/hang-PROCESS-TIME.txt`."""
         path = self._directory / f"hang-{process}-{time.strftime('%Y%m%d-%H%M%S')}.txt"
         title = f"{found}; the same command resumes from the last checkpoint. Stack of every thread:\n"
         sys.stderr.write(title)

@@ -12,27 +12,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from bert_jax.data.corpus.integrity import CorruptedCorpus
 from bert_jax.files import JsonObject
 from bert_jax.model.kernels.first_contact import compare_kernels_once
-from bert_jax.runtime import processes
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import StartFlags
-from bert_jax.runtime.gathering import gather_json
 from bert_jax.runtime.goodput import Activity, Ledger
-from bert_jax.runtime.heartbeats import Heartbeats
-from bert_jax.runtime.independent_processes import ProcessShare
+from bert_jax.runtime.hosts import find_hosts, isolate_tpu_chips
 from bert_jax.runtime.interruptions import Preemption, Watchdog
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
+from bert_jax.runtime.processes import Share, meet, require_shared_directory
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
-from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.mirror import Mirror
@@ -52,8 +46,8 @@ class Run:
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
     """The directory with compiled steps of `aot --save`, if any."""
-    share: ProcessShare = dataclasses.field(default_factory=lambda: ProcessShare(pathlib.Path()))
-    """This process's share of the runs of a sweep, where processes are independent."""
+    share: Share = dataclasses.field(default_factory=Share)
+    """This process's share of the runs of a sweep, if processes are independent."""
     ledger: Ledger = dataclasses.field(default_factory=Ledger)
     """The time of this start, by activity, and of those before it."""
     profile: Profile = dataclasses.field(default_factory=Profile)
@@ -61,6 +55,8 @@ class Run:
     """The upload of the workdir, where it is one in a bucket."""
     require_in_place: Callable[[], None] = lambda: None
     """Raises UserError once the workdir was moved or removed. To be called before something is written to it."""
+    rejected_kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The kernels that disagree with the plain path on these devices, with the reason; see `Execution.without_kernels`."""
 
     def durable(self, path: pathlib.Path) -> Place:
         """The lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints are
@@ -92,8 +88,8 @@ def begin(
     ledger.preceded_by(Activity.STAGING, seconds_spent())
     quiet_libraries()
     enable_compilation_cache()
-    found = processes.find_hosts(flags.coordinator, flags.processes, flags.process)
-    index, count = (found.index, found.count) if found else (0, 1)
+    hosts = find_hosts(flags.coordinator, flags.processes, flags.process)
+    index = hosts.index if hosts else 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(measured_by(functools.partial(ledger.during, Activity.STAGING)))
         mirror = Mirror(str(flags.workdir), f"-{index}" if index else "") if is_remote(flags.workdir) else None
@@ -107,23 +103,19 @@ def begin(
                 stack.enter_context(locked(flags.workdir, LOCK))
                 stack.enter_context(mirror)
                 fetch_workdir(mirror)
-            in_place.append(stack.enter_context(open_workdir(workdir, verb, config, may_change, completed)))
+            in_place.append(stack.enter_context(open_workdir(workdir, verb, config, may_change, completed, flags.changed_files)))
             if mirror:
                 mirror.push()  # from now on the checkpoints in the bucket belong to this configuration
 
-        start, heartbeats = "", None
-        if found and independent:
-            start_logging(index)
-            start = _meet_independently(found, flags, config, open_first)
-        else:
-            if found:
-                connections = processes.meet(found, config, timeout=flags.start_timeout)
-                heartbeats = Heartbeats(index, found.names, connections, patience=flags.hang_seconds)
-                stack.enter_context(heartbeats)
-                processes.connect(found, timeout=flags.start_timeout, patience=flags.hang_seconds)
-            start_logging(index)
-            processes.on_first_process(open_first)
-            processes.require_shared_directory(flags.workdir)
+        processes = stack.enter_context(meet(hosts, config, timeout=flags.start_timeout, patience=flags.hang_seconds))
+        together = hosts is not None and not independent
+        if together:
+            processes.join_jax(flags.start_timeout)
+        start_logging(index)
+        processes.first(open_first)
+        require_shared_directory(processes, flags.workdir)
+        if hosts and independent:
+            isolate_tpu_chips()
         if mirror:
             if index:
                 stack.enter_context(mirror)
@@ -131,36 +123,17 @@ def begin(
                 mirror.fetch()
             mirror.begin()
         preemption = stack.enter_context(Preemption())
-        watchdog = stack.enter_context(Watchdog(workdir, floor=flags.hang_seconds))
-        watchdog.heartbeats = heartbeats
-        part = (index, count) if independent else (0, 1)
-        share = ProcessShare(flags.workdir, part, start=start, stop=preemption.request, patience=flags.hang_seconds)
-        stack.enter_context(share)
+        watchdog = stack.enter_context(processes.watched_by(Watchdog(workdir, floor=flags.hang_seconds)))
+        share = Share() if together else stack.enter_context(processes.sharing(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
             with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
-                compare_kernels_once(config.get("model"), gather_json)
+                rejected = compare_kernels_once(config.get("model"), processes.gather)
                 is_first = jax.process_index() == 0
                 require = in_place[0] if in_place else lambda: None
-                yield Run(workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require)
+                yield Run(
+                    workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require, rejected
+                )
         except Exception as error:
-            if heartbeats and (is_device_error(error) or isinstance(error, CorruptedCorpus)):
-                heartbeats.end_after(error)
+            processes.end_after(error)
             raise
-
-
-def _meet_independently(found: processes.Hosts, flags: StartFlags, config: JsonObject, open_first: Callable[[], None]) -> str:
-    """The roll call of processes that will be independent, during which process 0 opens the workdir. Returns a random identifier
-    of this start, the same in every process."""
-
-    def begin() -> str:
-        open_first()
-        start_id = os.urandom(8).hex()
-        processes.write_marker(flags.workdir, start_id)
-        return start_id
-
-    start_id = processes.roll_call(found, processes.process_facts(config), flags.start_timeout, begin=begin)
-    if not processes.finds_marker(flags.workdir, start_id):
-        raise processes.not_shared(flags.workdir, str(found.index))
-    processes.isolate_tpu_chips()
-    return start_id

@@ -1,7 +1,9 @@
-"""Sends and receives short texts over a TCP connection: four bytes with the length, then UTF-8.
+"""Sends and receives JSON over TCP connections: four bytes with the length, then the text in UTF-8.
 
-Anyone who reaches the port may call, and anything may come: port scanners, half-open connections, other programs' protocols.
-`Calls` reads all callers at the same time, so that none of them keeps the others waiting.
+All that the processes of a run say to each other goes over such connections. They begin with a call: one process listens at an
+address that all know (`hear`), the others call it (`ask`). Anyone who reaches the port may call, and anything may come: port
+scanners, half-open connections, other programs' protocols. `Calls` reads all callers at the same time, so that none of them keeps
+the others waiting, and both sides sign what they say with the secret of the run, if it has one.
 """
 
 from __future__ import annotations
@@ -9,43 +11,124 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import hmac
 import ipaddress
+import json
+import os
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from types import TracebackType
 
+from bert_jax.files import Json, parse_json
+
+SECRET = "BERT_JAX_SECRET"
+"""The variable with a secret that all processes of a run share; SkyPilot gives them one. With it, callers that do not know it are
+ignored."""
 LONGEST = 1 << 20
-"""Bytes of a text."""
+"""Bytes of the message of a caller, and of the answer."""
 PATIENCE = 10.0
-"""Seconds in which a caller has to send its text."""
+"""Seconds in which a caller has to send its message."""
 MOST_CALLERS = 256
-"""Callers whose texts are awaited at the same time, beside those that are expected; of more, the oldest are turned away."""
+"""Callers whose messages are awaited at the same time, in addition to those that are expected; of more, the oldest are turned
+away."""
+ANSWER = 15.0
+"""Seconds beyond its own time limit for which a caller waits for the answer: the called process may have started later."""
 
 
-def send(connection: socket.socket, text: str) -> None:
-    """Sends `text`. Raises OSError where the connection is lost."""
-    data = text.encode()
-    connection.sendall(len(data).to_bytes(4, "big") + data)
+# -------------------------------------------------------------------------------------------------------------------- messages
+def framed(message: Json) -> bytes:
+    """Returns the bytes of a message."""
+    data = json.dumps(message).encode()
+    return len(data).to_bytes(4, "big") + data
 
 
-def receive(connection: socket.socket) -> str:
-    """The next text. Raises OSError where the connection is lost or nothing comes in time, ValueError for what `send` has not
-    sent."""
+def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], bytes]:
+    """Splits `data` into the complete messages at its start and the rest. Raises ValueError for what `framed` has not made."""
+    found = []
+    while len(data) >= 4:
+        size = int.from_bytes(data[:4], "big")
+        if size > longest:
+            raise ValueError("the message is longer than any that is sent")
+        if len(data) < 4 + size:
+            break
+        found.append(parse_json(data[4 : 4 + size].decode()))
+        data = data[4 + size :]
+    return found, data
 
-    def exactly(size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            part = connection.recv(size - len(data))
-            if not part:
-                raise ConnectionResetError("the peer closed the connection")
-            data += part
-        return data
 
-    size = int.from_bytes(exactly(4), "big")
-    if size > LONGEST:
-        raise ValueError("the message is longer than any that is sent")
-    return exactly(size).decode()
+def receive(connection: socket.socket) -> Json:
+    """Returns the next message, and reads nothing beyond it. Raises OSError if the connection is lost or nothing comes in time,
+    ValueError for what `framed` has not made."""
+    data = b""
+    while not (found := unframed(data, LONGEST)[0]):
+        size = 4 + int.from_bytes(data[:4], "big") if len(data) >= 4 else 4
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("the peer closed the connection")
+        data += part
+    return found[0]
+
+
+def signed(message: Json) -> list[Json]:
+    """Returns a message with the proof that it comes from a process of this run; the proof is "" without a secret."""
+    secret = os.environ.get(SECRET) or os.environ.get("SKYPILOT_TASK_ID", "")
+    return [message, hmac.new(secret.encode(), json.dumps(message).encode(), "sha256").hexdigest() if secret else ""]
+
+
+def verified(message: Json) -> Json:
+    """Returns the message that a process of this run has signed. Raises ValueError for anything else."""
+    match message:
+        case [said, str(proof)] if hmac.compare_digest(proof.encode(), str(signed(said)[1]).encode()):
+            return said
+    raise ValueError("the message is not of a process of this run")
+
+
+# ----------------------------------------------------------------------------------------------------------------------- calls
+def hear(
+    address: tuple[str, int],
+    accept: Callable[[Json, socket.socket], bool],
+    *,
+    expected: int,
+    timeout: float,
+    complete: Callable[[], bool],
+    waiting: Callable[[], object] = lambda: None,
+) -> None:
+    """Listens at `address` (HOST, PORT), as far as HOST is one of this machine, until all is `complete`, at most `timeout`
+    seconds.
+
+    `accept` is given what a process of this run says, and its connection, and returns whether it was expected; the connections of
+    all others are closed. `waiting` is called at least every second. Raises OSError if the port cannot be opened.
+    """
+    deadline = time.monotonic() + timeout
+    with Calls((own_address(address[0]), address[1]), expected) as calls:
+        while not complete() and time.monotonic() < deadline:
+            call = calls.next(min(1.0, max(0.01, deadline - time.monotonic())))
+            if call is not None and not accept(call[1], call[0]):
+                call[0].close()
+            waiting()
+
+
+def ask(
+    address: tuple[str, int], message: Json, *, timeout: float, waiting: Callable[[], object] = lambda: None
+) -> tuple[Json, socket.socket] | None:
+    """Says `message` to the process that listens at `address`, and returns its answer and the open connection. Returns None if it
+    does not answer within `timeout` seconds. `waiting` is called after each attempt."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            with contextlib.ExitStack() as opened:
+                connection = opened.enter_context(socket.create_connection(address, timeout=5))
+                connection.sendall(framed(signed(message)))
+                connection.settimeout(timeout + ANSWER)
+                answer = verified(receive(connection))
+                opened.pop_all()
+                return answer, connection
+        except (OSError, ValueError, RecursionError):  # it does not listen yet, or another program uses the port
+            time.sleep(0.2)
+        waiting()
+    return None
 
 
 @dataclasses.dataclass
@@ -57,11 +140,11 @@ class _Caller:
 
 
 class Calls(contextlib.AbstractContextManager["Calls"]):
-    """Listens at `address` (HOST, PORT) and receives the first text of every caller. Raises OSError where it cannot listen.
+    """Listens at `address` (HOST, PORT) and receives the first message of every caller. Raises OSError if it cannot listen.
 
     >>> with Calls(("10.0.0.2", 8476), expected=3) as calls:
     ...     while call := calls.next(seconds=1.0):
-    ...         connection, text = call
+    ...         connection, message = call
     """
 
     def __init__(self, address: tuple[str, int], expected: int):
@@ -72,9 +155,9 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
 
-    def next(self, seconds: float) -> tuple[socket.socket, str] | None:
-        """The next caller that has sent a text, and the text; None where there is none within `seconds`. Callers that send
-        anything else, or nothing in time, are turned away."""
+    def next(self, seconds: float) -> tuple[socket.socket, Json] | None:
+        """Returns the next caller that has sent a message of this run, and the message; None if there is none within `seconds`.
+        Callers that send anything else, or nothing in time, are turned away."""
         deadline = time.monotonic() + seconds
         while True:
             now = time.monotonic()
@@ -98,24 +181,24 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
             if len(self._callers) > self._most:
                 self._turn_away(next(iter(self._callers.values())))
 
-    def _read(self, caller: _Caller) -> tuple[socket.socket, str] | None:
+    def _read(self, caller: _Caller) -> tuple[socket.socket, Json] | None:
         try:
             data = caller.connection.recv(1 << 16)
-            caller.data += data
-            size = int.from_bytes(caller.data[:4], "big") if len(caller.data) >= 4 else 0
-            if not data or size > LONGEST or len(caller.data) > 4 + LONGEST:
+            if not data:
                 raise ValueError
-            if len(caller.data) < 4 or len(caller.data) - 4 < size:
+            caller.data += data
+            found, _ = unframed(caller.data, LONGEST)
+            if not found:
                 return None
-            text = caller.data[4:].decode()
+            message = verified(found[0])
         except BlockingIOError:
             return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             self._turn_away(caller)
             return None
         self._forget(caller)
         caller.connection.settimeout(PATIENCE)
-        return caller.connection, text
+        return caller.connection, message
 
     def _forget(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)
@@ -133,7 +216,7 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
 
 def own_address(host: str) -> str:
-    """The address of this machine that `host` names, at which to listen; "" for all of its addresses, where the name does not
+    """Returns the address of this machine that `host` names, at which to listen; "" for all of its addresses if the name does not
     tell: Debian gives a machine's own name the address 127.0.1.1, and behind a NAT the address is that of another machine."""
     try:
         address = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]

@@ -1,134 +1,98 @@
-"""The processes of one run: finds their addresses, checks before JAX starts that all have started and run the same code, and
-connects them.
+"""The processes of a run, and all that they say to each other.
 
-`jax.distributed.initialize` waits without a message for a missing worker, and then aborts the process with a C++ stack trace. So
-the workers first connect over plain TCP, on the port that JAX will use: process 0 reports which workers are missing, and which
-versions or configuration keys differ.
+They meet before JAX starts (`meet`): `jax.distributed.initialize` waits without a message for a missing worker, and then aborts
+the process with a C++ stack trace. So all of them call process 0 over plain TCP, on the port that JAX will use, and it reports
+which workers are missing, and which versions, code or configuration keys differ.
+
+The connections of that roll call stay open, and one loop in each process (`Processes`) sends a sign of life over them every few
+seconds. A collective with a dead peer waits, or fails with an error that names no process. Here a connection that closes without
+a farewell is a process that was killed, a silent one a process that was stopped or has lost its network. Process 0, which has a
+connection to every other process, passes on what it finds out, so that every process ends within seconds and names the same
+culprit. The same loop looks whether this process itself makes progress (`interruptions.Watchdog`).
+
+Whatever else the processes agree on before and beside the training goes the same way: JSON values of all of them (`gather`), and
+the runs of a sweep or a study, which they divide among themselves without collectives (`Share`).
+
+JAX's service lives in process 0, and aborts every process that is still connected to it when process 0 exits. Its own barrier
+before the exit does not prevent that on busy machines: process 0 closes the service before the others have left the barrier. So
+process 0 exits after all others here, and they wait for it to reach its end; `join_jax` turns JAX's barrier off.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
-import hmac
+import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import pathlib
 import platform
-import shlex
+import selectors
 import socket
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, cast
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
-from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, parse_json
-from bert_jax.interface.numbers import whole_number
-from bert_jax.interface.words import counted, cut
-from bert_jax.runtime.code_version import code_digest, git_commit
-from bert_jax.runtime.messages import Calls, own_address, receive, send
-from bert_jax.runtime.slices import PORT, slice_variables
-from bert_jax.runtime.workdir import flatten
+from bert_jax.data.corpus.integrity import CorruptedCorpus
+from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.files import Json, JsonObject
+from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.interface.words import counted
+from bert_jax.runtime.hosts import Hosts
+from bert_jax.runtime.interruptions import Watchdog
+from bert_jax.runtime.messages import ask, framed, hear, own_address, signed, unframed
+from bert_jax.runtime.workdir import flatten, locked
+from bert_jax.sharding.device_errors import is_device_error
+from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.paths import Place
 
-SECRET = "BERT_JAX_SECRET"
-"""The variable with a secret that all processes of a run share; SkyPilot gives them one. With it, process 0 ignores callers that
-do not know it."""
+log = logging.getLogger(__name__)
+
 SAME_EVERYWHERE = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
+BEAT = 2.0
+"""Seconds between two signs of life."""
+SILENT = 3.5
+"""Beats without a sign of life after which a process is named as silent if this one hangs."""
+GRACE = 10.0
+"""Seconds in which a process that hears of the failure of another one may end on its own, since all may fail alike."""
+FAREWELL = 5.0
+"""Seconds for which a process that is about to end waits until the others have ended, or have heard its last words."""
+PARTING = 60.0
+"""Seconds for which process 0 waits, at its regular end, until the others, which have said that they end, have exited."""
+EARLIER = 120.0
+"""Seconds in which a process of an earlier start that is asked to stop saves and ends."""
+REMEDY = "look for why it ended; the same command on all of them continues from the last checkpoint"
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+"""Of a JSON value."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Hosts:
-    """The `count` processes of one run; this one is number `index`, and number 0 listens at `coordinator` (HOST:PORT)."""
+# ----------------------------------------------------------------------------------------------------------------- the roll call
+def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: float) -> Processes:
+    """Waits until all processes of a run have started; a single process (None) is at once complete. `patience` is that of
+    `Processes`.
 
-    coordinator: str
-    count: int
-    index: int
-    names: tuple[str, ...]
-    """The name of each process in messages."""
-    remedy: str
-    """The command that starts all processes, for messages."""
-
-
-def find_hosts(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Hosts | None:
-    """The processes of the run that this process belongs to; None for a run of a single process.
-
-    They are given by the flags (on any hardware), or by the variables of a TPU slice (`slices`). Raises UserError for incomplete
-    or impossible flags.
+    Raises UserError in every started process if another one is missing after `timeout` seconds, or differs in versions, code or
+    `config`.
     """
-    given = {"--coordinator": coordinator, "--processes": count, "--process": index}
-    missing = [flag for flag, value in given.items() if value is None]
-    if len(missing) < 3:
-        if coordinator is None or count is None or index is None:
-            raise UserError(f"{', '.join(missing)} missing: --coordinator=HOST:PORT --processes=N --process=I go together")
-        host, _, port = coordinator.rpartition(":")
-        if not host or whole_number(port, 1, 65_535) is None:
-            raise UserError(
-                f"--coordinator={coordinator} must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "
-                f"--coordinator={host or 'localhost'}:{PORT} is one"
-            )
-        if not 0 <= index < count:
-            raise UserError(f"--process={index} of --processes={count}: processes are numbered from 0 to {count - 1}")
-        names = tuple(f"process {i}" for i in range(count))
-        remedy = f"start one process for each of --process=0 to --process={count - 1}, with the same other flags"
-        return Hosts(coordinator, count, index, names, remedy) if count > 1 else None
-    if os.environ.get("JAX_PLATFORMS", "tpu").split(",")[0] != "tpu":
-        return None
-    slice_ = slice_variables()
-    return _tpu_hosts(slice_) if slice_ else None
-
-
-def meet(hosts: Hosts, config: JsonObject, *, timeout: float) -> dict[int, socket.socket]:
-    """Waits for the other processes; returns the connections that stay open for their heartbeats, by the other's number. Raises
-    UserError where one is missing after `timeout` seconds, or differs from this one in versions, commit or `config`."""
-    kept: dict[int, socket.socket] = {}
-    roll_call(hosts, process_facts(config), timeout, kept=kept)
-    return kept
-
-
-def connect(hosts: Hosts, *, timeout: float, patience: float) -> None:
-    """Starts `jax.distributed`, once all processes have met; `patience` is that of their `Heartbeats`.
-
-    JAX's own service aborts all processes with a C++ stack trace where one is silent. A process sends it a sign of life twice in
-    its time limit, so that it may speak after half of it: twice the patience lets ours, which names the process, speak first.
-    There is no barrier of JAX's at the exit: the heartbeats see to it that process 0, in which the service lives, exits last.
-    """
-    limit = 2 * int(patience) + 100
-    start = max(60, int(timeout))
-    host, _, port = hosts.coordinator.rpartition(":")
-    jax.distributed.initialize(
-        hosts.coordinator,
-        hosts.count,
-        hosts.index,
-        coordinator_bind_address=f"{own_address(host) or '[::]'}:{port}",
-        initialization_timeout=start,
-        heartbeat_timeout_seconds=limit,
-        shutdown_timeout_seconds=0,
-    )
-
-
-def isolate_tpu_chips() -> None:
-    """Makes JAX, before it starts, treat the TPU chips of this host as a slice of their own; other hardware needs no change.
-
-    Sets the environment variables by which several processes share the chips of one host, here for one process. Without them
-    libtpu waits for all hosts of the slice.
-    """
-    chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])
-    bounds = {1: "1,1,1", 8: "2,4,1"}.get(chips, "2,2,1")
-    os.environ |= {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds, "CLOUD_TPU_TASK_ID": "0"}
-    os.environ |= {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
-    for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
-        del os.environ[name]
+    if hosts is None:
+        return Processes(patience=patience)
+    return Processes(hosts, roll_call(hosts, process_facts(config), timeout), patience=patience)
 
 
 def process_facts(config: JsonObject) -> dict[str, str]:
-    """The facts that must be equal in every process, by name: versions of Python and packages, the commit, the digest of the
-    code, every configuration key."""
+    """Returns the facts that must be equal in every process, by name: versions of Python and packages, the commit, the
+    digest of the code, every configuration key."""
     facts = {"python": ".".join(platform.python_version_tuple()[:2])}
     for package in SAME_EVERYWHERE:
         try:
@@ -140,110 +104,112 @@ def process_facts(config: JsonObject) -> dict[str, str]:
     return facts | {f"config.{key}": json.dumps(value) for key, value in flatten(config) if key}
 
 
-def roll_call(
-    hosts: Hosts,
-    facts: Mapping[str, str],
-    timeout: float,
-    say: Callable[[str], object] | None = None,
-    begin: Callable[[], str] = str,
-    kept: dict[int, socket.socket] | None = None,
-) -> str:
-    """Waits until all processes have started and have the same `facts`; then process 0 calls `begin`.
+def git_commit() -> str:
+    """The commit of this package, with `+` appended if its files have uncommitted changes; "unknown" outside of git."""
+    here = pathlib.Path(__file__).resolve().parents[1]
 
-    Returns the result of `begin` in every process. Raises UserError in every started process if another one is missing after
-    `timeout` seconds, if the facts differ, or if `begin` raises a UserError. `say` prints a line about missing processes. Where
-    all is well the connections are added to `kept`, if given, by the number of the process at the other end, else closed.
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True, timeout=20)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def code_digest() -> str:
+    """The first digits of the SHA-256 of this package's files, which tells copies without git apart."""
+    here, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        digest.update(f"{path.relative_to(here)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def roll_call(
+    hosts: Hosts, facts: Mapping[str, str], timeout: float, say: Callable[[str], object] | None = None
+) -> dict[int, socket.socket]:
+    """Waits until all processes have started and have the same `facts`; returns the open connections by the number of the process
+    at the other end: in process 0 those to all others, in the others that to process 0.
+
+    Raises UserError in every started process if another one is missing after `timeout` seconds, or if the facts differ. `say`
+    prints a line about missing processes.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
-    deadline = time.monotonic() + timeout
     host, _, port = hosts.coordinator.rpartition(":")
-    error_message, result, connections = (
-        _collect_facts(hosts, dict(facts), int(port), deadline, say, begin)
-        if hosts.index == 0
-        else _send_facts(hosts, dict(facts), (host, int(port)), deadline, timeout, say)
-    )
-    if kept is not None and not error_message:
-        kept.update(connections)
+    start, last_message = time.monotonic(), time.monotonic()
+
+    def still_waiting(for_whom: str) -> None:
+        nonlocal last_message
+        if time.monotonic() - last_message > 10:
+            last_message = time.monotonic()
+            say(f"waiting for {for_whom} ({last_message - start:.0f}s)")
+
+    if hosts.index:
+        found = ask(
+            (host, int(port)),
+            [hosts.index, dict(facts)],
+            timeout=timeout,
+            waiting=lambda: still_waiting(f"{hosts.names[0]} at {hosts.coordinator}"),
+        )
+        if found is None:
+            raise UserError(
+                f"this is worker {hosts.index} of {hosts.count}, and {hosts.names[0]} at {hosts.coordinator} did not answer "
+                f"within {timeout:.0f} s; start the same command on all of them at once:\n  {hosts.remedy}"
+            )
+        fault, connections = str(found[0]), {0: found[1]}
     else:
-        for connection in connections.values():
-            connection.close()
-    if error_message:
-        raise UserError(error_message)
-    return result
+        received, connections = dict[int, dict[str, str]](), dict[int, socket.socket]()
+        required = {name for name in facts if not name.startswith("config.")}
 
+        def missing() -> list[int]:
+            return [i for i in range(1, hosts.count) if i not in received]
 
-Verdict = tuple[str, str, dict[int, socket.socket]]
-"""The error message ("" for success), the result of `begin`, and the open connections by the other's number."""
+        def accept(message: Json, connection: socket.socket) -> bool:
+            match message:
+                case [int(index), {**its_facts}] if 1 <= index < hosts.count and required <= its_facts.keys():
+                    if index not in received or _has_ended(connections[index]):
+                        received[index] = {str(name): str(value) for name, value in its_facts.items()}
+                        connections[index] = connection
+                        return True
+            return False
 
-
-def _collect_facts(
-    hosts: Hosts, facts: dict[str, str], port: int, deadline: float, say: Callable[[str], object], begin: Callable[[], str]
-) -> Verdict:
-    """The roll call in process 0: receives the facts of the others, compares them, calls `begin`, and sends each the verdict."""
-    start, last_message = time.monotonic(), 0.0
-    required = {name for name in facts if not name.startswith("config.")}
-    received: dict[int, dict[str, str]] = {}
-    connections: dict[int, socket.socket] = {}
-    try:
-        calls = Calls((own_address(hosts.coordinator.rpartition(":")[0]), port), hosts.count)
-    except OSError as error:
-        refused = f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port"
-        return refused, "", {}
-    with calls:
-        while len(received) < hosts.count - 1 and time.monotonic() < deadline:
-            call = calls.next(min(1.0, max(0.01, deadline - time.monotonic())))
-            if call is not None:
-                connection, text = call
-                index, its_facts = _read_facts(text, hosts.count, required)
-                if index and (index not in received or _has_ended(connections[index])):
-                    received[index], connections[index] = its_facts, connection
-                else:  # the caller is no process of this run
-                    connection.close()
-            missing = [i for i in range(1, hosts.count) if i not in received]
-            if missing and time.monotonic() - start - last_message > 10:
-                last_message = time.monotonic() - start
-                say(f"waiting for {_listed(hosts, missing)} of {hosts.count} ({last_message:.0f}s)")
-        error_message, result = _missing_or_differing(hosts, facts, received), ""
-        if not error_message:
-            try:
-                result = begin()
-            except UserError as error:
-                error_message = str(error)
+        try:
+            hear(
+                (host, int(port)),
+                accept,
+                expected=hosts.count,
+                timeout=timeout,
+                complete=lambda: not missing(),
+                waiting=lambda: still_waiting(f"{_listed(hosts, missing())} of {hosts.count}") if missing() else None,
+            )
+        except OSError as error:
+            raise UserError(
+                f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it, or name another port"
+            ) from error
+        fault = _missing_or_differing(hosts, dict(facts), received)
         for connection in connections.values():
             with contextlib.suppress(OSError):  # it has ended meanwhile, which the closed connection will tell
-                send(connection, json.dumps([error_message, result]))
-    return error_message, result, connections
-
-
-def _proof(text: str) -> str:
-    """Signs `text` as sent by a process of this run, with the secret that all of them share; "" without a secret."""
-    secret = os.environ.get(SECRET) or os.environ.get("SKYPILOT_TASK_ID", "")
-    return hmac.new(secret.encode(), text.encode(), "sha256").hexdigest() if secret else ""
-
-
-def _read_facts(text: str, count: int, required: Set[str]) -> tuple[int, dict[str, str]]:
-    """The number of a process that has called, and its facts, the `required` ones at least; (0, {}) where `text` is of no
-    process of this run."""
-    try:
-        match parse_json(text):
-            case [int(index), {**facts}, *proofs] if 1 <= index < count:  # older versions send no proof
-                said = {str(name): str(value) for name, value in facts.items()}
-                proof = str(proofs[0]) if proofs else ""
-                if required <= said.keys() and hmac.compare_digest(proof.encode(), _proof(json.dumps([index, facts])).encode()):
-                    return int(index), said
-    except (ValueError, TypeError, RecursionError):
-        pass
-    return 0, {}
+                connection.sendall(framed(signed(fault)))
+    if fault:
+        for connection in connections.values():
+            connection.close()
+        raise UserError(fault)
+    return connections
 
 
 def _has_ended(connection: socket.socket) -> bool:
     """Whether the other end has closed a connection over which it sends nothing yet."""
+    timeout = connection.gettimeout()
+    connection.setblocking(False)
     try:
-        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:
         return False
     except OSError:
         return True
+    finally:
+        connection.settimeout(timeout)
 
 
 def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping[int, dict[str, str]]) -> str:
@@ -269,126 +235,530 @@ def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping
     return ""
 
 
-def _send_facts(
-    hosts: Hosts, facts: dict[str, str], address: tuple[str, int], deadline: float, timeout: float, say: Callable[[str], object]
-) -> Verdict:
-    """The roll call in the other processes: sends the facts to process 0 and returns its verdict."""
-    last_message = time.monotonic()
-    while time.monotonic() < deadline:
-        try:
-            with contextlib.ExitStack() as opened:
-                connection = opened.enter_context(socket.create_connection(address, timeout=5))
-                send(connection, json.dumps([hosts.index, facts, _proof(json.dumps([hosts.index, facts]))]))
-                connection.settimeout(timeout + 15)  # process 0 may have started just now, and waits as long for the others
-                error_message, result = parse_json(receive(connection))
-                opened.pop_all()
-                return error_message, result, {0: connection}
-        except (OSError, ValueError):  # process 0 does not listen yet, or another program uses the port
-            time.sleep(0.2)
-        if time.monotonic() - last_message > 10:
-            last_message = time.monotonic()
-            say(f"waiting for {hosts.names[0]} at {hosts.coordinator} ({timeout - (deadline - last_message):.0f}s)")
-    return (
-        f"this is worker {hosts.index} of {hosts.count}, and {hosts.names[0]} at {hosts.coordinator} did not answer within "
-        f"{timeout:.0f} s; start the same command on all of them at once:\n  {hosts.remedy}",
-        "",
-        {},
-    )
-
-
 def _listed(hosts: Hosts, indices: list[int]) -> str:
     shown = ", ".join(hosts.names[i] for i in indices[:8])
     return shown + (f" and {len(indices) - 8} more" if len(indices) > 8 else "")
 
 
-def on_first_process(action: Callable[[], None]) -> None:
-    """Runs `action` in process 0 only. Where it raises a UserError, every process raises it, so that none waits for process 0."""
-    message = ""
-    if jax.process_index() == 0:
-        try:
-            action()
-        except UserError as error:
-            message = str(error)
-            if jax.process_count() == 1:
-                raise
-    if jax.process_count() > 1:
-        buffer = np.zeros(4096, np.uint8)
-        data = message.encode()[: buffer.size]
-        buffer[: len(data)] = np.frombuffer(data, np.uint8)
-        message = bytes(np.asarray(multihost_utils.broadcast_one_to_all(buffer))).rstrip(b"\0").decode(errors="replace")
-        if message:
+# -------------------------------------------------------------------------------------------------------------------- the loop
+@dataclasses.dataclass(frozen=True)
+class _Ending:
+    """The `words` on stderr and the exit status with which this process ends unless it ends on its own before, the time
+    `earliest` before which it does not, and the time `latest` until which it waits for the others to exit (of
+    time.monotonic)."""
+
+    words: str
+    status: int
+    earliest: float
+    latest: float
+
+
+class ProcessesLost(Exception):
+    """Another process has failed, or does not respond."""
+
+
+ALONE = Hosts("", 1, 0, ("process 0",), "")
+
+
+class Processes(contextlib.AbstractContextManager["Processes"]):
+    """The processes of a run, as one of them sees them: `connections` are those to the others by their numbers, in process 0 to
+    all, in each other one to process 0.
+
+    A process that is silent for `patience` seconds counts as lost. `leave` ends this process with an exit status.
+
+    >>> with meet(hosts, config, timeout=300.0, patience=600.0) as processes:
+    ...     versions = processes.gather(version)
+    ...     train()
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts = ALONE,
+        connections: Mapping[int, socket.socket] | None = None,
+        *,
+        patience: float = 600.0,
+        beat: float = BEAT,
+        leave: Callable[[int], object] = os._exit,  # sys.exit would only end the listening thread
+    ):
+        self.hosts, self.index, self.count = hosts, hosts.index, hosts.count
+        self._patience, self._beat, self._leave = patience, beat, leave
+        self._connections, now = dict(connections or {}), time.monotonic()
+        self._heard = dict.fromkeys(self._connections, now)
+        self._received = dict.fromkeys(self._connections, b"")
+        self._leaving: set[int] = set()
+        """The processes that have said that they end, or were told to. They may wait for this one, and are told when it ends."""
+        self._closed: set[int] = set()
+        self._ended = False
+        """Whether this process has said that it ends, and does nothing more than wait."""
+        self._failed, self._parting = False, False
+        """Whether it has said that it failed, and whether it has reached its end."""
+        self._ending: _Ending | None = None
+        self._told = ""
+        """The silent processes, as process 0 has last told."""
+        self._watchdog: Watchdog | None = None
+        self._sending = threading.Lock()
+        self._news = threading.Condition()
+        """Notified of everything that is heard, and of the end of the loop."""
+        self._over = False
+        self._round = 0
+        self._gathered: dict[int, dict[int, Any]] = {}
+        """By the number of the call of `gather`: the values of the others in process 0, those of all in the others."""
+        self._apart: Callable[[], object] | None = None
+        """Asks this process to save and stop. Only set if each process works on its own."""
+        self._asked_to_stop = False
+        self._shares: dict[int, Any] = {}
+        """What the processes that are done with their shares have found, in process 0; in the others, that it has arrived."""
+        self._thread = threading.Thread(target=self._live, name="processes", daemon=True)
+
+    def __enter__(self) -> Processes:
+        for connection in self._connections.values():
+            connection.settimeout(5.0)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Says that this process ends. After an error, the others end too, unless each works on its own.
+
+        The loop goes on in the background until the interpreter exits, which waits for the other processes (`_part`).
+        """
+        if isinstance(error, Exception):
+            self.end_after(error)
+        self._ended = True
+        if error is None or isinstance(error, SystemExit):
+            self._send({"ends": True})
+        else:
+            self._tell_failure(error)
+        if self._apart:  # a connection that is closed before all is read would lose the last words
+            for connection in self._connections.values():
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_WR)
+            self._thread.join(FAREWELL)
+        elif self._connections and (self.index == 0 or error is None or isinstance(error, SystemExit)):
+            atexit.register(self._part)  # before the handler of JAX, which was registered earlier and so is called later
+
+    def _part(self) -> None:
+        """Waits for the others: process 0 until they have exited, the others until process 0 has reached its end."""
+        self._parting = True
+        self._thread.join()
+
+    # ---------------------------------------------------------------------------------------------------------------- agreements
+    def gather(self, value: Value) -> list[Value]:
+        """Returns the JSON values of all processes, in their order. Every process has to call it, and waits for the others.
+        Processes that work apart are each alone."""
+        if self.count == 1 or self._apart:
+            return [value]
+        self._round += 1
+        number = self._round
+        if self.index:
+            self._send({"round": number, "value": value})
+            self._await(lambda: number in self._gathered)
+            return [said for _, said in sorted(self._gathered.pop(number).items())]
+        others = self._gathered.setdefault(number, {})
+        self._await(lambda: len(others) == self.count - 1)
+        said = cast(Json, [value, *(others[i] for i in range(1, self.count))])
+        (values,), _ = unframed(framed(said))  # as the others receive them
+        self._send({"round": number, "values": values})
+        del self._gathered[number]
+        return cast(list[Value], values)
+
+    def first(self, action: Callable[[], None]) -> None:
+        """Runs `action` in process 0 only. If it raises a UserError, every process raises it, so that none waits for process
+        0."""
+        message = ""
+        if self.index == 0:
+            try:
+                action()
+            except UserError as error:
+                if self.count == 1:
+                    raise
+                message = str(error)
+        if message := str(self.gather(message)[0]):
             raise UserError(message)
 
+    def join_jax(self, timeout: float) -> None:
+        """Starts `jax.distributed`.
 
+        JAX's own service aborts all processes with a C++ stack trace if one is silent. A process sends it a sign of life twice in
+        its time limit, so that it may speak after half of it: twice the patience lets ours, which names the process, speak first.
+        There is no barrier of JAX's at the exit: here process 0, in which the service lives, exits last.
+        """
+        host, _, port = self.hosts.coordinator.rpartition(":")
+        jax.distributed.initialize(
+            self.hosts.coordinator,
+            self.count,
+            self.index,
+            coordinator_bind_address=f"{own_address(host) or '[::]'}:{port}",
+            initialization_timeout=max(60, int(timeout)),
+            heartbeat_timeout_seconds=2 * int(self._patience) + 100,
+            shutdown_timeout_seconds=0,
+        )
+
+    @contextlib.contextmanager
+    def watched_by(self, watchdog: Watchdog) -> Iterator[Watchdog]:
+        """Ends this process, and the others with it, once the watchdog finds that it hangs."""
+        self._watchdog = watchdog
+        try:
+            yield watchdog
+        finally:
+            self._watchdog = None
+
+    @contextlib.contextmanager
+    def sharing(self, workdir: Place, stop: Callable[[], object]) -> Iterator[Share]:
+        """Lets each process work on its own from now on: the loss of one ends no other. `stop` is called when another process was
+        asked to stop, or when process 0 is gone.
+
+        If this process of an earlier start still runs, waits for its end, since both would write the same files: process 0 of
+        that start is gone, so it stops. Raises UserError if it does not end.
+        """
+        if self.count == 1:
+            yield Share()
+            return
+        (workdir / FOLDER).mkdir(exist_ok=True)
+        deadline = time.monotonic() + self._patience + EARLIER
+        with contextlib.ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(locked(workdir, f"{FOLDER}/{self.index}.lock"))
+                    break
+                except UserError:
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(0.2)
+            self._apart = stop
+            if self._asked_to_stop:  # in the meantime
+                stop()
+            yield Share(self)
+
+    def stop_all(self) -> None:
+        """Tells the other processes, which work apart, that this one was asked to stop, so that they stop too."""
+        self._asked_to_stop = True
+        self._send({"stop": True})
+
+    def collect(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
+        """Collects what the processes that work apart have found, as `Share.gather` says."""
+        if self.index:
+            self._send({"done": value})
+        else:
+            self._shares[0] = value
+        while True:
+            with self._news:
+                if self.index and (self._shares or 0 in self._leaving):
+                    return None
+            if waiting() or (self._asked_to_stop and not self.index):
+                self.stop_all()
+                return None
+            with self._news:
+                now = time.monotonic()
+                if len(self._shares) == self.count:
+                    return [self._shares[i] for i in range(self.count)]
+                silent = {other for other, heard in self._heard.items() if now - heard > self._patience}
+                lost = sorted((self._leaving | silent) - self._shares.keys())
+                if lost and not self.index:
+                    raise ProcessesLost(f"process {', '.join(map(str, lost))} of {self.count} failed or does not respond")
+                self._news.wait(min(1.0, self._beat))
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        with self._news:
+            self._news.wait_for(lambda: condition() or self._over)
+            if not condition():
+                raise ProcessesLost("the other processes are gone")
+
+    # ------------------------------------------------------------------------------------------------------------------ the ends
+    def silent(self) -> str:
+        """Returns the processes that have been silent for some beats, in words; "" if there are none."""
+        now = time.monotonic()
+        ours = [
+            f"{self._named(other)} has given no sign of life for {now - heard:.0f} s"
+            for other, heard in self._heard.items()
+            if other not in self._leaving and now - heard > SILENT * self._beat
+        ]
+        return "; ".join(ours) or self._told
+
+    def end_after(self, error: Exception) -> None:
+        """Ends this process without cleanup after an error of the devices, such as a failed collective, whose usual cause is the
+        death of a peer, and after a corrupted corpus. A regular exit would wait for devices that are still in the collective.
+
+        Returns after other errors, and if no other process computes with this one.
+        """
+        if not self._connections or self._apart or not (is_device_error(error) or isinstance(error, CorruptedCorpus)):
+            return
+        if isinstance(error, OutOfMemory | CorruptedCorpus):
+            sys.stderr.write(f"error: {error}\n")
+            sys.stderr.flush()
+            self._tell_failure(error)
+            if self.index == 0:
+                self._thread.join(GRACE + FAREWELL)
+            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
+        self._thread.join(SILENT * self._beat)  # which names the culprit, and ends this process
+        if self._ending:
+            self._thread.join(GRACE + 2 * FAREWELL)
+        first = str(error).splitlines()[0]
+        text = f"{self._named(self.index)} lost the other processes: {first}"
+        sys.stderr.write(f"{text}\nlook for the process that ended first and why; {REMEDY.partition('; ')[2]}\n")
+        sys.stderr.flush()
+        self._tell_loss(text)
+        latest = time.monotonic() + FAREWELL
+        while self.index == 0 and self._thread.is_alive() and not self._alone() and time.monotonic() < latest:
+            time.sleep(self._beat / 10)
+        os._exit(HUNG)  # the remedy is that of a hang: a supervisor starts all processes again
+
+    def _named(self, index: int) -> str:
+        return f"{self.hosts.names[index]} of {self.count}"
+
+    def _tell_failure(self, error: BaseException) -> None:
+        message = (str(error).strip() or type(error).__name__).splitlines()[0]
+        status = USER_ERROR_STATUS if isinstance(error, UserError | CorruptedCorpus | OutOfMemory) else HUNG
+        self._failed = True
+        self._leaving.update(self._connections)
+        self._send({"failed": f"{self._named(self.index)} has failed: {message}", "status": status})
+
+    def _tell_loss(self, text: str) -> None:
+        self._leaving.update(self._connections)
+        self._send({"lost": text})
+
+    def _send(self, message: JsonObject, but: int | None = None) -> None:
+        data = framed(message)
+        with self._sending:
+            for other, connection in self._connections.items():
+                if other != but and other not in self._closed:
+                    with contextlib.suppress(OSError):  # what it means will show when it is read
+                        connection.sendall(data)
+
+    # ------------------------------------------------------------------------------------------------------------------ the loop
+    def _live(self) -> None:
+        """Sends, listens and looks for a hang until there is nothing more to wait for, or ends this process."""
+        due, quiet = time.monotonic(), time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            for other, connection in self._connections.items():
+                selector.register(connection, selectors.EVENT_READ, other)
+            while not self._is_over(quiet):
+                now = time.monotonic()
+                if now >= due:
+                    self._send({"silent": self.silent()} if self.index == 0 else {})
+                    due = now + self._beat
+                now, watchdog = time.monotonic(), self._watchdog
+                times = [due, self._ending.earliest] if self._ending else [due]
+                if watchdog:
+                    times.append(now + watchdog.limit() / 4)
+                pause = min((at - now for at in times if at > now), default=0.0)
+                ready = selector.select(pause)
+                stopped = time.monotonic() - now - pause
+                if stopped > self._beat:  # this process did not run, after Ctrl-Z, and the others perhaps with it
+                    self._heard = {other: min(heard + stopped, now + pause + stopped) for other, heard in self._heard.items()}
+                    if watchdog:
+                        watchdog.skip(stopped)
+                with self._news:
+                    for key, _ in ready:
+                        if not self._listen(key.data):
+                            selector.unregister(key.fileobj)
+                    self._news.notify_all()
+                self._look_for_silence()
+                if watchdog and watchdog is self._watchdog:
+                    self._look_for_a_hang(watchdog)
+                if not self._ended or self._leaving != self._connections.keys():
+                    quiet = time.monotonic()
+                if self._ending and self._is_time(self._ending):
+                    if self._ending.words:
+                        sys.stderr.write(f"{self._ending.words}\n")
+                        sys.stderr.flush()
+                    self._leave(self._ending.status)
+                    break
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+
+    def _alone(self) -> bool:
+        """Whether the connections to all others are closed."""
+        return self._closed == self._connections.keys()
+
+    def _is_over(self, quiet: float) -> bool:
+        """Whether this process has come to its end, and so has all that it waits for: in process 0 the exit of all others, or
+        `PARTING` seconds since they have said that they end (at the time `quiet`), in the others the end of process 0.
+
+        A process that is about to be ended waits for that, unless it has failed as the others have and is at its end on its own.
+        """
+        if self._ending and not (self._failed and self._parting):
+            return False
+        patience = 0.0 if self.index else PARTING
+        all_end = self._leaving == self._connections.keys() and time.monotonic() - quiet >= patience
+        return self._ended and (self._alone() or all_end)
+
+    def _is_time(self, ending: _Ending) -> bool:
+        now = time.monotonic()
+        return now >= ending.latest or (now >= ending.earliest and (self.index > 0 or self._alone()))
+
+    def _listen(self, other: int) -> bool:
+        """Reads what a process has sent. Returns whether its connection is still open."""
+        try:
+            data = self._connections[other].recv(1 << 16)
+            messages, self._received[other] = unframed(self._received[other] + data)
+        except (OSError, ValueError):
+            data = b""
+        if not data:
+            if other not in self._leaving:
+                self._lost(f"{self._named(other)} has ended without a word, as after a kill or a crash", other)
+            self._leaving.add(other)
+            self._closed.add(other)
+            if self._apart:
+                with contextlib.suppress(OSError):  # it waits for this, so that its last words are not lost
+                    self._connections[other].shutdown(socket.SHUT_RDWR)
+                if other == 0:
+                    self._stop()
+            return False
+        self._heard[other] = time.monotonic()
+        for message in messages:
+            self._understand(other, message)
+        return True
+
+    def _understand(self, other: int, message: Json) -> None:
+        match message:
+            case {"lost": str(text)}:
+                self._lost(text, other)
+            case {"failed": str(text), "status": int(status)}:
+                self._leaving.add(other)
+                if not self._apart:
+                    if self.index == 0:
+                        self._send({"failed": text, "status": status}, but=other)
+                    self._end_soon(text, status)
+            case {"ends": True}:
+                self._leaving.add(other)
+            case {"silent": str(text)}:
+                self._told = text if self._named(self.index) not in text else ""
+            case {"round": int(number), "value": value}:
+                self._gathered.setdefault(number, {})[other] = value
+            case {"round": int(number), "values": [*values]}:
+                self._gathered[number] = dict(enumerate(values))
+            case {"stop": True}:
+                if self.index == 0:
+                    self._send({"stop": True}, but=other)
+                self._stop()
+            case {"done": value}:
+                self._shares[other] = value
+                self._send({"received": other})
+            case {"received": self.index}:
+                self._shares[self.index] = None
+
+    def _look_for_silence(self) -> None:
+        now = time.monotonic()
+        for other, heard in list(self._heard.items()):
+            if other not in self._leaving and now - heard > self._patience:
+                if self._apart:  # it may come back; `collect` tells if it does not
+                    if other == 0:
+                        self._stop()
+                    continue
+                silence = f"has given no sign of life for {now - heard:.0f} s: it was stopped, or its network is cut"
+                self._lost(f"{self._named(other)} {silence}", other)
+                self._leaving.add(other)
+
+    def _look_for_a_hang(self, watchdog: Watchdog) -> None:
+        if hang := watchdog.hang():
+            found = "; ".join(filter(None, (f"process {self.index} {hang}", self.silent())))
+            watchdog.report(found, self.index)
+            self._watchdog = None
+            self._tell_loss(found)
+            now = time.monotonic()
+            self._ending = _Ending("", HUNG, now, now + FAREWELL)
+
+    def _lost(self, text: str, other: int) -> None:
+        """Ends this process because the process `other` is lost, or has said so of another one."""
+        if self._apart:
+            self._leaving.add(other)
+            if other == 0:
+                self._stop()
+        elif self._ending is None:
+            if self.index == 0:
+                self._send({"lost": text}, but=other)
+            now = time.monotonic()
+            self._ending = _Ending(f"{text}\n{REMEDY}", HUNG, now, now + FAREWELL)
+
+    def _end_soon(self, text: str, status: int) -> None:
+        """Ends this process because another one has failed, unless it ends on its own within `GRACE` seconds."""
+        if self._ending is None:
+            words = f"error: {text}" if status == USER_ERROR_STATUS else f"{text}\n{REMEDY}"
+            now = time.monotonic()
+            self._ending = _Ending(words, status, now + GRACE, now + GRACE + FAREWELL)
+
+    def _stop(self) -> None:
+        """Asks this process, which works apart, to save and stop."""
+        asked_before, self._asked_to_stop = self._asked_to_stop, True
+        is_done = self.index > 0 and self.index in self._shares
+        if self._apart and not (asked_before or is_done or self._ended):
+            log.warning("another process was asked to stop, or process 0 is lost: saving, then stopping")
+            self._apart()
+
+
+# ------------------------------------------------------------------------------------------------------------- the shared work
+FOLDER = ".processes"
+"""The folder of the workdir with a lock file for each process that works apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The share of this process in the runs of a sweep or a study.
+
+    Processes divide the runs among themselves, each on its own devices and without collectives. Otherwise a sweep on a slice of
+    several hosts would train one small run after another on all chips, and collectives of processes that end hours apart would
+    time out.
+
+    >>> with processes.sharing(workdir, stop=preemption.request) as share:
+    ...     mine = {run: train(run) for run in share.of(runs)}
+    ...     everything = share.gather(mine, waiting=lambda: False)  # in process 0; None in the others, which may then end
+    """
+
+    processes: Processes | None = None
+    """All processes, if there are several."""
+
+    @property
+    def index(self) -> int:
+        """The number of this process."""
+        return self.processes.index if self.processes else 0
+
+    @property
+    def count(self) -> int:
+        """The number of processes that share the work."""
+        return self.processes.count if self.processes else 1
+
+    def of(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Returns every `count`-th of the `items`, from item `index`. Neighbouring runs, which differ in the seed only and cost
+        the same, go to different processes."""
+        return items[self.index :: self.count]
+
+    def tell_stopped(self) -> None:
+        """Tells the other processes that this one was asked to stop, so that they stop too."""
+        if self.processes:
+            self.processes.stop_all()
+
+    def gather(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
+        """Waits in process 0 until every process has called `gather`, and returns their JSON values in the order of the
+        processes.
+
+        Returns None in the other processes, once process 0 has their value, and in process 0 if a process was asked to stop or
+        `waiting`, which is called every second, returns True. Raises ProcessesLost if another process failed before its `gather`.
+        """
+        return self.processes.collect(value, waiting) if self.processes else [value]
+
+
+# --------------------------------------------------------------------------------------------------------- the shared directory
 MARKER_FILE = ".shared"
 """The file by which the processes check that they share a directory."""
 
 
-def write_marker(directory: Place, token: str) -> None:
-    """Writes `token` to the marker file in the directory, for `finds_marker` in the other processes."""
-    (directory / MARKER_FILE).write_text(token)
-
-
-def finds_marker(directory: Place, token: str, patience: float = 60.0) -> bool:
-    """Whether the marker file with `token` appears in the `directory` of this process within `patience` seconds; network file
-    systems show a new file after some seconds."""
-    path, deadline = directory / MARKER_FILE, time.monotonic() + patience
+def require_shared_directory(processes: Processes, directory: Place, patience: float = 60.0) -> None:
+    """Raises UserError in every process unless all see the `directory` of process 0 within `patience` seconds, since network file
+    systems show a new file after some seconds: each writes its part of a checkpoint there."""
+    if processes.count == 1:
+        return
+    path, token = directory / MARKER_FILE, os.urandom(8).hex()
+    if processes.index == 0:
+        path.write_text(token)
+    token, deadline = str(processes.gather(token)[0]), time.monotonic() + patience
     while not (seen := path.is_file() and path.read_text() == token) and time.monotonic() < deadline:
         time.sleep(0.5)
-    return seen
-
-
-def not_shared(directory: Place, blind: str) -> UserError:
-    """The error where the processes `blind` (comma-separated numbers) do not see the directory of process 0."""
-    return UserError(
-        f"--workdir={directory} of process 0 is not the directory that process {blind} sees under that name; "
-        "name one in a bucket (gs://BUCKET/PATH), or on storage that all workers mount, such as NFS"
-    )
-
-
-def require_shared_directory(directory: Place) -> None:
-    """Raises UserError in every process unless all see the `directory` of process 0: each writes its part of a checkpoint
-    there."""
-    if jax.process_count() == 1:
-        return
-    number = np.asarray(multihost_utils.broadcast_one_to_all(np.frombuffer(os.urandom(4), np.int32)))
-    if jax.process_index() == 0:
-        write_marker(directory, str(number))
-    everywhere = np.asarray(multihost_utils.process_allgather(np.array(finds_marker(directory, str(number)))))
-    if jax.process_index() == 0:
-        (directory / MARKER_FILE).unlink(missing_ok=True)
-    if blind := [str(i) for i in np.flatnonzero(~everywhere)]:
-        raise not_shared(directory, ", ".join(blind))
-
-
-def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
-    """The workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single worker."""
-    workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
-    slices = _number_of(slice_, "MEGASCALE_NUM_SLICES", 1, 10_000, 1)
-    count = len(workers) * slices
-    if count == 1:
-        return None
-    here = _number_of(slice_, "MEGASCALE_SLICE_ID", 0, slices - 1, 0)
-    first = (slice_.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0]).split(":")[0]
-    names = tuple(
-        f"worker {i}" + (f" ({workers[i % len(workers)]})" if i // len(workers) == here else f" (slice {i // len(workers)})")
-        for i in range(count)
-    )
-    name, zone = slice_.get("NODE_ID") or "TPU_NAME", slice_.get("ZONE") or "ZONE"
-    verb = pathlib.Path(sys.argv[0]).stem
-    command = shlex.join(["tpu_scripts/run.sh", verb, *sys.argv[1:]])
-    where = pathlib.Path(__file__).resolve().parents[2]
-    everywhere = shlex.quote(f"cd {shlex.quote(str(where))} && {command}")
-    group = f"tpu-vm ssh {name}" if slices == 1 else f"queued-resources ssh {name.rpartition('-')[0] or name} --node=all"
-    remedy = f"gcloud compute tpus {group} --zone={zone} --worker=all --command={everywhere}"
-    worker = _number_of(slice_, "TPU_WORKER_ID", 0, len(workers) - 1, 0)
-    return Hosts(f"{first}:{PORT}", count, worker + here * len(workers), names, remedy)
-
-
-def _number_of(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
-    """The number in the description of a slice, or the default without one. Raises UserError for another text."""
-    text = slice_.get(name) or str(default)
-    number = whole_number(text, low, high)
-    if number is None:
-        raise UserError(f"{name}={cut(text)} is not a whole number from {low} to {high}; correct the variable, or unset it")
-    return number
+    everywhere = processes.gather(seen)
+    if processes.index == 0:
+        path.unlink(missing_ok=True)
+    if blind := [str(i) for i, seen in enumerate(everywhere) if not seen]:
+        raise UserError(
+            f"--workdir={directory} of process 0 is not the directory that process {', '.join(blind)} sees under that name; "
+            "name one in a bucket (gs://BUCKET/PATH), or on storage that all workers mount, such as NFS"
+        )

@@ -16,6 +16,7 @@ from typing import NoReturn
 from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
+from bert_jax.interface.named import Record, record_of
 from bert_jax.runtime.goodput import LEDGER
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
@@ -30,6 +31,7 @@ EVENTS = "tensorboard"
 MODEL = "model"
 WRITTEN_BY = "written_by"  # the key of config.json that distinguishes a workdir from a model directory
 STARTED_IN = "started_in"  # the key of config.json with the directory that relative paths of the configuration start from
+FILES = "files"  # the key of config.json with the path, hash and source of the user's own files, by the keys that name them
 
 TRAINING = ("phases", "training", "optimizer", "schedule")
 """The groups of keys that say how a model is trained: another run may go on with its weights and other values of them."""
@@ -44,13 +46,15 @@ def open_workdir(
     config: JsonObject,
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,
+    changed_files: bool = False,
 ) -> Iterator[Callable[[], None]]:
     """Locks the workdir for a run of `verb` with `config`, a nested plain dict, and writes its config.json.
 
     `may_change` lists the keys that a continued run may change, as patterns over dotted paths (`"log_every"`,
     `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, since no single
     configuration would describe the continued run. `completed` adds the defaults of newer keys to a stored configuration, so that
-    a newer version can continue the run. UserErrors also report a directory that is in use, cannot be written, or holds other
+    a newer version can continue the run. So is a file of the user's own that has changed since (FILE.py:NAME in a value), unless
+    `changed_files`. UserErrors also report a directory that is in use, cannot be written, or holds other
     files.
 
     Yields a function that raises UserError once the directory is not in its place any more: it was moved or removed, or is that
@@ -64,14 +68,19 @@ def open_workdir(
     made = _make(directory)
     with locked(directory, LOCK) as holder:
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
+        own = {key: record for key, value in flatten(config) if (record := record_of(str(value), f"config.{key}"))}
         if stored is None:
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a run that ended before its first step may be started with another configuration
-            plain = completed({k: v for k, v in stored.items() if k not in (WRITTEN_BY, STARTED_IN)})
+            plain = completed({k: v for k, v in stored.items() if k not in (WRITTEN_BY, STARTED_IN, FILES)})
             _require_same(directory, verb, {**plain, WRITTEN_BY: stored[WRITTEN_BY]}, config, may_change)
+            if not changed_files:
+                _require_same_files(directory, stored.get(FILES, {}), own, may_change)
         written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {verb}"}
         with contextlib.suppress(OSError):  # the current directory may be gone; then there are no relative paths
             written[STARTED_IN] = (stored or {}).get(STARTED_IN) or str(pathlib.Path.cwd())
+        if own:
+            written[FILES] = dict(own)
         write_json(directory / CONFIG, written | config)
         metrics = directory / METRICS
         before = metrics.stat().st_size if metrics.exists() else None
@@ -107,8 +116,8 @@ def _is_in_place(directory: Place, holder: str | None) -> bool:
 
 
 def stored_config(directory: Place) -> JsonObject:
-    """The configuration in a workdir's config.json, as nested plain values, with the keys `written_by` and `started_in` (the
-    latter is missing in older ones). Raises UserError where the file is not of a run."""
+    """The configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and, where
+    it names files of the user's own, `files`. Raises UserError where the file is not of a run."""
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
@@ -126,7 +135,7 @@ def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObje
     stored = stored_config(directory)
     if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
         raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
-    return {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN)}
+    return {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN, FILES)}
 
 
 def from_start(directory: Place, path: str) -> str:
@@ -257,6 +266,21 @@ def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked:
         )
     for key in sorted(allowed):
         log.info("%s is now %s (was %s)", key, json.dumps(changed[key][1]), json.dumps(changed[key][0]))
+
+
+def _require_same_files(
+    directory: pathlib.Path, stored: Mapping[str, Record], own: Mapping[str, Record], may_change: Sequence[str]
+) -> None:
+    """Raises UserError for a file of the user's own whose content is not that of the run's last start."""
+    for key, now in own.items():
+        then = stored.get(key)
+        free = any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change)
+        if then and not free and then["sha256"] != now["sha256"]:
+            raise UserError(
+                f"--workdir={directory} holds a run with another {now['path']}: the file that config.{key} names has changed "
+                f"(SHA-256 {then['sha256'][:12]}, now {now['sha256'][:12]}); {CONFIG} there holds its text. Put that back, name "
+                "another --workdir, or continue with the new one by --changed-files"
+            )
 
 
 @contextlib.contextmanager

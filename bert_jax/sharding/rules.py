@@ -143,13 +143,6 @@ def rules_inside_shard_map(manual: str) -> tuple[tuple[str, str | tuple[str, ...
     return tuple((name, left(axes)) for name, axes in ACTIVATION_RULES)
 
 
-def first_row(rows: int) -> int | jax.Array:
-    """The index in the global batch of the first of `rows` local rows: 0 outside a `jax.shard_map` over the batch axes."""
-    manual = jax.sharding.get_abstract_mesh().manual_axes
-    axes = tuple(axis for axis in BATCH[0] if axis in manual)
-    return jax.lax.axis_index(axes).astype("uint32") * rows if axes else 0
-
-
 def automatic_axes() -> set[str]:
     """The axes of the ambient mesh that are not manual. XLA cannot split a Pallas or Triton kernel over them, so the kernel needs
     a `jax.shard_map` over them. Empty on one device."""

@@ -4,8 +4,7 @@ In: a path, local or `gs://BUCKET/PATH`. Out: local files and directories; copie
 
     paths.py      which text is a path in a bucket, and which a mistake; the cache directory
     objects.py    objects in a bucket: lists, reads, writes; errors of the storage in one sentence
-    record.py     the generations of the objects of which local files are copies
-    fetching.py   local copies of inputs in a bucket, kept for the next start
+    fetching.py   local copies of inputs in a bucket, kept for the next start, with a record of their generations
     mirror.py     a local directory that stands for one in a bucket, and is uploaded to it
     lock.py       the lock of a directory in a bucket, which a dead process does not hold for long
     formats.py    the format of a file by its first bytes; opens compressed files

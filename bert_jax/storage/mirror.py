@@ -20,10 +20,9 @@ from types import TracebackType
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.storage.fetching import fetch
+from bert_jax.storage.fetching import Copy, Record, copy_of, fetch, is_unchanged
 from bert_jax.storage.objects import Item, StorageError, listed, place, read, remove, require_bucket, upload
 from bert_jax.storage.paths import Place, cache_directory, checked, is_remote
-from bert_jax.storage.record import Copy, Record, copy_of, is_unchanged
 
 EVERY = 30.0
 """Seconds between two uploads of what has changed; what a lost machine may lose."""

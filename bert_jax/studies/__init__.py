@@ -9,11 +9,9 @@ In: a StudyExperiment (`configs/study.py`). Out: table.md, table.json and figure
     parts.py         the parts of a study, their experiment files, and the records of those that are done
     calibration.py   plan.json: the steps of every arm, from a measured speed for equal seconds
     children.py      the process of a part
-    progress.py      the time that is left
-    running.py       runs the parts that are not done, and stops when asked to
+    running.py       runs the parts that are not done, shows the time that is left, and stops when asked to
     statistics.py    means, deviations, paired intervals, expected orders
     table.py         the records of the parts -> table.json
-    words.py         sentences on what the numbers show, and what they do not
-    report.py        table.md, and the table on a terminal
+    report.py        table.md, the table on a terminal, and sentences on what the numbers show and what they do not
     figure.py        figure.png
 """

@@ -15,7 +15,7 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.files import JsonObject
 from bert_jax.interface.figures import label
 from bert_jax.interface.words import prefixed
-from bert_jax.studies.words import heldout_loss, score
+from bert_jax.studies.report import heldout_loss, score
 from bert_jax.training.curves import BASELINE, FAINT, HELDOUT, INK, TRAIN, draw_panels
 
 COLOURS = (HELDOUT, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import pathlib
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.interface.exit_statuses import MENDED_BY_RESTART
@@ -16,8 +17,32 @@ from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import LOCK, locked
 from bert_jax.storage.paths import Place, is_remote
 from bert_jax.studies import children
-from bert_jax.studies.parts import Part, Planned
-from bert_jax.studies.progress import seconds_left
+from bert_jax.studies.parts import PRETRAINING, Part, Planned
+
+
+def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
+    """The time that a part will take: the mean of the same part with other seeds, else of the parts of its kind with other arms.
+    None where no such part is done."""
+    same = [seconds for other, seconds in spent.items() if (other.arm, other.name) == (part.arm, part.name)]
+    kind = [seconds for other, seconds in spent.items() if other.name == part.name]
+    tasks = [seconds for other, seconds in spent.items() if PRETRAINING not in (other.name, part.name)]
+    found = same or kind or tasks
+    return statistics.fmean(found) if found else None
+
+
+def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_current: float) -> float | None:
+    """The time until all parts `waiting` are done, of which the first has been running for `of_current` seconds. None while it
+    cannot be told."""
+    if not waiting:
+        return 0.0
+    expected = [expected_seconds(part, spent) for part in waiting]
+    known = [seconds for seconds in expected if seconds is not None]
+    if not known:
+        return None
+    usual = statistics.fmean(known)
+    first, *others = [usual if seconds is None else seconds for seconds in expected]
+    return max(0.0, first - of_current) + sum(others)
+
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.tasks.texts", flags="parse_flags")
+    run_command("bert_jax.tasks.texts")
 
 import argparse
 import json
@@ -24,8 +24,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.words import counted
-from bert_jax.tasks.registry import load_task
-from bert_jax.tasks.task import TaskConfig
 
 
 def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -42,6 +40,9 @@ def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
 def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int:
     """Writes the texts of the training examples of `task`, and returns the number of documents. Raises UserError for a task that
     is none, one whose texts lie in the user's own files, missing data, and an output that cannot be written."""
+    from bert_jax.tasks.registry import load_task  # these take seconds
+    from bert_jax.tasks.task import TaskConfig
+
     if task.startswith("own/"):
         raise UserError(f"--task={task} has its texts in your own files; give them to bert_jax.corpus with --source=jsonl:FILE")
     try:

@@ -9,8 +9,7 @@ log lines, checkpoints, results.json and model/.
     steps.py              train_step, eval_step, TrainState
     spikes.py             steps whose loss is a spike are left out
     data_parallel.py      gradients while the state is sharded over the data axis (ZeRO)
-    compilation.py        compiles a step or loads a saved one, and logs the time
-    saved_programs.py     compiled steps on disk
+    compilation.py        compiles a step, or saves and loads a compiled one, and logs the time
     checkpoints/          saves and restores the training state; the only folder that imports Orbax
     loop.py               the training loop of `pretrain` and `finetune`: start reading here
     log.py                RunLog: the log line and the record of the steps since the last one

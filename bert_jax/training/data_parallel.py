@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Num
+from jaxtyping import Array, Num, UInt32
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import stacked_layers, unstacked_layers, with_layers
@@ -75,6 +75,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     ) -> tuple[Params, Sums]:
         def local(params: Params, batch: Batch, counts: Sums, step_seed: StepSeed) -> tuple[Params, Sums]:
             parts, sharded_dimensions = params, dimensions
+            batch = batch | {"rows": own_rows(len(batch["input_ids"]), accumulation)}
             if unstacked:
                 parts = unstacked_layers(params)
                 sharded_dimensions = unstacked_dimensions(config.num_layers)
@@ -95,6 +96,13 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
         return on_each_device(params, batch, counts, step_seed._replace(seed=jnp.asarray(step_seed.seed, jnp.uint32)))
 
     return over_data
+
+
+def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
+    """The index of each of this device's `rows` among the rows of all devices in its microbatch, from which its random masks
+    follow (`Tokens.rows`)."""
+    own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
+    return jax.lax.axis_index("data").astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:

@@ -19,6 +19,7 @@ import logging
 import math
 import os
 import pathlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -144,7 +145,7 @@ class Wandb:
         name = workdir / "wandb" / "run_id"  # a continued run is the same run there
         name.parent.mkdir(exist_ok=True)
         if not name.exists():
-            name.write_text(wandb.util.generate_id())
+            name.write_text(secrets.token_hex(4))
         project = os.environ.get("WANDB_PROJECT", "bert_jax")
         self._run = wandb.init(
             project=project, id=name.read_text(), resume="allow", name=workdir.name, dir=str(workdir), config=config

@@ -41,7 +41,7 @@ class ReplacedTokens(Objective):
         small = self.model.scaled(self.generator_size)
         logits = small.mlm_logits(generator, generator["head"], batch, another_seed(seed, 1))  # [B, M, V]
         original = with_predictions(batch, batch["masked_targets"])
-        shown = with_predictions(batch, sampled(logits, another_seed(seed, 2)))
+        shown = with_predictions(batch, sampled(logits, batch, another_seed(seed, 2)))
         hidden = self.model.encode(params, batch | {"input_ids": shown}, seed)  # [B, L, D]
         scores = apply_dense(params["detector"], hidden)[..., 0]
         is_token, is_new = batch["sequence_ids"] != 0, shown != original

@@ -15,6 +15,7 @@ from bert_jax.analysis.windows import Kind, Window
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.tokens import Tokens
 from tests.interop.tiny import as_model, make_model
 from tests.prediction.reference import row
 
@@ -62,7 +63,7 @@ def verb_model(vocabulary: pathlib.Path, verb: str) -> Model:
 
 @functools.cache
 def _weights(config: ModelConfig) -> Any:
-    return jax.jit(lambda params, batch: attention_weights(params, config, batch))
+    return jax.jit(lambda params, batch: attention_weights(params, config, Tokens.of(batch)))
 
 
 def weights_of(model: Model, window: Window) -> np.ndarray:
@@ -76,7 +77,7 @@ def weights_of(model: Model, window: Window) -> np.ndarray:
 
 @functools.cache
 def _hidden(config: ModelConfig) -> Any:
-    return jax.jit(lambda params, batch: Bert(config).apply({"params": params}, batch, method="encode")[1])
+    return jax.jit(lambda params, batch: Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")[1])
 
 
 def word_vectors_of(model: Model, window: Window) -> np.ndarray:

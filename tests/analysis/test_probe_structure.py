@@ -11,7 +11,6 @@ from bert_jax.analysis.probe.annotated import Annotated
 from bert_jax.analysis.probe.features import Features, scale_of
 from bert_jax.analysis.probe.linear import standardised
 from bert_jax.analysis.probe.structural import (
-    Structural,
     batches,
     chain_scores,
     measured,
@@ -54,7 +53,7 @@ def features() -> Features:
 def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
     monkeypatch.setattr(structural, "LEARNING_RATE", 0.05)
     scale = scale_of(features.vectors)
-    probe = train_structural(features, scale, Structural(rank=8, epochs=60), seed=1)
+    probe = train_structural(features, scale, rank=8, epochs=60, seed=1)
     held_out = holding_trees(30, seed=2)
     scores = structural_scores(probe, held_out, scale).results()
     chain = chain_scores(held_out).results()
@@ -140,12 +139,12 @@ def test_steps_are_counted_by_words_and_progress_by_sentences(features, monkeypa
         return (lambda state, *read: state), Optimizer()
 
     monkeypatch.setattr(structural, "probe_step", probe_step)
-    scale, options = scale_of(features.vectors), Structural(rank=3, epochs=3)
-    probe = train_structural(features, scale, options, 4, lambda done, total: said.append((done, total)))
+    scale = scale_of(features.vectors)
+    probe = train_structural(features, scale, 3, 3, 4, lambda done, total: said.append((done, total)))
     assert asked == [(structural_loss, 3, structural.LEARNING_RATE), probe]  # 280 words are about one step of 512
     assert said == [(done, 120) for done in (32, 40, 72, 80, 112, 120)]
     assert [len(own["map"]) for own in probe.values()] == [3, 3]
     monkeypatch.setattr(structural, "WORDS", 64)
-    train_structural(features, scale, options, 4)
+    train_structural(features, scale, 3, 3, 4)
     assert asked[2] == (structural_loss, 12, structural.LEARNING_RATE)
     assert (structural._rows(16), structural._rows(64), structural._rows(128)) == (4, 1, 1)

@@ -305,6 +305,17 @@ def test_a_control_of_probes_has_a_folder_of_its_own_and_bad_sentences_fail(
     assert probe.run(argparse.Namespace(**given | {"output": out, "control": ""})) == 1
 
 
+def test_the_folder_of_a_control_is_checked_before_the_model_is_loaded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("i", "e"):
+        (tmp_path / name).write_text("a X\n\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "random-weights").write_text("")
+    monkeypatch.setattr(probe, "load_analyser", lambda flags: pytest.fail("the model was loaded"))
+    files = {"input": str(tmp_path / "i"), "eval": str(tmp_path / "e"), "output": str(tmp_path / "out")}
+    with pytest.raises(UserError, match="out/random-weights is a file; name a directory"):
+        probe.run(argparse.Namespace(**parsed("probe", "--control=random-weights") | files))
+
+
 def test_a_comparison_with_random_weights_draws_them_by_the_seed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -366,6 +377,6 @@ def test_an_output_that_is_the_model_itself_is_refused_and_an_assumed_activation
     engine = types.SimpleNamespace(name=str(tmp_path), model=model)
     monkeypatch.setattr(verb.Analyser, "load", lambda path: types.SimpleNamespace(engine=engine))
     with pytest.raises(UserError, match="is the directory of the model itself; choose another --output"):
-        verb.load(argparse.Namespace(model="m", place=f"{tmp_path}/x/.."))
-    verb.load(argparse.Namespace(model="m", place=f"{tmp_path}/x"))
+        verb.load_analyser(argparse.Namespace(model="m", place=f"{tmp_path}/x/.."))
+    verb.load_analyser(argparse.Namespace(model="m", place=f"{tmp_path}/x"))
     assert capsys.readouterr().err == "the activation is assumed to be gelu\n"

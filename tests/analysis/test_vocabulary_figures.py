@@ -153,23 +153,23 @@ def test_the_terminal_has_the_groups_the_parts_and_the_split_words(
         return FOUND if with_splits else dataclasses.replace(FOUND, splits=None)
 
     monkeypatch.setattr(Folder, "picture", lambda self, name, figure: None)
-    monkeypatch.setattr(verb, "load", lambda flags: types.SimpleNamespace(vocabulary=tour))
+    monkeypatch.setattr(verb, "load_analyser", lambda flags: types.SimpleNamespace(vocabulary=tour))
     monkeypatch.setattr(verb, "staged", lambda corpus, flag: f"{corpus} of {flag}")
     (tmp_path / "names.txt").write_text(" Ada \nParis\n")
     flags = argparse.Namespace(**SHOWN, output=tmp_path / "out", corpus="c", new_words=2, names=str(tmp_path / "names.txt"))
-    assert verb.vocabulary(flags) == 0
+    assert verb.run(flags) == 0
     said = capsys.readouterr().out
     assert said.startswith(SAID + f"written to {tmp_path / 'out'}: vocabulary.tsv, ")
     assert asked == ["c of --corpus", ["Ada", "Paris"], True]
     assert (tmp_path / "out" / "words.txt").read_text() == "word0\nword1\n"
     assert (tmp_path / "out" / "splits.tsv").read_text().splitlines()[1] == "word0\tword ##0\t10\t10"
     asked.clear()
-    assert verb.vocabulary(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=None, names=None)) == 0
+    assert verb.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=None, names=None)) == 0
     assert asked == [None, None, False]
     assert capsys.readouterr().out.startswith(SAID.partition("words\n")[2])
     assert not (tmp_path / "b" / "words.txt").exists()
     with pytest.raises(UserError, match="--new-words=2 looks for words in a corpus; name one by --corpus=DIR"):
-        verb.vocabulary(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
+        verb.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
 
 
 def test_a_list_of_names_that_is_no_text_is_refused(tmp_path: pathlib.Path):

@@ -18,8 +18,7 @@ import numpy as np
 
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.corpus.offsets import ShardedOffsets
-from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus, TokenStore
+from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus, ShardedOffsets, TokenStore
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from tests.benchmarks.figures import flag_parser, give
 

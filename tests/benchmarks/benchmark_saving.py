@@ -36,8 +36,8 @@ from etils import epath
 from bert_jax.data.prefetch import prefetch
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
+from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.runtime.goodput import Ledger
-from bert_jax.runtime.log_setup import quiet_libraries
 from bert_jax.runtime.profile import Profile
 from bert_jax.storage import objects
 from bert_jax.storage.paths import Place

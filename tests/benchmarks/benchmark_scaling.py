@@ -22,8 +22,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.model.config import published
 from bert_jax.objectives.flops import row_flops
-from bert_jax.tpu import lowered as step_programs
-from bert_jax.tpu.costs.compiling import Compiler
+from bert_jax.tpu import programs as step_programs
+from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.memory import used_bytes
 from bert_jax.tpu.costs.topologies import parse_topology
 from tests.benchmarks.benchmark_tpu_programs import our_step

@@ -29,8 +29,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.objectives.flops import row_flops
-from bert_jax.tpu import lowered as step_programs
-from bert_jax.tpu.costs.compiling import Compiler, DoesNotFit
+from bert_jax.tpu import programs as step_programs
+from bert_jax.tpu.costs.compiler import Compiler, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.tpu.costs.hlo import parse
 from bert_jax.tpu.costs.memory import used_bytes

@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import pytest
 
-from bert_jax import predict
 from bert_jax.configs.command_line import flag_parser
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
@@ -19,6 +18,7 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.ranges import kinds_of
+from bert_jax.prediction.verbs import VERBS, parser_of
 
 BOTH_DROPOUTS = ["model.hidden_dropout", "model.attention_dropout"]
 
@@ -77,7 +77,7 @@ def test_a_flag_is_suggested_by_its_name_and_not_by_its_dashes():
     assert nearest("--topk", ["--output", "--input"]) == "known: --input, --output"
     assert nearest("--learning_rate", ["--coordinator", "--config"]) == "known: --config, --coordinator"
     for name in ("classify", "fill-mask"):
-        parser: FlagParser = predict._parser(name, predict.VERBS[name])
+        parser: FlagParser = parser_of(name, VERBS[name])
         with pytest.raises(UserError) as error:
             parser.parse_args(["--model=m", "--topk=3", "text"])
         assert "--output'?" not in str(error.value)
@@ -124,8 +124,7 @@ def _takes_text(hint: Any) -> bool:
 @pytest.mark.parametrize("schema", [PretrainingExperiment, FinetuningExperiment, StudyExperiment])
 def test_a_tilde_is_the_home_directory_in_every_key_that_is_a_path(schema: type, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/at/ada")
-    free = {key: hint for key, hint in leaf_keys(schema) if not re.search("OneOf|NamedIn", f"{hint}")}
-    texts = {key: hint for key, hint in free.items() if _takes_text(hint)}
+    texts = {key: hint for key, hint in leaf_keys(schema) if not re.search("OneOf|NamedIn", f"{hint}") and _takes_text(hint)}
     keys = {key: hint for key, hint in texts.items() if key not in NO_PATHS}
     assert len(keys) >= 3
     for key, hint in keys.items():

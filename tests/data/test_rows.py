@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bert_jax.data import MASKING
 from bert_jax.data import rows as rows_module
-from bert_jax.data.config import MASKING, ExampleConfig
+from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import MaskingTables
 from bert_jax.data.plan import EpochPlan, Pairs, plan_epoch
 from bert_jax.data.rows import assemble_rows
@@ -115,7 +116,7 @@ def test_tokens_are_those_of_the_planned_spans(packed):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"packed_examples": 3}, {"pairs": "none"}, *({"masking": masking} for masking in MASKING[1:])],
+    [{}, {"packed_examples": 3}, {"pairs": "none"}, *({"masking": masking} for masking in list(MASKING)[1:])],
 )
 def test_special_tokens_and_padding_are_never_masked(changes):
     rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax.storage import objects
 from bert_jax.storage.fetching import copy_place, fetched
-from bert_jax.tpu.costs.cases import vocabulary_size
+from bert_jax.tpu.programs import vocabulary_size
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
 from tests.end_to_end.forked import Done, Signal, Started, Surroundings

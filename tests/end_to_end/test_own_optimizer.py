@@ -81,7 +81,8 @@ def test_the_three_files_serve_fine_tuning_too(toys: pathlib.Path, flags: tuple[
         f"--config.log.sinks={mine['log.sinks']}",
     )
     workdir = toys / "own"
-    short = ("--config.log_every=1", "--config.training.epochs=1", f"--workdir={workdir}")
+    small = ("--config.task.length=32", "--config.training.batch_size=8", "--config.training.epochs=1")
+    short = ("--config.log_every=1", *small, f"--workdir={workdir}")
     (done,) = forked.run(toys, ["finetune", *task, *own, *short])
     assert done.status == 0, done.output
     assert {step for step, _, _ in table(workdir)} == {record["step"] for record in records(workdir)}

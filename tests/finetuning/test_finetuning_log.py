@@ -56,7 +56,9 @@ def said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fi
 def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     patient: list[str] = []
     watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
-    run: Any = types.SimpleNamespace(workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None)
+    run: Any = types.SimpleNamespace(
+        workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={}
+    )
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
     batches = LabelledBatches(features, shape, 4, 0, epochs=2, row_multiple=1, pad_id=0)
@@ -235,7 +237,9 @@ def test_a_run_that_ends_before_its_next_picture_has_one(tmp_path: pathlib.Path,
 
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
     watchdog = types.SimpleNamespace(alive=lambda doing: None)
-    run = types.SimpleNamespace(workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None)
+    run = types.SimpleNamespace(
+        workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={}
+    )
     with FinetuningLog(job_in(tmp_path, run=run), 0) as log:
         log.training(1, window())
         log.evaluation(1, {"dev": {"f1": 0.5}})

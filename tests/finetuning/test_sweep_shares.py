@@ -7,7 +7,6 @@ import logging
 import pathlib
 import types
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -18,8 +17,9 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.interface.exit_statuses import HUNG
-from bert_jax.runtime.independent_processes import ProcessesLost, ProcessShare
+from bert_jax.runtime.processes import Processes, ProcessesLost, Share
 from tests.finetuning.toy_sweep import SCORES, Finished, by_seed, experiment, run_in, summary_of
+from tests.runtime.connected import group
 
 
 @pytest.fixture(autouse=True)
@@ -34,19 +34,19 @@ def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all
     whole, finish = experiment(seeds=[1, 2, 3, 4], devices_per_run=0), Finished()
     trained_by: dict[int, list[int]] = {}
 
-    def process(index: int) -> int:
+    def process(one_of_three: Processes) -> int:
         def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
-            trained_by.setdefault(index, []).append(one.seed)
+            trained_by.setdefault(one_of_three.index, []).append(one.seed)
             if one.seed == 3:
                 raise UserError("diverged")
             return by_seed(one, directory, devices)
 
         run = run_in(tmp_path)
-        with ProcessShare(tmp_path, (index, 3), start="this one", beat=0.02) as share:
+        with one_of_three.sharing(tmp_path, lambda: None) as share:
             return sweep(whole, dataclasses.replace(run, share=share), train, finish)
 
-    with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(process, range(3))) == [0, 0, 0]
+    with group() as three:
+        assert three.all(process) == [0, 0, 0]
     assert trained_by == {0: [1, 4], 1: [2], 2: [3]}
     assert {f"3 processes for 4 runs; this one has {count}" for count in (1, 2)} <= set(caplog.messages)
     assert finish.seed == 2
@@ -57,7 +57,7 @@ def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all
     assert (setting["runs"], setting["failed"], setting["best"]) == (4, 1, SCORES[2])
 
 
-class Share:
+class Apart:
     """A share of a process of two, which takes every second run; what it gathers is `found`."""
 
     def __init__(self, index: int, found: Callable[..., Any] = lambda own, waiting: [own]):
@@ -81,15 +81,15 @@ def swept(directory: pathlib.Path, share: Any, train: Any = by_seed, finish: Any
 
 def test_a_process_says_its_share_and_one_that_is_alone_says_none(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    swept(tmp_path / "two", Share(1))
+    swept(tmp_path / "two", Apart(1))
     assert caplog.messages[0] == "2 processes for 4 runs; this one has 2"
     caplog.clear()
-    swept(tmp_path / "one", ProcessShare(tmp_path))
+    swept(tmp_path / "one", Share())
     assert not [said for said in caplog.messages if "this one has" in said]
 
 
 def test_a_process_that_is_asked_to_stop_tells_the_others(tmp_path):
-    share = Share(0)
+    share = Apart(0)
     assert swept(tmp_path, share, train=lambda one, directory, devices: None) == 143
     assert share.told == 1
 
@@ -104,9 +104,9 @@ def test_the_first_process_shows_that_it_waits_and_stops_where_it_is_asked_to(tm
         assert waiting()
 
     parts: dict[str, Any] = {"watchdog": watchdog, "preemption": preemption}
-    assert swept(tmp_path / "a", Share(0, gather), finish=finish, **parts) == 143
+    assert swept(tmp_path / "a", Apart(0, gather), finish=finish, **parts) == 143
     assert asked == ["waiting for the runs of the other processes", 0]
-    assert swept(tmp_path / "b", Share(1, lambda own, waiting: None), finish=finish) == 0, "its part is done"
+    assert swept(tmp_path / "b", Apart(1, lambda own, waiting: None), finish=finish) == 0, "its part is done"
     assert finish.runs == []
 
 
@@ -114,5 +114,5 @@ def test_a_process_whose_others_are_lost_says_so_and_can_be_started_again(tmp_pa
     def gather(own: Any, waiting: Callable[[], bool]) -> None:
         raise ProcessesLost("process 1 is lost")
 
-    assert swept(tmp_path, Share(0, gather)) == HUNG
+    assert swept(tmp_path, Apart(0, gather)) == HUNG
     assert caplog.messages[-1].startswith("process 1 is lost; start the same command on all of them again")

@@ -35,6 +35,7 @@ def results_of(one: FinetuningExperiment, score: float, **fields: Any) -> dict[s
         "metric": "f1",
         "scores": {"dev": {"accuracy": 0.0, "f1": score}, "dev_other": {"f1": 9.0}},
         "baseline": {"dev": {"f1": 0.125}},
+        "baseline_answers": {"dev": {"most frequent answer": 0.125}},
         "degenerate": False,
         "seed": one.seed,
         "batch_size": t.batch_size,

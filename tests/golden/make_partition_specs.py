@@ -39,7 +39,8 @@ def partition_specs(layout: str) -> dict[str, list[Any]]:
     model = ModelConfig(**published("base"), vocab_multiple=128)
     experiment = PretrainingExperiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
     optimizer = make_optimizer(experiment.optimizer, abstract_parameters(model))
-    mesh: Any = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    named = dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))
+    mesh: Any = AbstractMesh(tuple(named.get(axis, 1) for axis in AXES), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     _, shardings = state_layout(experiment, optimizer, mesh)
     leaves, _ = jax.tree_util.tree_flatten_with_path(shardings)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): list(sharding.spec) for path, sharding in leaves}

@@ -12,37 +12,43 @@ import sys
 
 import pytest
 
-from bert_jax import analyse, predict
-from bert_jax.configs.command_line import check_flags
+from bert_jax import analyse
 from bert_jax.errors import UserError
 from bert_jax.interface import early_flags
 from bert_jax.interface.early_flags import LIBRARIES, checked_early
+from bert_jax.prediction.verbs import VERBS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-WITH_STAND_INS = ("analyse", "predict", "convert", "aot", "doctor", "tasks.texts")
+WITH_STAND_INS = ("analyse", "convert", "aot", "doctor")
+CHECKS = {
+    **dict.fromkeys(("pretrain", "finetune", "study"), "bert_jax.configs.command_line"),
+    "predict": "bert_jax.prediction.verbs",
+}
+"""Command -> the module whose `check_flags` knows its flags without what it computes with."""
 HELPS = [
-    *((name, "--help") for name in (*WITH_STAND_INS, "pretrain", "finetune", "study")),
+    *((name, "--help") for name in (*WITH_STAND_INS, *CHECKS, "tasks.texts")),
     *(("analyse", verb, "--help") for verb in analyse.VERBS),
-    *(("predict", verb, "--help") for verb in predict.VERBS),
+    *(("predict", verb, "--help") for verb in VERBS),
 ]
 
-EACH = """
-import contextlib, io, sys
+EACH = f"""
+import contextlib, importlib, io, sys
 from bert_jax.interface.early_flags import LIBRARIES, checked_early
 for line in sys.stdin.read().splitlines():
     name, *sys.argv[1:] = line.split()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         try:
-            if name in ("pretrain", "finetune", "study"):
-                from bert_jax.configs.command_line import check_flags
-                check_flags(name, f"The help of {name}.")
+            if name in {CHECKS!r}:
+                importlib.import_module({CHECKS!r}[name]).check_flags(name, "The help of " + name)
+            elif name == "tasks.texts":
+                importlib.import_module("bert_jax.tasks.texts").parse_flags()
             else:
-                checked_early(f"bert_jax.{name}", "parse_flags")
+                checked_early("bert_jax." + name, "parse_flags")
             said = io.StringIO("not answered")
         except SystemExit as end:
             assert end.code == 0
-    print(repr((line, sorted(LIBRARIES & {module.partition(".")[0] for module in sys.modules}), said.getvalue())))
+    print(repr((line, sorted(LIBRARIES & {{module.partition(".")[0] for module in sys.modules}}), said.getvalue())))
 """
 
 
@@ -60,8 +66,8 @@ def test_every_help_comes_without_the_libraries_and_is_the_one_that_comes_with_t
         asked, libraries, said = ast.literal_eval(line)
         name, *arguments = asked.split()
         monkeypatch.setattr(sys, "argv", [name, *arguments])
-        trains = name in ("pretrain", "finetune", "study")
-        parse = functools.partial(check_flags, name, f"The help of {name}.") if trains else None
+        check = importlib.import_module(CHECKS[name]).check_flags if name in CHECKS else None
+        parse = functools.partial(check, name, f"The help of {name}") if check else None
         with pytest.raises(SystemExit):
             (parse or importlib.import_module(f"bert_jax.{name}").parse_flags)()
         assert said == capsys.readouterr().out, asked
@@ -70,11 +76,11 @@ def test_every_help_comes_without_the_libraries_and_is_the_one_that_comes_with_t
 
 
 def test_a_mistake_in_the_flags_is_told_early_and_afterwards_all_is_imported_as_ever(monkeypatch: pytest.MonkeyPatch):
-    jax, module = sys.modules["jax"], sys.modules["bert_jax.predict"]
-    monkeypatch.setattr(sys, "argv", ["predict", "classify", "--model=m", "--modle=n"])
+    jax, module = sys.modules["jax"], sys.modules["bert_jax.analyse"]
+    monkeypatch.setattr(sys, "argv", ["analyse", "heads", "--output=d", "--model=m", "--modle=n"])
     with pytest.raises(UserError, match="unknown argument --modle=n: did you mean '--model'"):
-        checked_early("bert_jax.predict", "parse_flags")
-    assert (sys.modules["jax"], sys.modules["bert_jax.predict"]) == (jax, module)
+        checked_early("bert_jax.analyse", "parse_flags")
+    assert (sys.modules["jax"], sys.modules["bert_jax.analyse"]) == (jax, module)
 
 
 def test_a_module_that_needs_a_library_as_it_is_imported_checks_its_flags_later(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax import analyse, aot, convert, corpus, doctor, predict
+from bert_jax import analyse, aot, convert, corpus, doctor
 from bert_jax.configs.command_line import flag_parser
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
@@ -22,6 +22,8 @@ from bert_jax.interface import ranges
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, kinds_of, range_error, range_text
 from bert_jax.interop.huggingface_config import config_from_json
+from bert_jax.prediction.verbs import VERBS as PREDICT_VERBS
+from bert_jax.prediction.verbs import parser_of
 from tests.flags import replacing
 
 ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
@@ -153,7 +155,7 @@ VERBS = {
     "doctor": doctor.flag_parser(),
     "convert": convert._parser(),
     "corpus": corpus._parser(),
-    **{f"predict {name}": predict._parser(name, verb) for name, verb in predict.VERBS.items()},
+    **{f"predict {name}": parser_of(name, verb) for name, verb in PREDICT_VERBS.items()},
     **{f"analyse {name}": analyse._parser(name) for name in analyse.VERBS},
 }
 

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from bert_jax.interop.huggingface import Model
-from bert_jax.model.bert import INPUTS
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.tokens import INPUTS, Tokens
 
 
 def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -33,7 +33,7 @@ def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndar
         return {"logits": logits}
 
     def outputs(module: BertForPreTraining) -> dict[str, Any]:
-        last, _ = module.encode(row)
+        last, _ = module.encode(Tokens.of(row))
         pooled = module.pool(last, first) if "pooler" in model.params else None
         result = {}
         if "mlm_head" in model.params:

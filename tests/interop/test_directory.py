@@ -188,17 +188,6 @@ def test_where_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
         write(small / "loop", "1")
 
 
-def test_what_the_former_replacement_of_a_link_left_is_recovered(tmp_path):
-    (tmp_path / "big").mkdir()
-    fill(tmp_path / "big", "older")
-    write(tmp_path / "m", "old")
-    (tmp_path / ".m.replaced").symlink_to(tmp_path / "big")
-    for content in ("1", "2"):
-        write(tmp_path / "m", content)
-        assert texts(tmp_path) == {"big/forward.stablehlo": "older", "m/forward.stablehlo": content}
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["big", "m"]
-
-
 def test_a_removal_that_was_interrupted_is_finished(tmp_path, monkeypatch):
     write(tmp_path / "m", "old")
     (tmp_path / "m" / "notes").write_text("mine")

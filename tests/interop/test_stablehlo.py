@@ -19,7 +19,6 @@ from bert_jax.interop.directory import FORMATS
 from bert_jax.interop.huggingface import Model, without_parts
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function
 from bert_jax.interop.surgery import extended, sources_of, with_vocabulary
-from bert_jax.model.bert import INPUTS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.choice import ChoiceHead
@@ -28,6 +27,7 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.tokens import INPUTS
 from tests.interop.tiny import as_model, make_labelled_model
 
 FOREIGN = """

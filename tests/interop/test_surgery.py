@@ -24,10 +24,10 @@ from bert_jax.interop.surgery import (
     with_token_types,
     with_vocabulary,
 )
-from bert_jax.model.bert import INPUTS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.pretraining import HEAD_INPUTS, BertForPreTraining
+from bert_jax.model.tokens import INPUTS
 from tests.interop.tiny import as_model, make_model
 
 

@@ -13,6 +13,7 @@ from bert_jax.model.attention import attention_mask, dot_product_attention
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.layers import Dropout
 from bert_jax.sharding.rules import ACTIVATION_RULES
+from bert_jax.training.data_parallel import own_rows
 
 SEED = np.uint32(7)
 FLOAT32_WITHIN = 2e-6  # of the largest
@@ -33,9 +34,9 @@ def packed(b: int, length: int, examples: int = 3) -> Any:
     return jnp.asarray(ids, jnp.int32)
 
 
-def fused(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu") -> Any:
+def fused(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu", rows: Any = None) -> Any:
     """Attention as a function of query, key and value; without dropout where the rate is 0."""
-    dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None)
+    dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None, rows=rows)
 
     def attend(*qkv: Any) -> Any:
         return fused_attention(qkv, ids, num_heads=heads, dropout=dropout, platform=platform, interpret=True)
@@ -84,7 +85,7 @@ def split_by_hand(mesh: Any, attend: Any, inputs: list[Any], ids: Any) -> list[n
 
     def whole(query: Any, key: Any, value: Any) -> Any:
         def part(ids: Any, *qkv: Any) -> Any:
-            return attend(ids)(*qkv)
+            return attend(ids, rows=own_rows(len(ids), 1))(*qkv)
 
         return jax.shard_map(part, in_specs=rows, out_specs=rows, axis_names={"data"}, check_vma=False)(ids, query, key, value)
 

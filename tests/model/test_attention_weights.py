@@ -12,7 +12,9 @@ from bert_jax.errors import UserError
 from bert_jax.interop.names import params_from_tensors
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.tokens import Tokens
 from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
+from tests.random_rows import tokens_of
 
 WITHIN = 1e-6
 
@@ -31,7 +33,7 @@ def weights(golden):  # noqa: F811
     def compute(batch: dict[str, np.ndarray], **fields) -> np.ndarray:
         config = model_config(golden, **fields)
         params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
-        found = jax.jit(lambda params, batch: attention_weights(params, config, batch))(params, batch)
+        found = jax.jit(lambda params, batch: attention_weights(params, config, Tokens.of(batch)))(params, batch)
         assert all(layer.dtype == np.float32 for layer in found)
         return np.stack(found)
 
@@ -59,7 +61,7 @@ def test_a_packed_row_gives_each_text_the_weights_of_a_row_of_its_own_and_none_t
 def test_a_model_without_attention_is_refused_with_the_remedy():
     for config in (ModelConfig(encoder="bilm"), ModelConfig(encoder="static", num_layers=0)):
         with pytest.raises(UserError, match=rf"^a model with encoder={config.encoder} has no attention; name a Transformer$"):
-            attention_weights({}, config, {})
+            attention_weights({}, config, tokens_of([[1]]))
 
 
 def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F811
@@ -75,7 +77,7 @@ def test_a_program_that_does_not_ask_for_them_computes_none(golden):  # noqa: F8
         return sum(f"f32[{shape}] = div" in line for line in text.splitlines())
 
     def encode(params):
-        return Bert(config).apply({"params": params}, batch, method="encode")
+        return Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")
 
     assert quotients(encode) == 0
-    assert quotients(lambda params: attention_weights(params, config, batch)) == config.num_layers
+    assert quotients(lambda params: attention_weights(params, config, Tokens.of(batch))) == config.num_layers

@@ -19,9 +19,10 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.layers import Dropout
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
+from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import sigmoid
 from tests.model.lowbias32 import hashed
-from tests.random_rows import objective_for
+from tests.random_rows import objective_for, tokens_of
 
 BILM = ModelConfig(
     vocab_size=20, vocab_multiple=8, hidden_size=8, num_layers=2, intermediate_size=6, max_position=12, encoder="bilm",
@@ -94,7 +95,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("config", [BILM, LSTM], ids=["bilm", "left_to_right"])
 def test_hidden_states_and_losses_of_packed_rows_are_those_of_each_text_alone(config):
     params, batch = random_params(config), rows()
-    _, states = jax.jit(lambda p, b: Bert(config).apply({"params": p}, b, method="encode"))(params, batch)
+    _, states = jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
     head = params["softmax"]
     table = np.float64(head.get("decoder", params["embeddings"]["word_embeddings"]["embedding"]))[:20]
     loss, predictions = 0.0, 0
@@ -133,7 +134,7 @@ def test_no_prediction_depends_on_the_token_that_it_predicts(config):
             if config.direction == "both" and predicted < length - 1:
                 assert changed["backward_logits"][t, predicted - 1] == (t > predicted)
     if config.direction == "both":
-        last = jax.jit(lambda p, b: Bert(config).apply({"params": p}, b, method="encode")[0])(params, batch)
+        last = jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode")[0])(params, batch)
         positions = np.broadcast_to(np.arange(1, length - 1), (length + 1, length - 2))
         filled = model.apply({"params": params}, last, jnp.asarray(positions), method="masked_logits")
         table = np.float64(params["embeddings"]["word_embeddings"]["embedding"])[:20]
@@ -155,7 +156,7 @@ def test_a_token_without_a_token_after_it_in_its_text_has_no_backward_prediction
 
 def test_hidden_states_of_static_vectors_are_the_vectors_alone():
     params, batch = random_params(STATIC), rows()
-    last, states = Bert(STATIC).apply({"params": params}, jax.tree.map(jnp.asarray, batch), method="encode")
+    last, states = Bert(STATIC).apply({"params": params}, Tokens.of(jax.tree.map(jnp.asarray, batch)), method="encode")
     wanted = params["embeddings"]["word_embeddings"]["embedding"][batch["input_ids"]]
     assert states.shape[0] == 1
     assert np.array_equal(last, wanted)
@@ -203,7 +204,7 @@ def test_parameters_are_those_of_the_table_of_names_and_survive_a_round_trip(con
 
 def test_layers_may_be_given_as_a_list_as_in_prediction():
     params, batch = random_params(BILM), rows()
-    encode = jax.jit(lambda p, b: Bert(BILM).apply({"params": p}, b, method="encode")[0])
+    encode = jax.jit(lambda p, b: Bert(BILM).apply({"params": p}, Tokens.of(b), method="encode")[0])
     assert np.array_equal(encode(params, batch), encode(unstacked_layers(params), batch))
 
 
@@ -212,8 +213,8 @@ def test_the_dropout_before_each_layer_has_the_rate_and_a_seed_of_the_layer(monk
     monkeypatch.setattr(bilm, "dropout", lambda x, settings: seen.append(settings) or x)
     layers = bilm.BiLstm(dataclasses.replace(BILM, hidden_dropout=0.3))
     for layer in (0, 1):
-        layers._dropped(jnp.zeros((1, 1, 8)), jnp.uint32(7), layer)
-    layers._dropped(jnp.zeros((1, 1, 8)), None, 0)
+        layers._dropped(jnp.zeros((1, 1, 8)), tokens_of([[1]]), jnp.uint32(7), layer)
+    layers._dropped(jnp.zeros((1, 1, 8)), tokens_of([[1]]), None, 0)
     assert [settings.rate for settings in seen] == [0.3] * 3
     assert [int(settings.seed) for settings in seen[:2]] == [hashed(7 + 1), hashed(7 + 2)]
     assert seen[2].seed is None

@@ -20,6 +20,7 @@ from bert_jax.model.features import Lstm
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.model.heads.head import LAYERS, TaskHead
 from bert_jax.model.heads.registry import head_class, make_head
+from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import head_logits
 
 CONFIG = ModelConfig(
@@ -113,7 +114,7 @@ def hidden_states() -> np.ndarray:
 
 
 def from_states(model: BertWithHead, states, batch):
-    return model.answer(model.features(states[-1], states, batch["sequence_ids"]), batch)
+    return model.answer(model.features(states[-1], states, Tokens.of(batch)), batch)
 
 
 @functools.cache
@@ -220,7 +221,7 @@ def test_a_new_mix_is_the_mean_of_its_layers(layers):
     fresh = jax.jit(lambda key: nn.unbox(initial_label_parameters(CONFIG, head, key)[head.part]))(jax.random.key(0))
     states, batch = hidden_states(), layout()
     mixed = BertWithHead(CONFIG, head).apply(
-        {"params": {head.part: fresh}}, states[-1], states, batch["sequence_ids"], method="features"
+        {"params": {head.part: fresh}}, states[-1], states, Tokens.of(batch), method="features"
     )
     np.testing.assert_allclose(mixed, states[-fresh["mix"]["weights"].size :].mean(0), rtol=0, atol=ROUNDING)
 

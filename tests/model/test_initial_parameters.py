@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.model import bilm, characters, embeddings, features, layers
+from bert_jax.model import bilm, characters, embeddings, features, layers, positions
 from bert_jax.model.characters import CharacterCnn, character_products, character_shapes
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.features import Lstm
@@ -35,7 +35,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], set[float]]:
 
         return init
 
-    for module in (bilm, characters, embeddings, features, heads, layers):
+    for module in (bilm, characters, embeddings, features, heads, layers, positions):
         monkeypatch.setattr(module, "truncated_normal", truncated_normal)
     return seen
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.embeddings import fixed_positions, sinusoids
+from bert_jax.model import positions
+from bert_jax.model.bert import Bert, attention_weights
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.positions import make_positions, sinusoids
 from bert_jax.model.pretraining import count_parameters
+from bert_jax.model.tokens import Layer, Tokens
 from tests.random_rows import TINY, outputs_of, random_batch, random_parameters
 
 
@@ -23,12 +30,13 @@ def test_the_table_is_the_formula_of_the_paper_over_the_root_of_the_width(width:
             assert table[position, column] == pytest.approx(wanted, abs=1e-7)
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "none"])
-def test_they_have_no_parameters_and_equal_a_learned_table_with_their_numbers(positions: str):
-    config = dataclasses.replace(TINY, positions=positions)
+@pytest.mark.parametrize("kind", ["sinusoidal", "none"])
+def test_they_have_no_parameters_and_equal_a_learned_table_with_their_numbers(kind: str):
+    config = dataclasses.replace(TINY, positions=kind)
     assert count_parameters(TINY).trained - count_parameters(config).trained == TINY.max_position * TINY.hidden_size
     batch, params = random_batch(), random_parameters(config)
-    learned = {**params, "embeddings": {**params["embeddings"], "position_embeddings": {"embedding": fixed_positions(config)}}}
+    table = {"embedding": make_positions(config).table()}
+    learned = {**params, "embeddings": {**params["embeddings"], "position_embeddings": table}}
     ours, theirs = (outputs_of(c, p, batch, None)["last"] for c, p in ((config, params), (TINY, learned)))
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
@@ -42,3 +50,50 @@ def test_sinusoids_reach_further_than_the_texts_of_training_and_keep_their_rows(
         outputs_of(config, params, batch, None)["last"], outputs_of(longer, params, batch, None)["last"]
     )
     assert np.isfinite(outputs_of(longer, params, random_batch(length=64), None)["last"]).all()
+
+
+class Reversed:
+    """Acts in all three places, each in a way that a loop can repeat."""
+
+    def embeddings(self, x: Any, tokens: Tokens) -> Any:
+        return x + 0.1 * tokens.positions[..., None]
+
+    def queries_and_keys(self, query: Any, key: Any, tokens: Tokens, layer: Layer) -> Any:
+        turned = 1 + 0.1 * layer.number.astype(jnp.float32)
+        return query * turned * (1 + tokens.query_positions[..., None, None]), key * (2 + tokens.positions[..., None, None])
+
+    def scores(self, scores: Any, tokens: Tokens, layer: Layer) -> Any:
+        return scores + 0.05 * tokens.offsets()
+
+
+@pytest.mark.parametrize("scan_unroll", [0, 1])
+def test_all_three_places_act_alike_where_all_columns_or_some_are_read_out(monkeypatch: pytest.MonkeyPatch, scan_unroll: int):
+    monkeypatch.setattr(positions, "kind_of", lambda config: Reversed)
+    config = dataclasses.replace(TINY, attention="plain", scan_unroll=scan_unroll)
+    params, tokens = random_parameters(dataclasses.replace(config, positions="none")), Tokens.of(random_batch())
+    columns = jnp.array([[3, 0, 7]] * len(tokens.ids))
+    whole: Any = Bert(config).apply({"params": params}, tokens, method="encode")[0]
+    some: Any = Bert(config).apply({"params": params}, tokens.reading(columns), method="encode_queried")
+    np.testing.assert_allclose(some, jnp.take_along_axis(whole, columns[..., None], axis=1), atol=1e-5)
+    first = attention_weights(params, config, tokens)[0]
+    embedded = Bert(config).apply({"params": params}, tokens, method="encode")[1][0]
+    np.testing.assert_allclose(first, _weights_of_layer_0(params, config, np.asarray(embedded), tokens), atol=1e-4)
+
+
+def _weights_of_layer_0(params: Any, config: ModelConfig, x: np.ndarray, tokens: Tokens) -> np.ndarray:
+    """[B, H, L, L], one score after another."""
+    layer = jax.tree.map(lambda stack: np.asarray(stack[0], np.float64), params["encoder"]["layers"]["attention"])
+    query, key = (
+        np.einsum("bld,dhk->blhk", x, layer[name]["kernel"]) + layer[name]["bias"] for name in ("query", "key")
+    )
+    at, ids = np.asarray(tokens.positions), np.asarray(tokens.sequence_ids)
+    (rows, length), heads = ids.shape, config.num_heads
+    found = np.zeros((rows, heads, length, length))
+    for b, h, q in np.ndindex(rows, heads, length):
+        scores = np.full(length, -np.inf)
+        for k in range(length):
+            if ids[b, q] == ids[b, k]:
+                product = (query[b, q, h] * (1 + at[b, q])) @ (key[b, k, h] * (2 + at[b, k])) / config.head_width**0.5
+                scores[k] = product + 0.05 * (at[b, k] - at[b, q])
+        found[b, h, q] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
+    return found

@@ -59,7 +59,7 @@ SEEN = [
     Mistake("bert_jax/pretraining/corpora.py", 1, "self.source.at(step - self._start", "self.source.at(step + self._start"),
     Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
     Mistake("bert_jax/tpu/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
-    Mistake("bert_jax/runtime/log_setup.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
+    Mistake("bert_jax/runtime/environment.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
     Mistake("bert_jax/pretraining/evaluation.py", 1, "self._is_compiled = True", "self._is_compiled = False"),
     Mistake("bert_jax/tpu/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
     Mistake("bert_jax/interface/figures.py", 1, "    axes.set_ylabel(y, fontsize=8)", "    pass"),
@@ -107,7 +107,6 @@ SEEN = [
 ]
 """What passed unseen once; the test that was added holds the kind."""
 EQUIVALENT: list[Equivalent] = [
-    Equivalent("bert_jax/runtime/independent_processes.py", "daemon=True", "daemon=False", "__exit__ ends the thread"),
     Equivalent(
         "bert_jax/data/corpus/heldout.py", "hashes < heldout_limit(short)", "hashes <= heldout_limit(short)", "one hash of 2**64"
     ),
@@ -276,12 +275,6 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/data/corpus/tables.py", "values = values.dictionary_decode()", "pass", "pyarrow casts a dictionary of texts too"
-    ),
-    Equivalent(
-        "bert_jax/runtime/messages.py",
-        "if not data or size > LONGEST or len(caller.data) > 4 + LONGEST:",
-        "if not data or size > LONGEST:",
-        "a text is taken as soon as it is whole",
     ),
     Equivalent(
         "bert_jax/analysis/probe/linear.py",

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.huggingface import Model
-from bert_jax.model.bert import INPUTS, Bert
+from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.tokens import INPUTS, Tokens
 from bert_jax.prediction.engine import Engine
 from tests.interop.tiny import WORDS
 from tests.model.head_in_numpy import head_logits
@@ -51,7 +52,7 @@ def _pretraining(config: ModelConfig) -> Any:
 
 @functools.cache
 def _encoder(config: ModelConfig) -> Any:
-    return jax.jit(lambda params, batch: Bert(config).apply({"params": params}, batch, method="encode")[1])
+    return jax.jit(lambda params, batch: Bert(config).apply({"params": params}, Tokens.of(batch), method="encode")[1])
 
 
 def pretrained_outputs(model: Model, ids: Sequence[int], segment_b: int | None = None) -> dict[str, np.ndarray]:

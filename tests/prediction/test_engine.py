@@ -168,10 +168,11 @@ def test_all_devices_compute_rows_of_their_own(on_eight, items):
 
 def test_every_device_of_the_process_is_taken_once_its_kernels_are_compared(directory, monkeypatch):
     compared: list[dict[str, str]] = []
-    monkeypatch.setattr(engine_module, "compare_kernels_once", compared.append)
+    monkeypatch.setattr(engine_module, "compare_kernels_once", lambda asked: compared.append(asked) or {"attention": "wrong"})
     loaded = Engine.load(directory)
     assert loaded.mesh.size == len(jax.local_devices()) == 8
-    assert compared == [{"attention": loaded.config.attention, "residual_norm": loaded.config.residual_norm}]
+    assert compared == [{"attention": "auto", "residual_norm": "auto"}]
+    assert (loaded.config.attention, loaded.config.residual_norm) == ("plain", "auto")
     assert (loaded.tokens, loaded.group_size, loaded.batch_count) == (1024, 8 * 1024, 0)
 
 

@@ -71,7 +71,7 @@ def test_a_question_is_answered_the_same_alone_and_among_others(labelled):
     asked = questions(200)
     together = predictor.answer(asked, doc_stride=20)
     for i in (0, 5, 199):
-        (alone,) = predictor.answer([asked[i]], stride=20)
+        (alone,) = predictor.answer([asked[i]], doc_stride=20)
         assert alone["answer"] == together[i]["answer"]
         assert alone["score"] == pytest.approx(together[i]["score"], abs=2 * WITHIN)
 

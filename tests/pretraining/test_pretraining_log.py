@@ -79,7 +79,9 @@ def log_of(
     program: Any = types.SimpleNamespace(
         experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher
     )
-    run: Any = types.SimpleNamespace(workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None)
+    run: Any = types.SimpleNamespace(
+        workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None, rejected_kernels={}
+    )
     corpora: Any = types.SimpleNamespace(train=SPLIT, heldout=types.SimpleNamespace(num_documents=7))
     return PretrainingLog(program, run, corpora, step, config)
 

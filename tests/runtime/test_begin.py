@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from bert_jax.data.corpus.integrity import CorruptedCorpus
-from bert_jax.errors import UserError
 from bert_jax.runtime import launch
 from bert_jax.runtime.goodput import Activity, Ledger
-from bert_jax.runtime.processes import Hosts
+from bert_jax.runtime.hosts import Hosts
 
 CONFIG = {"seed": 3, "model": {"attention": "auto"}}
 HOSTS = [Hosts("a:1", 2, index, ("process 0", "process 1"), "start all") for index in range(2)]
@@ -35,6 +34,28 @@ class Place(contextlib.AbstractContextManager["Place"]):
 
     def __getattr__(self, what: str) -> Any:
         return lambda *given: self._did.append((self._name, what, *given))
+
+
+class Connected(Place):
+    """The processes, once they have met."""
+
+    def __init__(self, did: list[Any], index: int):
+        super().__init__(did, "processes")
+        self._index = index
+
+    def first(self, action: Callable[[], None]) -> None:
+        if self._index == 0:
+            action()
+
+    def watched_by(self, watchdog: Place) -> Place:
+        return watchdog
+
+    def sharing(self, workdir: Any, stop: Any) -> Any:
+        self._did.append(("sharing", workdir, stop))
+        return contextlib.nullcontext(launch.Share())
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
 
 
 @pytest.fixture
@@ -70,16 +91,13 @@ def did(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> list[Any]:
         "require_bucket",
         "fetch_workdir",
         "compare_kernels_once",
+        "isolate_tpu_chips",
     ):
         monkeypatch.setattr(launch, name, note(name))
-    for name in ("connect", "require_shared_directory", "write_marker", "isolate_tpu_chips"):
-        monkeypatch.setattr(launch.processes, name, note(name))
-    monkeypatch.setattr(launch.processes, "meet", note("meet", "connections"))
-    monkeypatch.setattr(launch.processes, "process_facts", lambda config: {"facts": config})
-    monkeypatch.setattr(launch.processes, "finds_marker", lambda directory, token: did.append(("finds", token)) or True)
     monkeypatch.setattr(launch, "open_workdir", lambda *given: context("open", *given))
     monkeypatch.setattr(launch, "locked", lambda *given: context("lock", *given))
-    for name in ("Heartbeats", "Mirror", "ProcessShare", "Profile", "Watchdog"):
+    monkeypatch.setattr(launch, "require_shared_directory", lambda processes, directory: did.append(("shared", directory)))
+    for name in ("Mirror", "Profile", "Watchdog"):
         monkeypatch.setattr(launch, name, placed(name))
     monkeypatch.setattr(launch, "is_remote", lambda path: str(path).startswith("gs:"))
     return did
@@ -93,6 +111,7 @@ def flags(workdir: str = "here") -> Any:
         workdir=workdir,
         start_timeout=11.0,
         hang_seconds=22.0,
+        changed_files=False,
         profile=range(3),
         compiled=None,
     )
@@ -103,14 +122,8 @@ def begun(
 ) -> tuple[launch.Run, list[str], list[Any]]:
     """A run that has begun and ended: it, the names of what was done before and after, and all that was done."""
     hosts = None if index is None else HOSTS[index]
-    monkeypatch.setattr(launch.processes, "find_hosts", lambda *given: hosts if given == ("a:1", 2, 1) else given)
-    monkeypatch.setattr(launch.processes, "on_first_process", lambda action: None if index else action())
-
-    def roll_call(found: Hosts, facts: Any, timeout: float, *, begin: Any) -> str:
-        did.append(("roll call", found, facts, timeout))
-        return "of the first" if index else begin()
-
-    monkeypatch.setattr(launch.processes, "roll_call", roll_call)
+    monkeypatch.setattr(launch, "find_hosts", lambda *given: hosts if given == ("a:1", 2, 1) else given)
+    monkeypatch.setattr(launch, "meet", lambda *given, **times: did.append(("meet", *given, times)) or Connected(did, index or 0))
     did.clear()
     with launch.begin("pretrain", flags(workdir), CONFIG, ("log_every",), dict, independent) as run:
         did.append("the run")
@@ -125,14 +138,14 @@ SET_UP = ["quiet_libraries", "enable_compilation_cache"]
 WATCHED = [
     "Watchdog",
     "enter Watchdog",
-    "ProcessShare",
-    "enter ProcessShare",
     "Profile",
     "enter Profile",
     "compare_kernels_once",
     "the run",
 ]
-LEFT = ["leave Profile", "leave ProcessShare", "leave Watchdog"]
+LEFT = ["leave Profile", "leave Watchdog"]
+APART = [*WATCHED[:2], "sharing", *WATCHED[2:]]
+MET = ["meet", "enter processes"]
 
 
 def asked(did: list[Any], name: str) -> Any:
@@ -143,20 +156,18 @@ def asked(did: list[Any], name: str) -> Any:
 
 def test_one_process_opens_its_workdir_and_is_watched(monkeypatch: pytest.MonkeyPatch, did: list[Any]):
     run, names, done = begun(monkeypatch, did, None)
-    assert names == [*SET_UP, "start_logging", "open", "require_shared_directory", *WATCHED, *LEFT, "leave open"]
+    assert names == [*SET_UP, *MET, "start_logging", "open", "shared", *APART, *LEFT, "leave open", "leave processes"]
     assert asked(done, "start_logging") == (0,)
     here = pathlib.Path("here")
-    assert asked(done, "open") == (here, "pretrain", CONFIG, ("log_every",), dict)
+    assert asked(done, "open") == (here, "pretrain", CONFIG, ("log_every",), dict, False)
     assert asked(done, "Watchdog") == (here, ("floor", 22.0))
-    workdir, part, *more = asked(done, "ProcessShare")
-    assert (workdir, part, dict(more)["start"], dict(more)["patience"]) == ("here", (0, 1), "", 22.0)
-    assert dict(more)["stop"] == run.preemption.request
+    assert asked(done, "sharing") == ("here", run.preemption.request)
     assert asked(done, "Profile") == (range(3), here / "profile")
-    assert asked(done, "compare_kernels_once") == ({"attention": "auto"}, launch.gather_json)
+    model, gather = asked(done, "compare_kernels_once")
+    assert (model, gather({"a": 1})) == ({"attention": "auto"}, [{"a": 1}])
     assert (run.workdir, run.is_first, run.mirror, run.compiled) == (here, True, None, None)
     assert run.durable(here / "model") == here / "model"
     assert run.ledger.totals()["seconds"][Activity.STAGING] >= 7.0
-    assert run.watchdog.heartbeats is None
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -165,34 +176,23 @@ def test_processes_that_train_together_meet_before_the_first_one_opens_the_workd
 ):
     run, names, done = begun(monkeypatch, did, index)
     opened, closed = ([], []) if index else (["open"], ["leave open"])
-    together = ["meet", "Heartbeats", "enter Heartbeats", "connect", "start_logging"]
-    assert names == [*SET_UP, *together, *opened, "require_shared_directory", *WATCHED, *LEFT, *closed, "leave Heartbeats"]
-    assert asked(done, "meet") == (HOSTS[index], CONFIG, ("timeout", 11.0))
-    assert asked(done, "Heartbeats") == (index, ("process 0", "process 1"), "connections", ("patience", 22.0))
-    assert asked(done, "connect") == (HOSTS[index], ("timeout", 11.0), ("patience", 22.0))
+    started = [*SET_UP, *MET, "processes", "start_logging"]
+    assert names == [*started, *opened, "shared", *WATCHED, *LEFT, *closed, "leave processes"]
+    assert asked(done, "meet") == (HOSTS[index], CONFIG, {"timeout": 11.0, "patience": 22.0})
+    assert asked(done, "processes") == ("join_jax", 11.0)
     assert asked(done, "start_logging") == (index,)
-    assert asked(done, "require_shared_directory") == ("here",)
-    assert asked(done, "ProcessShare")[1] == (0, 1), "the runs of a sweep are not shared out"
-    assert run.watchdog.heartbeats._name == "Heartbeats"  # type: ignore[union-attr]
+    assert asked(done, "shared") == ("here",)
+    assert run.share.count == 1, "the runs of a sweep are not shared out"
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_processes_that_train_apart_share_out_the_runs(index: int, monkeypatch: pytest.MonkeyPatch, did: list[Any]):
-    _, names, done = begun(monkeypatch, did, index, independent=True)
-    opened, closed = ([], []) if index else (["open", "write_marker"], ["leave open"])
-    assert names == [
-        *SET_UP, "start_logging", "roll call", *opened, "finds", "isolate_tpu_chips", *WATCHED, *LEFT, *closed,
-    ]  # fmt: skip
+    run, names, done = begun(monkeypatch, did, index, independent=True)
+    opened, closed = ([], []) if index else (["open"], ["leave open"])
+    started = [*SET_UP, *MET, "start_logging", *opened, "shared", "isolate_tpu_chips"]
+    assert names == [*started, *APART, *LEFT, *closed, "leave processes"]
     assert asked(done, "start_logging") == (index,)
-    assert asked(done, "roll call") == (HOSTS[index], {"facts": CONFIG}, 11.0)
-    (token,) = asked(done, "finds")
-    _, part, *more = asked(done, "ProcessShare")
-    assert (part, dict(more)["start"]) == ((index, 2), token)
-    if index == 0:
-        assert (asked(done, "write_marker"), len(bytes.fromhex(token))) == (("here", token), 8)
-    monkeypatch.setattr(launch.processes, "finds_marker", lambda directory, token: directory != "here")
-    with pytest.raises(UserError, match=f"is not the directory that process {index} sees under that name"):
-        begun(monkeypatch, did, index, independent=True)
+    assert asked(done, "sharing") == ("here", run.preemption.request)
 
 
 @pytest.mark.parametrize("independent", [False, True])
@@ -206,7 +206,8 @@ def test_a_workdir_in_a_bucket_is_locked_fetched_and_mirrored(
     own = ["enter Mirror", *(["Mirror fetch"] if independent else []), "Mirror begin"] if index else ["Mirror begin"]
     mirrored = [name for name in names if name in {*first, *own}]
     assert mirrored == ([] if index else first) + own
-    assert names[names.index("Mirror begin") + 1 :][: len(WATCHED)] == WATCHED
+    watched = APART if independent else WATCHED
+    assert names[names.index("Mirror begin") + 1 :][: len(watched)] == watched
     end = ["leave Mirror"] if index else ["leave open", "leave Mirror", "leave lock"]
     assert [name for name in names if name in end] == end
     assert asked(done, "Mirror") == ("gs://bucket/run", f"-{index}" if index else "")
@@ -219,20 +220,16 @@ def test_a_workdir_in_a_bucket_is_locked_fetched_and_mirrored(
     assert did[-1] == ("Mirror", "durable", local / "model")
 
 
-@pytest.mark.parametrize(
-    ("error", "ended"), [(CorruptedCorpus("a bit is wrong"), True), (ValueError("a bug"), False), (OSError("Gloo failed"), False)]
-)
-def test_what_all_processes_would_wait_for_ends_them(
-    error: Exception, ended: bool, monkeypatch: pytest.MonkeyPatch, did: list[Any]
+@pytest.mark.parametrize("error", [CorruptedCorpus("a bit is wrong"), ValueError("a bug")])
+def test_an_error_is_shown_to_the_other_processes_before_anything_is_closed(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, did: list[Any]
 ):
-    monkeypatch.setattr(launch.processes, "on_first_process", lambda action: action())
-    for hosts in (HOSTS[0], None):
-        monkeypatch.setattr(launch.processes, "find_hosts", lambda *given, hosts=hosts: hosts)
-        did.clear()
-        with pytest.raises(type(error)), launch.begin("pretrain", flags(), CONFIG):
-            raise error
-        calls = [one for one in did if isinstance(one, tuple) and one[0] == "Heartbeats" and one[1] == "end_after"]
-        assert calls == ([("Heartbeats", "end_after", error)] if ended and hosts else [])
+    monkeypatch.setattr(launch, "find_hosts", lambda *given: HOSTS[0])
+    monkeypatch.setattr(launch, "meet", lambda *given, **times: Connected(did, 0))
+    with pytest.raises(type(error)), launch.begin("pretrain", flags(), CONFIG):
+        raise error
+    told = ("processes", "end_after", error)
+    assert did[did.index(told) :] == [told, *LEFT, "leave processes"]
 
 
 def test_a_compilation_is_told_to_the_watchdog_and_timed(monkeypatch: pytest.MonkeyPatch, did: list[Any]):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.runtime import code_version
+from bert_jax.runtime import processes
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "bert_jax"
 
@@ -24,8 +24,8 @@ def test_the_commit_has_a_sign_where_the_package_has_changed(changed: str, commi
         answers = {"rev-parse --short=12 HEAD": "0123456789ab\n", "status --porcelain --untracked-files=no .": changed}
         return types.SimpleNamespace(stdout=answers[" ".join(command[1:])])
 
-    monkeypatch.setattr(code_version.subprocess, "run", run)
-    assert code_version.git_commit() == commit
+    monkeypatch.setattr(processes.subprocess, "run", run)
+    assert processes.git_commit() == commit
     assert asked == [{"cwd": PACKAGE, "capture_output": True, "text": True, "check": True, "timeout": 20}] * 2
 
 
@@ -36,11 +36,11 @@ def test_outside_of_git_the_commit_is_unknown(error: Exception, monkeypatch: pyt
     def fails(*given: Any, **how: Any) -> None:
         raise error
 
-    monkeypatch.setattr(code_version.subprocess, "run", fails)
-    assert code_version.git_commit() == "unknown"
+    monkeypatch.setattr(processes.subprocess, "run", fails)
+    assert processes.git_commit() == "unknown"
 
 
 def test_the_digest_is_that_of_every_file_of_the_package_and_its_name():
     files = sorted(PACKAGE.rglob("*.py"))
     whole = b"".join(f"{path.relative_to(PACKAGE)}\n".encode() + path.read_bytes() for path in files)
-    assert code_version.code_digest() == hashlib.sha256(whole).hexdigest()[:12]
+    assert processes.code_digest() == hashlib.sha256(whole).hexdigest()[:12]

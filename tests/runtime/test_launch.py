@@ -18,9 +18,8 @@ from annotated_types import Interval
 from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
-from bert_jax.runtime.compilation_cache import enable_compilation_cache
+from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.launch import begin
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.fetching import staging
 

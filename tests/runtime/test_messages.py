@@ -1,17 +1,15 @@
-"""Texts over a connection, and a JSON value from every process."""
+"""Messages over a connection, whoever else calls."""
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
-from bert_jax.runtime import gathering, messages
-from bert_jax.runtime.messages import Calls, own_address, receive, send
+from bert_jax.runtime import messages
+from bert_jax.runtime.messages import Calls, framed, own_address, receive, signed, unframed
 
 
 @pytest.fixture
@@ -24,10 +22,11 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         end.close()
 
 
-def test_texts_arrive_one_after_the_other(pair: tuple[socket.socket, socket.socket]):
-    for text in ("first", "", "dämmerung", "x" * 70_000):
-        send(pair[0], text)
-    assert [receive(pair[1]) for _ in range(4)] == ["first", "", "dämmerung", "x" * 70_000]
+def test_messages_arrive_one_after_the_other(pair: tuple[socket.socket, socket.socket]):
+    said = ["first", "", {"dämmerung": [1, None]}, "x" * 70_000]
+    for message in said:
+        pair[0].sendall(framed(message))
+    assert [receive(pair[1]) for _ in range(4)] == said
     pair[0].close()
     with pytest.raises(ConnectionResetError, match="the peer closed the connection"):
         receive(pair[1])
@@ -45,14 +44,19 @@ class Bytes:
         return given
 
 
-def test_a_text_may_come_in_parts_and_has_a_megabyte_at_most():
-    found: Any = Bytes(b"\0\0\0\x05abcde\0\0\0\x01f", part=2)
-    assert [receive(found), receive(found)] == ["abcde", "f"]
-    longest: Any = Bytes((1 << 20).to_bytes(4, "big") + b"x" * (1 << 20))
-    assert len(receive(longest)) == 2**20
-    longer: Any = Bytes(((1 << 20) + 1).to_bytes(4, "big") + b"x" * (1 << 21))
+def test_a_message_may_come_in_parts_and_an_answer_has_a_megabyte_at_most():
+    data = framed("abcde") + framed([6])
+    found: Any = Bytes(data, part=2)
+    assert [receive(found), receive(found)] == ["abcde", [6]]
+    for cut in range(len(data)):
+        early, rest = unframed(data[:cut])
+        assert early + unframed(rest + data[cut:])[0] == ["abcde", [6]]
+    longest: Any = Bytes(framed("x" * ((1 << 20) - 2)))
+    assert len(str(receive(longest))) == 2**20 - 2
+    longer: Any = Bytes(framed("x" * ((1 << 20) - 1)))
     with pytest.raises(ValueError, match="longer than any"):
         receive(longer)
+    assert unframed(framed("x" * (1 << 20)))[0] == ["x" * (1 << 20)], "of a process that is known"
 
 
 @pytest.fixture
@@ -74,30 +78,32 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_a_text_is_heard_once_the_last_of_its_bytes_is_there_and_its_caller_can_be_answered(calls: Calls):
-    connection = caller(calls, b"\0\0\0\x05abc")
+def test_a_message_is_heard_once_the_last_of_its_bytes_is_there_and_its_caller_can_be_answered(calls: Calls):
+    data = framed(signed("abcde"))
+    connection = caller(calls, data[:-2])
     assert calls.next(0.2) is None
-    connection.sendall(b"de")
+    connection.sendall(data[-2:])
     heard = calls.next(10.0)
     assert heard is not None
-    own, text = heard
-    assert (text, own.gettimeout()) == ("abcde", messages.PATIENCE)
+    own, message = heard
+    assert (message, own.gettimeout()) == ("abcde", messages.PATIENCE)
     own.close()
     connection.close()
 
 
 def test_a_caller_is_heard_whoever_else_calls_and_however_slowly(calls: Calls, monkeypatch: pytest.MonkeyPatch):
-    text = "dämmerung".encode()
+    data = framed(signed("dämmerung"))
     strangers = [
         caller(calls, b"GET / HTTP/1.1\r\n\r\n"),
         caller(calls, (1 << 21).to_bytes(4, "big")),
         caller(calls, b"\0\0\0\2\xff\xff"),
+        caller(calls, framed("without a proof")),
     ]
     silent, half, gone = caller(calls), caller(calls, b"\0\0\0\x09half"), caller(calls)
     gone.close()
-    parts = caller(calls, len(text).to_bytes(4, "big") + text[:3])
+    parts = caller(calls, data[:7])
     assert calls.next(0.2) is None
-    parts.sendall(text[3:])
+    parts.sendall(data[7:])
     call = calls.next(10)
     assert call is not None
     assert call[1] == "dämmerung"
@@ -121,7 +127,7 @@ def test_of_very_many_callers_the_oldest_are_turned_away(monkeypatch: pytest.Mon
             callers.append(caller(calls))
             assert calls.next(0.05) is None
         assert [is_closed(one) for one in callers[:2]] == [True, True]
-        callers[2].sendall(b"\0\0\0\1x")
+        callers[2].sendall(framed(signed("x")))
         call = calls.next(10)
         assert call is not None
         assert call[1] == "x"
@@ -144,23 +150,3 @@ def test_a_name_that_does_not_tell_an_address_of_this_machine_stands_for_all(mon
 
     monkeypatch.setattr(messages.socket, "getaddrinfo", getaddrinfo)
     assert [own_address(host) for host in ("me", "nat", "nowhere")] == ["", "", ""]
-
-
-def test_values_of_different_lengths_are_gathered_in_the_order_of_the_processes(monkeypatch: pytest.MonkeyPatch):
-    assert gathering.gather_json({"a": 1}) == [{"a": 1}], "of one process"
-    values = [{"a": 1}, {"b": "a longer one"}]
-    sent = [np.frombuffer(json.dumps(value).encode(), np.uint8) for value in values]
-    width = max(data.size for data in sent)
-
-    def allgather(own: np.ndarray) -> np.ndarray:
-        """The own value among those of the others."""
-        if own.ndim == 0:
-            assert own == sent[0].size
-            return np.array([data.size for data in sent], np.int32)
-        rows = np.stack([np.pad(data, (0, width - data.size)) for data in sent])
-        np.testing.assert_array_equal(own, rows[0])
-        return rows
-
-    monkeypatch.setattr(gathering.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(gathering.multihost_utils, "process_allgather", allgather)
-    assert gathering.gather_json(values[0]) == values

@@ -1,330 +1,385 @@
+"""What the processes of a run say to each other once they are connected: signs of life, agreements, farewells."""
+
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
-import numpy as np
 import pytest
 
 from bert_jax import pretrain
 from bert_jax.configs.command_line import parse_flags
-from bert_jax.errors import UserError
+from bert_jax.data.corpus.integrity import CorruptedCorpus
+from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.runtime import processes
-from bert_jax.runtime.code_version import code_digest, git_commit
-from bert_jax.runtime.heartbeats import BEAT, SILENT
+from bert_jax.runtime.hosts import Hosts
+from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import begin
+from bert_jax.runtime.processes import BEAT, MARKER_FILE, SILENT, Processes, ProcessesLost, require_shared_directory
+from bert_jax.sharding.out_of_memory import OutOfMemory
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Started
 from tests.end_to_end.runs import free_port
+from tests.runtime.connected import NAMES, group
 from tests.runtime.test_roll_call import Time
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+# ---------------------------------------------------------------------------------------------------------------------- the ends
+def test_a_killed_process_is_named_in_all_others_which_end(capfd: pytest.CaptureFixture[str]):
+    with group(beating=(0, 1)) as three:
+        three.die(2)
+        assert three.ends(2) == {0: HUNG, 1: HUNG}
+        assert capfd.readouterr().err.count("worker 2 (c) of 3 has ended without a word, as after a kill or a crash\n") == 2
 
 
-def group(count: int, port: int) -> list[processes.Hosts]:
-    names = tuple(f"worker {i}" for i in range(count))
-    return [processes.Hosts(f"127.0.0.1:{port}", count, i, names, "THE REMEDY") for i in range(count)]
+def test_a_silent_process_is_named_in_all_others_which_end(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(processes, "FAREWELL", 0.5)
+    with group(patience=0.5, beating=(0, 1)) as three:
+        assert list(three.ends(2).items()) == [(1, HUNG), (0, HUNG)]  # process 0 last, also with another one silent
+        assert capfd.readouterr().err.count("worker 2 (c) of 3 has given no sign of life for ") == 2
 
 
-def call(
-    present: list[processes.Hosts], facts: list[dict[str, str]], timeout: float, begin: Callable[[], str] = str
-) -> list[str]:
-    """The roll call of several workers at once, each in a thread: what each was told, "" for all well."""
-    told = [""] * len(present)
-
-    def one(i: int) -> None:
-        try:
-            told[i] = processes.roll_call(present[i], facts[i], timeout, say=lambda line: None, begin=begin)
-        except UserError as error:
-            told[i] = str(error)
-
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(present))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return told
+@pytest.mark.parametrize("order", [(2, 0, 1), (0, 1, 2), (1, 2, 0)])
+def test_processes_that_say_that_they_end_disturb_nobody(order: tuple[int, ...], capfd: pytest.CaptureFixture[str]):
+    with group() as three:
+        threads = {index: three.exit(index) for index in order}
+        for index in order:
+            threads[index].join(30)
+            assert not threads[index].is_alive()
+            assert not three.members[index]._thread.is_alive()
+    assert three.left.empty()
+    assert capfd.readouterr().err == ""
 
 
-def test_workers_that_agree_go_on():
-    assert call(group(4, free_port()), [{"jax": "1"}] * 4, timeout=30) == [""] * 4
-
-
-def test_everyone_present_hears_who_is_missing():
-    told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1)
-    assert told[0] == told[1]
-    assert "4 workers expected, and worker 2, worker 3 did not start" in told[0]
-    assert "THE REMEDY" in told[0]
-
-
-def test_a_worker_whose_first_one_is_missing_says_so_within_the_time():
-    (told,) = call(group(2, free_port())[1:], [{}], timeout=1)
-    assert "this is worker 1 of 2, and worker 0 at 127.0.0.1" in told
-    assert "did not answer within 1 s" in told
-    assert "THE REMEDY" in told
-
-
-def test_a_difference_is_named_to_all():
-    facts = [{"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.11.0", "config.seed": "1"}]
-    told = call(group(3, free_port()), facts, timeout=30)
-    assert told[0] == told[1] == told[2]
-    assert "  config.seed: worker 0 has 0, worker 2 has 1\n  jax: worker 0 has 0.10.2, worker 2 has 0.11.0\n" in told[0]
-
-
-def test_all_go_on_with_what_the_first_one_begins_once_all_agree():
-    begun: list[str] = []
-
-    def begin() -> str:
-        begun.append("once")
-        return "this start"
-
-    assert call(group(3, free_port()), [{}] * 3, timeout=30, begin=begin) == ["this start"] * 3
-    assert begun == ["once"]
-    told = call(group(2, free_port()), [{"jax": "1"}, {"jax": "2"}], timeout=30, begin=begin)
-    assert ["jax: worker 0 has 1, worker 1 has 2" in text for text in told] == [True, True]
-    assert begun == ["once"]
-
-
-def test_a_worker_that_dies_after_its_answer_does_not_keep_the_first_one_from_telling_the_others(monkeypatch: pytest.MonkeyPatch):
-    """Its heartbeats will name it."""
-    send = processes.send
-
-    def fails_once(connection: socket.socket, text: str) -> None:
-        if text.startswith('["",') and not failed:
-            failed.append(connection)
-            raise BrokenPipeError
-        send(connection, text)
-
-    failed: list[socket.socket] = []
-    monkeypatch.setattr(processes, "send", fails_once)
-    port = free_port()
-    first = threading.Thread(target=call, args=(group(3, port)[:1], [{}], 20))
-    with socket.socket() as dying:
-        first.start()
-        while dying.connect_ex(("127.0.0.1", port)):
-            dying.close()
-            dying.__init__()
-        send(dying, "[1, {}]")
-        kept: dict[int, socket.socket] = {}
-        processes.roll_call(group(3, port)[2], {}, 20, kept=kept)
+def test_the_first_process_exits_last_and_no_other_before_the_first_one_has_reached_its_end():
+    """The service of JAX in it would abort them."""
+    with group() as three:
+        early = three.exit(2)
+        early.join(0.3)
+        assert early.is_alive()  # process 0 is still at work, and may fail
+        first = three.exit(0)
+        early.join(30)
+        assert not early.is_alive()
+        first.join(0.3)
+        assert first.is_alive()  # process 1 is still at work
+        three.exit(1).join(30)
         first.join(30)
-    assert kept.keys() == {0}
-    kept[0].close()
+        assert not first.is_alive()
+    assert three.left.empty()
 
 
-def test_what_keeps_the_first_one_from_beginning_is_told_to_all():
-    def begin() -> str:
-        raise UserError("the workdir holds another run")
-
-    assert call(group(3, free_port()), [{}] * 3, timeout=30, begin=begin) == ["the workdir holds another run"] * 3
-
-
-def test_a_worker_that_sees_another_directory_finds_out(tmp_path: pathlib.Path):
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    for directory in (ours, theirs):
-        directory.mkdir()
-    processes.write_marker(ours, "this start")
-    assert processes.finds_marker(ours, "this start", patience=0)
-    assert not processes.finds_marker(theirs, "this start", patience=0)
-    processes.write_marker(theirs, "an earlier start")
-    assert not processes.finds_marker(theirs, "this start", patience=0)
+def test_a_process_that_works_on_after_the_end_of_the_first_one_gives_signs_of_life():
+    with group(patience=0.4) as three:
+        first, second = three.exit(0), three.exit(1)
+        first.join(1.0)
+        assert first.is_alive()
+        assert three.left.empty()
+        three.exit(2)
+        for thread in (first, second):
+            thread.join(30)
+            assert not thread.is_alive()
+    assert three.left.empty()
 
 
-def test_a_file_of_another_machine_may_take_a_minute_to_appear(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    clock = Time()
-    monkeypatch.setattr(processes, "time", clock)
-    assert not processes.finds_marker(tmp_path, "this start")
-    assert clock.slept == [0.5] * 120
-    processes.write_marker(tmp_path, "this start")
-    assert processes.finds_marker(tmp_path, "this start")
-    assert len(clock.slept) == 120
+def test_the_first_process_waits_no_longer_than_a_minute_for_one_that_does_not_exit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "PARTING", 0.3)
+    with group() as three:
+        first = three.exit(0)
+        for index in (1, 2):
+            three.members[index].__exit__(None, None, None)
+        first.join(30)
+        assert not first.is_alive()
+    assert three.left.empty()
 
 
-def several(monkeypatch: pytest.MonkeyPatch, index: int, count: int = 2) -> None:
-    """This is process `index`, and what process 0 tells is what this one tells."""
-    monkeypatch.setattr(processes.jax, "process_count", lambda: count)
-    monkeypatch.setattr(processes.jax, "process_index", lambda: index)
-    monkeypatch.setattr(processes.multihost_utils, "broadcast_one_to_all", lambda value: value)
-
-
-@pytest.mark.parametrize(("index", "seen", "blind"), [(0, [True, True], ""), (0, [True, False], "1"), (1, [True, True], "")])
-def test_the_first_process_marks_its_directory_and_all_look_for_it(
-    index: int, seen: list[bool], blind: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_of_the_first_process_ends_it_after_the_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    marker = tmp_path / processes.MARKER_FILE
-    several(monkeypatch, index)
-    monkeypatch.setattr(processes, "time", Time())
-
-    def allgather(own: np.ndarray) -> np.ndarray:
-        assert bool(own) is marker.exists() is (index == 0)
-        return np.array(seen)
-
-    monkeypatch.setattr(processes.multihost_utils, "process_allgather", allgather)
-    if blind:
-        with pytest.raises(UserError, match=f"is not the directory that process {blind} sees under that name"):
-            processes.require_shared_directory(tmp_path)
-    else:
-        processes.require_shared_directory(tmp_path)
-    assert not marker.exists()
+    monkeypatch.setattr(processes, "GRACE", 0.3)
+    with group() as three:
+        first = three.exit(0, UserError("the corpus is empty; name another"))
+        first.join(0.1)
+        assert first.is_alive()
+        assert three.ends(2) == {1: USER_ERROR_STATUS, 2: USER_ERROR_STATUS}
+        first.join(30)
+        assert not first.is_alive()
+    assert three.left.empty()
+    assert capfd.readouterr().err.count("error: worker 0 (a) of 3 has failed: the corpus is empty; name another\n") == 2
 
 
-def test_a_marker_that_is_gone_already_is_no_error_and_one_process_needs_none(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+def test_where_all_fail_alike_the_first_process_exits_as_soon_as_the_others_have(capfd: pytest.CaptureFixture[str]):
+    """It waited `GRACE` seconds more, and said of another one what it had said itself."""
+    error = UserError("the corpus is empty; name another")
+    with group(beating=(0,)) as three:
+        first = three.exit(0, error)
+        for index in (1, 2):
+            first.join(0.1)
+            assert first.is_alive()
+            three.exit(index, error)
+        first.join(30)
+        assert not first.is_alive()
+    assert three.left.empty()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_process_that_is_interrupted_does_not_wait_and_ends_the_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    several(monkeypatch, 0, count=1)
-    processes.require_shared_directory(tmp_path / "gone")
-    assert list(tmp_path.iterdir()) == []
-    several(monkeypatch, 0)
-    asked: list[bool] = []
-
-    def allgather(own: np.ndarray) -> np.ndarray:
-        asked.append(bool(own))
-        (tmp_path / processes.MARKER_FILE).unlink()
-        return np.array([True, True])
-
-    monkeypatch.setattr(processes.multihost_utils, "process_allgather", allgather)
-    processes.require_shared_directory(tmp_path)
-    assert asked == [True]
+    monkeypatch.setattr(processes, "GRACE", 0.05)
+    with group() as three:
+        interrupted = three.exit(1, KeyboardInterrupt())
+        interrupted.join(30)
+        assert not interrupted.is_alive()
+        assert three.ends(2) == {0: HUNG, 2: HUNG}
+    assert capfd.readouterr().err.count("worker 1 (b) of 3 has failed: KeyboardInterrupt\n") == 2
 
 
-@pytest.mark.parametrize(("index", "count"), [(0, 1), (0, 2), (1, 2)])
-def test_what_goes_wrong_in_the_first_process_is_raised_in_all(index: int, count: int, monkeypatch: pytest.MonkeyPatch):
-    said = "é" * 3000
-    told: list[bytes] = []
-
-    def broadcast(value: np.ndarray) -> np.ndarray:
-        told.append(value.tobytes())
-        return np.frombuffer(first[0], np.uint8)
-
-    def fails() -> None:
-        raise UserError(said)
-
-    several(monkeypatch, index, count)
-    monkeypatch.setattr(processes.multihost_utils, "broadcast_one_to_all", broadcast)
-    first = [b"a mistake".ljust(4096, b"\0")]
-    if count == 1:
-        processes.on_first_process(lambda: None)
-        with pytest.raises(UserError, match=said):
-            processes.on_first_process(fails)
-        assert told == []
-        return
-    with pytest.raises(UserError, match="a mistake"):
-        processes.on_first_process(fails)
-    assert told == [said.encode()[:4096] if index == 0 else bytes(4096)]
-    first = [bytes(4096)]
-    done: list[str] = []
-    processes.on_first_process(lambda: done.append("done"))
-    assert done == ["done"] * (index == 0)
+def test_a_mistake_that_one_process_finds_ends_the_others_with_its_words(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(processes, "GRACE", 0.05)
+    with group() as three:
+        three.exit(1, UserError("the bucket is gone; make it again"))
+        assert three.ends(2) == {0: USER_ERROR_STATUS, 2: USER_ERROR_STATUS}
+    assert capfd.readouterr().err.count("error: worker 1 (b) of 3 has failed: the bucket is gone; make it again\n") == 2
 
 
-@pytest.mark.parametrize(("chips", "bounds"), [(1, "1,1,1"), (4, "2,2,1"), (8, "2,4,1"), (0, "2,2,1")])
-def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.MonkeyPatch, chips: int, bounds: str):
-    names = ("TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "CLOUD_TPU_TASK_ID", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
-    found = [pathlib.Path(f"/dev/accel{i}") for i in range(chips)]
-    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: found if pattern.startswith("accel") else [])
-    environment = dict.fromkeys(names, "of the slice") | {"MEGASCALE_NUM_SLICES": "2", "OTHER": "stays"}
-    monkeypatch.setattr(processes.os, "environ", environment)
-    processes.isolate_tpu_chips()
-    assert environment == dict(zip(names, ("1,1,1", bounds, "0", "0", "localhost"), strict=True)) | {"OTHER": "stays"}
+def test_silence_is_known_everywhere_before_it_counts_as_loss():
+    with group(patience=60.0, beating=(0, 1)) as three:
+        deadline = time.monotonic() + 30
+        while not all("worker 2 (c) of 3 has given no sign of life for" in three.members[i].silent() for i in (0, 1)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert three.left.empty()
 
 
-def test_a_stranger_on_the_port_changes_nothing():
-    port = free_port()
-    stop = threading.Event()
-
-    def stranger() -> None:
-        while not stop.wait(0.01):
-            try:
-                with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-                    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            except OSError:
-                pass
-
-    thread = threading.Thread(target=stranger)
-    thread.start()
-    try:
-        assert call(group(2, port), [{}, {}], timeout=30) == ["", ""]
-    finally:
-        stop.set()
-        thread.join()
-
-
-def test_a_port_in_use_is_an_error():
-    with socket.create_server(("", 0)) as server, pytest.raises(UserError, match="cannot be opened"):
-        processes.roll_call(group(2, server.getsockname()[1])[0], {}, timeout=5)
-
-
-def test_identity_names_packages_commit_and_every_configuration_key():
-    facts = processes.process_facts({"seed": 3, "optimizer": {"name": "lamb"}})
-    assert facts["config.seed"] == "3"
-    assert facts["config.optimizer.name"] == '"lamb"'
-    assert facts["jax"] == jax.__version__
-    assert facts["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert facts["libtpu"]
-    assert (facts["commit"], facts["code"]) == (git_commit(), code_digest())
+def test_a_hang_of_one_process_ends_all_with_its_words(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]):
+    with group() as three:
+        now = [0.0]
+        with three.members[2].watched_by(Watchdog(tmp_path, floor=9.0, start=9.0, clock=lambda: now[0])) as watchdog:
+            watchdog.alive("evaluation")
+            now[0] = 15.0
+            assert three.ends(3) == {0: HUNG, 1: HUNG, 2: HUNG}
+    said = "process 2 made no progress for 15 s in evaluation (limit 9 s)"
+    assert capfd.readouterr().err.count(f"{said}\n") == 2
+    (report,) = tmp_path.glob("hang-2-*.txt")
+    assert report.read_text().startswith(f"{said}; the same command resumes from the last checkpoint. Stack of every thread:\n")
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("error", "status", "says"),
     [
-        (("host:1", 2, None), "--process missing"),
-        ((None, None, 1), "--coordinator, --processes missing"),
-        (("host", 2, 0), "--coordinator=host must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "),
-        (("host:99999", 2, 0), "--coordinator=host:99999 must be .* at most 65,535; --coordinator=host:8476 is one"),
-        (("host:0", 2, 0), "--coordinator=host:0 must be .* at least 1 "),
-        (("host:1", 2, 2), "numbered from 0 to 1"),
-        (("host:1", 2, -1), "numbered from 0 to 1"),
-        (("host:65536", 2, 0), "at most 65,535"),
-        ((":1", 2, 0), "--coordinator=:1 must be HOST:PORT of process 0.*; --coordinator=localhost:8476 is one"),
-        ((None, 2, 0), "--coordinator missing"),
-        (("host:1", None, 0), "--processes missing"),
+        (OutOfMemory("this run does not fit in memory"), USER_ERROR_STATUS, "error: this run does not fit in memory\n"),
+        (CorruptedCorpus("a bit is wrong"), USER_ERROR_STATUS, "error: a bit is wrong\n"),
+        (jax.errors.JaxRuntimeError("Gloo failed\nat x.cc"), HUNG, "worker 2 (c) of 3 lost the other processes: Gloo failed\n"),
     ],
+    ids=["memory", "corpus", "collective"],
 )
-def test_flags_that_do_not_go_together_are_errors(flags: tuple[str | None, int | None, int | None], message: str):
-    with pytest.raises(UserError, match=message):
-        processes.find_hosts(*flags)
+def test_an_error_of_the_devices_ends_a_process_at_once_and_the_others_with_its_words(
+    error: Exception, status: int, says: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """One that ended in good order would wait for the others, which wait for it."""
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(processes, "GRACE", 0.05)
+    monkeypatch.setattr(processes.os, "_exit", leave)
+    with group() as three:
+        with pytest.raises(SystemExit) as ended:
+            three.members[2].__exit__(type(error), error, None)
+        assert ended.value.code == status
+        three.die(2)
+        assert three.ends(2) == {0: status, 1: status}
+    said = capfd.readouterr().err
+    assert says in said
+    assert said.count(str(error).splitlines()[0]) == 3
 
 
-@pytest.mark.parametrize("port", [1, 65_535])
-def test_flags_that_go_together_are_the_hosts(port: int):
-    found = processes.find_hosts(f"host:{port}", 2, 1)
-    assert found is not None
-    assert (found.coordinator, found.count, found.index) == (f"host:{port}", 2, 1)
-    assert found.names == ("process 0", "process 1")
-    assert found.remedy == "start one process for each of --process=0 to --process=1, with the same other flags"
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError("Gloo failed"), UserError("no such file")])
+def test_other_errors_end_no_process_before_its_cleanup(error: Exception):
+    with group() as three:
+        three.members[1].end_after(error)
+        assert three.left.empty()
 
 
-def test_processes_that_meet_agree_on_their_configuration_and_keep_their_connections(monkeypatch: pytest.MonkeyPatch):
-    hosts = group(2, 1)[0]
-    connection: Any = "a connection"
-
-    def roll_call(*given: Any, kept: dict[int, Any]) -> None:
-        assert given == (hosts, {"facts": {"seed": 3}}, 7.0)
-        kept[1] = connection
-
-    monkeypatch.setattr(processes, "roll_call", roll_call)
-    monkeypatch.setattr(processes, "process_facts", lambda config: {"facts": config})
-    assert processes.meet(hosts, {"seed": 3}, timeout=7.0) == {1: connection}
+def test_a_single_process_waits_for_nobody():
+    for error in (None, OutOfMemory("no room")):
+        with pytest.raises(type(error)) if error else contextlib.nullcontext(), Processes() as alone:
+            assert alone.gather({"a": 1}) == [{"a": 1}]
+            if error:
+                raise error
 
 
-def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
-    assert processes.find_hosts("host:1", 1, 0) is None
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
-    assert processes.find_hosts() is None  # the user asked for the CPU
+def test_a_process_is_silent_after_some_beats(monkeypatch: pytest.MonkeyPatch):
+    clock = Time()
+    monkeypatch.setattr(processes, "time", clock)
+    first = Processes(Hosts("", 3, 0, NAMES, ""), {i: socket.socket() for i in (1, 2)})
+    clock.now += SILENT * BEAT
+    assert first.silent() == ""
+    clock.now += 0.5
+    assert first.silent() == "; ".join(f"{NAMES[i]} of 3 has given no sign of life for 8 s" for i in (1, 2))
 
 
+# ------------------------------------------------------------------------------------------------------------------- by the clock
+class Waiting:
+    """In place of a selector: nobody says anything, and the clock goes on by what is waited, or by the next of `pauses`."""
+
+    def __init__(self, clock: Time, *pauses: float):
+        self._clock, self._pauses, self.waited = clock, list(pauses), list[float]()
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def register(self, *given: object) -> None:
+        pass
+
+    def select(self, timeout: float) -> list[Any]:
+        self.waited.append(timeout)
+        self._clock.now += self._pauses.pop(0) if self._pauses else timeout
+        return []
+
+
+def lived(monkeypatch: pytest.MonkeyPatch, clock: Time, lone: Processes, *pauses: float) -> Waiting:
+    """Lets a process live until it is ended, with these waits first."""
+    waiting = Waiting(clock, *pauses)
+    monkeypatch.setattr(processes, "time", clock)
+    monkeypatch.setattr(processes.selectors, "DefaultSelector", lambda: waiting)
+    lone._live()
+    return waiting
+
+
+@pytest.mark.parametrize(("limit", "pause"), [(4.0, 1.0), (100.0, 2.0)])
+def test_a_hang_is_looked_for_four_times_within_the_limit_and_every_beat(
+    limit: float, pause: float, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock, left = Time(), list[int]()
+    alone = Processes(leave=left.append)
+    with alone.watched_by(Watchdog(tmp_path, floor=limit, start=limit, clock=clock.monotonic)):
+        waiting = lived(monkeypatch, clock, alone)
+    assert (left, clock.now) == ([HUNG], 1000.0 + limit + pause), "not yet at the limit itself"
+    assert set(waiting.waited) == {pause}
+
+
+def test_time_in_which_the_process_was_stopped_is_neither_a_hang_nor_silence_of_the_others(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock, left = Time(), list[int]()
+    monkeypatch.setattr(processes, "time", clock)
+    alone = Processes(leave=left.append)
+    with alone.watched_by(Watchdog(tmp_path, floor=8.0, start=8.0, clock=clock.monotonic)):
+        lived(monkeypatch, clock, alone, 2.0, 500.0)  # 500: Ctrl-Z, and `fg` after eight minutes
+    assert (left, clock.now) == ([HUNG], 1000.0 + 2 + 500 + 3 * 2)
+    clock.now = 1000.0
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        second = Processes(Hosts("", 3, 1, NAMES, ""), {0: ours}, patience=60.0, leave=left.append)
+        lived(monkeypatch, clock, second, 2.0, 500.0)
+    assert (left, clock.now) == ([HUNG, HUNG], 1000.0 + 500 + 60)
+
+
+def test_a_process_that_hangs_names_those_that_are_silent(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    clock, left = Time(), list[int]()
+    monkeypatch.setattr(processes, "time", clock)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        second = Processes(Hosts("", 3, 1, NAMES, ""), {0: ours}, patience=60.0, leave=left.append)
+        with second.watched_by(Watchdog(tmp_path, floor=9.0, start=9.0, clock=clock.monotonic)):
+            lived(monkeypatch, clock, second)
+    assert left == [HUNG]
+    found = "process 1 made no progress for 10 s in the start (compilation) (limit 9 s); "
+    assert f"{found}worker 0 (a) of 3 has given no sign of life for 10 s; the same command" in capfd.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------------------- agreements
+def test_values_of_all_are_gathered_in_the_order_of_the_processes():
+    def twice(one: Processes) -> list[Any]:
+        return [one.gather({"a": one.index}), one.gather(f"é{'x' * 200_000 * one.index}")]
+
+    with group() as three:
+        for values, texts in three.all(twice):
+            assert values == [{"a": 0}, {"a": 1}, {"a": 2}]
+            assert [len(text) for text in texts] == [1, 200_001, 400_001]
+
+
+def test_what_goes_wrong_in_the_first_process_is_raised_in_all():
+    did = []
+
+    def fails() -> None:
+        raise UserError("é" * 3000)
+
+    def call(one: Processes) -> str:
+        one.first(lambda: did.append("once"))
+        with pytest.raises(UserError) as raised:
+            one.first(fails)
+        return str(raised.value)
+
+    with group() as three:
+        assert three.all(call) == ["é" * 3000] * 3
+    assert did == ["once"]
+    assert call(Processes()) == "é" * 3000
+
+
+def test_a_process_that_waits_for_a_value_of_one_that_dies_is_ended():
+    with group(beating=(0, 1)) as three:
+        dying = threading.Timer(0.1, three.die, args=(2,))
+        dying.start()
+        with pytest.raises(ProcessesLost):
+            three.members[0].gather(1)
+        assert three.ends(2) == {0: HUNG, 1: HUNG}
+
+
+def test_processes_that_do_not_share_a_directory_find_out(tmp_path: pathlib.Path):
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+
+    def look(one: Processes, blind: int) -> str:
+        directory = tmp_path / ("theirs" if one.index == blind else "ours")
+        try:
+            require_shared_directory(one, directory, patience=0.0)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    with group() as three:
+        assert three.all(lambda one: look(one, 9)) == [""] * 3
+        (tmp_path / "theirs" / MARKER_FILE).write_text("of an earlier start")
+        for said in three.all(lambda one: look(one, 2)):
+            assert "is not the directory that process 2 sees under that name" in said
+    assert not (tmp_path / "ours" / MARKER_FILE).exists()
+    require_shared_directory(Processes(), tmp_path / "gone")
+
+
+def test_a_file_of_another_machine_may_take_a_while_to_appear(tmp_path: pathlib.Path):
+    (tmp_path / "first").mkdir()
+
+    def look(one: Processes) -> None:
+        if one.index == 0:
+            threading.Timer(0.3, (tmp_path / "second").symlink_to, args=(tmp_path / "first",)).start()
+        require_shared_directory(one, tmp_path / ("second" if one.index else "first"))
+
+    with group(count=2) as two:
+        assert two.all(look) == [None, None]
+
+
+# --------------------------------------------------------------------------------------------------------------- with JAX itself
 def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_all(monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, Any] = {}
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **limits: asked.update(limits, given=given))
-    processes.connect(group(2, 1)[1], timeout=300.0, patience=600.0)
+    hosts = [Hosts("127.0.0.1:1", 2, i, NAMES[:2], "") for i in range(2)]
+    Processes(hosts[1], patience=600.0).join_jax(300.0)
     assert asked["heartbeat_timeout_seconds"] / 2 > 600 + SILENT * BEAT  # it may speak after half of its limit
     assert asked == {
         "given": ("127.0.0.1:1", 2, 1),
@@ -333,7 +388,7 @@ def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_a
         "heartbeat_timeout_seconds": 2 * 600 + 100,
         "shutdown_timeout_seconds": 0,  # its barrier would wait for processes that wait for the first one
     }
-    processes.connect(group(2, 1)[0], timeout=5.0, patience=0.7)
+    Processes(hosts[0], patience=0.7).join_jax(5.0)
     assert (asked["initialization_timeout"], asked["heartbeat_timeout_seconds"]) == (60, 100), "a minute at least"
 
 

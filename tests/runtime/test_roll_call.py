@@ -1,42 +1,27 @@
-"""The roll call by a clock that is given: what is said while processes are missing, how long each step waits, what is closed."""
+"""The roll call: who is missing, what differs, who is heard and for how long."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import types
-from collections.abc import Callable
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
+import jax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime import processes, slices
-from bert_jax.runtime.processes import Hosts
+from bert_jax.runtime import messages, processes
+from bert_jax.runtime.hosts import Hosts
+from bert_jax.runtime.messages import framed, receive, signed, verified
+from bert_jax.runtime.processes import code_digest, git_commit, meet, process_facts, roll_call
+from tests.end_to_end.runs import free_port
 
 NAMES = tuple(f"worker {i}" for i in range(12))
-
-
-def hosts(count: int, index: int = 0) -> Hosts:
-    return Hosts("a:1", count, index, NAMES[:count], "THE REMEDY")
-
-
-class Connection:
-    """A connection with the text that has come over it; "" for one that comes from a stranger."""
-
-    def __init__(self, text: str = ""):
-        self.text, self.timeout, self.closed, self.sent = text, 0.0, False, list[str]()
-
-    def settimeout(self, seconds: float) -> None:
-        self.timeout = seconds
-
-    def close(self) -> None:
-        self.closed = True
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 class Time:
@@ -54,62 +39,261 @@ class Time:
         self.now += seconds
 
 
-class Calls:
-    """Callers one after the other, None for nobody within the time that is waited."""
-
-    def __init__(self, clock: Time, connections: list[Connection | None]):
-        self._clock, self._connections = clock, connections
-        self.waited: list[float] = []
-        self.at_pause: Callable[[], object] = lambda: None
-
-    def __enter__(self) -> Calls:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def next(self, seconds: float) -> tuple[Connection, str] | None:
-        self.waited.append(seconds)
-        connection = self._connections.pop(0) if self._connections else None
-        if connection is None:
-            self._clock.now += seconds
-            self.at_pause()
-            return None
-        return connection, connection.text
+def group(count: int, port: int) -> list[Hosts]:
+    return [Hosts(f"127.0.0.1:{port}", count, i, NAMES[:count], "THE REMEDY") for i in range(count)]
 
 
+def call(present: list[Hosts], facts: list[dict[str, str]], timeout: float) -> list[str]:
+    """The roll call of several workers at once, each in a thread: what each was told, "" for all well."""
+    told = [""] * len(present)
+
+    def one(i: int) -> None:
+        try:
+            for connection in roll_call(present[i], facts[i], timeout, say=lambda line: None).values():
+                connection.close()
+        except UserError as error:
+            told[i] = str(error)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(present))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return told
+
+
+def test_workers_that_agree_go_on():
+    assert call(group(4, free_port()), [{"jax": "1"}] * 4, timeout=30) == [""] * 4
+
+
+def test_everyone_present_hears_who_is_missing():
+    told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1)
+    assert told[0] == told[1]
+    assert "4 workers expected, and worker 2, worker 3 did not start" in told[0]
+    assert "THE REMEDY" in told[0]
+
+
+def test_a_worker_whose_first_one_is_missing_says_so_within_the_time():
+    (told,) = call(group(2, free_port())[1:], [{}], timeout=1)
+    assert "this is worker 1 of 2, and worker 0 at 127.0.0.1" in told
+    assert "did not answer within 1 s" in told
+    assert "THE REMEDY" in told
+
+
+def test_a_difference_is_named_to_all():
+    facts = [{"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.11.0", "config.seed": "1"}]
+    told = call(group(3, free_port()), facts, timeout=30)
+    assert told[0] == told[1] == told[2]
+    assert "  config.seed: worker 0 has 0, worker 2 has 1\n  jax: worker 0 has 0.10.2, worker 2 has 0.11.0\n" in told[0]
+
+
+def test_a_stranger_on_the_port_changes_nothing():
+    port = free_port()
+    stop = threading.Event()
+
+    def stranger() -> None:
+        while not stop.wait(0.01):
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+                    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            except OSError:
+                pass
+
+    thread = threading.Thread(target=stranger)
+    thread.start()
+    try:
+        assert call(group(2, port), [{}, {}], timeout=30) == ["", ""]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_port_in_use_is_an_error():
+    with socket.create_server(("", 0)) as server, pytest.raises(UserError, match="cannot be opened"):
+        roll_call(group(2, server.getsockname()[1])[0], {}, timeout=5)
+
+
+def test_identity_names_packages_commit_and_every_configuration_key():
+    facts = process_facts({"seed": 3, "optimizer": {"name": "lamb"}})
+    assert facts["config.seed"] == "3"
+    assert facts["config.optimizer.name"] == '"lamb"'
+    assert facts["jax"] == jax.__version__
+    assert facts["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert facts["libtpu"]
+    assert (facts["commit"], facts["code"]) == (git_commit(), code_digest())
+
+
+def test_processes_that_meet_agree_on_their_configuration_and_keep_their_connections():
+    hosts, met = group(3, free_port()), list[Any]()
+
+    def one(i: int) -> None:
+        met.append(meet(hosts[i], {"seed": 3}, timeout=60.0, patience=60.0))
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert {one.index: sorted(one._connections) for one in met} == {0: [1, 2], 1: [0], 2: [0]}
+    for one in met:
+        for connection in one._connections.values():
+            connection.close()
+    assert meet(None, {}, timeout=60.0, patience=60.0).count == 1
+
+
+class First:
+    """Process 0 of a run, in a thread, and its verdict."""
+
+    def __init__(self, count: int, facts: dict[str, str]):
+        self.port, self.error, self.connections = free_port(), "", dict[int, socket.socket]()
+        self._facts, self._hosts = facts, group(count, self.port)[0]
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.connections = roll_call(self._hosts, self._facts, 60.0, say=lambda line: None)
+        except UserError as error:
+            self.error = str(error)
+
+    def call(self, data: bytes) -> socket.socket:
+        while True:
+            try:
+                connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+            else:
+                connection.sendall(data)
+                return connection
+
+    def is_over(self) -> bool:
+        self._thread.join(0.2)
+        return not self._thread.is_alive()
+
+
+@contextlib.contextmanager
+def first(count: int, facts: dict[str, str]) -> Iterator[First]:
+    here = First(count, facts)
+    yield here
+    here._thread.join(60)
+    for connection in here.connections.values():
+        connection.close()
+
+
+def turned_away(connection: socket.socket) -> bool:
+    with connection:
+        try:
+            return connection.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+STRANGE = [
+    *("x", [], {}, None, [1, "x"], ["1", {}], [[1], {}], [0, {"jax": "1"}], [2, {"jax": "1"}], [-1, {"jax": "1"}]),
+    *([1, {}], [1, {"commit": "a"}], [1, {"jax": "1"}, 3], [float("inf"), {"jax": "1"}]),
+]
+
+
+def test_what_no_process_of_the_run_says_is_ignored():
+    deep = b"[" * 50_000
+    texts = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\1x", len(deep).to_bytes(4, "big") + deep]
+    texts += [framed(signed(said)) for said in STRANGE] + [framed([[1, {"jax": "1"}], "no proof"]), framed([1, {"jax": "1"}])]
+    with first(2, {"jax": "1"}) as here:
+        strangers = [here.call(text) for text in texts]
+        assert all(turned_away(stranger) for stranger in strangers[1:])
+        assert not here.is_over()
+        with here.call(framed(signed([1, {"jax": "1", "config.seed": "0"}]))) as other:
+            assert "config.seed: worker 0 has absent, worker 1 has 0" in str(verified(receive(other)))
+        assert turned_away(strangers[0])
+    assert "differ in code or configuration" in here.error
+
+
+def test_with_a_secret_only_those_that_know_it_are_heard(monkeypatch: pytest.MonkeyPatch):
+    unsigned = framed(signed([1, {"jax": "1"}]))
+    monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
+    told = json.loads(framed(signed([1, {"jax": "1"}]))[4:])
+    changed = framed([[1, {"jax": "2"}], told[1]])
+    with first(2, {"jax": "1"}) as here:
+        assert turned_away(here.call(unsigned))
+        assert turned_away(here.call(changed))
+        assert call(group(2, here.port)[1:], [{"jax": "1"}], 30) == [""]
+    assert here.error == ""
+
+
+def test_a_process_heeds_no_answer_of_one_that_does_not_know_the_secret(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        thread = threading.Thread(target=lambda: stranger.accept()[0].sendall(framed(["", ""])))
+        thread.start()
+        (told,) = call(group(2, stranger.getsockname()[1])[1:], [{}], 1)
+        thread.join(30)
+    assert "did not answer within 1 s" in told
+
+
+def test_a_number_is_that_of_the_first_caller_for_as_long_as_it_is_there():
+    with first(3, {"jax": "1"}) as here:
+        mine = framed(signed([1, {"jax": "1"}]))
+        early = here.call(mine)
+        time.sleep(0.5)
+        again = here.call(mine)
+        assert turned_away(again)
+        early.close()
+        time.sleep(0.2)
+        third, other = here.call(mine), here.call(framed(signed([2, {"jax": "1"}])))
+        with third, other:
+            assert [verified(receive(third)), verified(receive(other))] == ["", ""]
+
+
+def test_a_worker_that_dies_after_its_answer_does_not_keep_the_first_one_from_telling_the_others():
+    """The loop of `Processes` will name it."""
+    with first(3, {"jax": "1"}) as here:
+        here.call(framed(signed([1, {"jax": "1"}]))).close()
+        assert call(group(3, here.port)[2:], [{"jax": "1"}], 30) == [""]
+    assert here.error == ""
+
+
+# ------------------------------------------------------------------------------------------------------------------- by the clock
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
-    """In place of the time; texts go over a `Connection`."""
-
-    def receive(connection: Connection) -> str:
-        if not connection.text:
-            raise ValueError("no text")
-        return connection.text
-
     clock = Time()
-    for module in (processes, slices):
+    for module in (processes, messages):
         monkeypatch.setattr(module, "time", clock)
-        monkeypatch.setattr(module, "receive", receive)
-        monkeypatch.setattr(module, "send", lambda connection, text: connection.sent.append(text))
     return clock
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, clock: Time, *connections: Connection | None) -> Calls:
-    calls = Calls(clock, list(connections))
-    for module in (processes, slices):
-        monkeypatch.setattr(module, "own_address", lambda host: f"own of {host}")
-        monkeypatch.setattr(module, "Calls", lambda address, expected: calls)
-    return calls
+def nobody_calls(monkeypatch: pytest.MonkeyPatch, clock: Time) -> list[float]:
+    """The pauses in which process 0 waits for a call, in vain."""
+    waited: list[float] = []
+
+    class Calls(contextlib.AbstractContextManager["Calls"]):
+        def __init__(self, address: tuple[str, int], expected: int):
+            assert (address, expected) == (("127.0.0.1", 1), 3)
+
+        def next(self, seconds: float) -> None:
+            waited.append(seconds)
+            clock.now += seconds
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+    monkeypatch.setattr(messages, "Calls", Calls)
+    return waited
 
 
 def test_the_first_process_says_every_ten_seconds_who_is_missing(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    server = serve(monkeypatch, clock)
-    said: list[str] = []
+    waited, said = nobody_calls(monkeypatch, clock), list[str]()
     with pytest.raises(UserError, match=r"3 workers expected, and worker 1, worker 2 did not start"):
-        processes.roll_call(hosts(3), {}, 25.005, say=said.append)
+        roll_call(group(3, 1)[0], {}, 25.005, say=said.append)
     assert said == ["waiting for worker 1, worker 2 of 3 (11s)", "waiting for worker 1, worker 2 of 3 (22s)"]
-    assert server.waited == [1.0] * 25 + [0.01]
+    assert waited == [1.0] * 25 + [0.01]
+
+
+def test_what_is_said_goes_to_stderr(clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    nobody_calls(monkeypatch, clock)
+    with pytest.raises(UserError):
+        roll_call(group(3, 1)[0], {}, 12.0)
+    assert capsys.readouterr().err == "waiting for worker 1, worker 2 of 3 (11s)\n"
 
 
 def test_the_others_say_every_ten_seconds_that_they_wait(clock: Time, monkeypatch: pytest.MonkeyPatch):
@@ -119,83 +303,14 @@ def test_the_others_say_every_ten_seconds_that_they_wait(clock: Time, monkeypatc
         asked.append((address, timeout))
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(processes.socket, "create_connection", create_connection)
+    monkeypatch.setattr(messages.socket, "create_connection", create_connection)
     said: list[str] = []
-    with pytest.raises(UserError, match="this is worker 2 of 3, and worker 0 at a:1 did not answer within 25 s"):
-        processes.roll_call(hosts(3, 2), {}, 25.0, say=said.append)
-    assert said == ["waiting for worker 0 at a:1 (10s)", "waiting for worker 0 at a:1 (20s)"]
-    assert set(asked) == {(("a", 1), 5)}
+    with pytest.raises(UserError, match=r"this is worker 2 of 3, and worker 0 at 127.0.0.1:1 did not answer within 25 s"):
+        roll_call(group(3, 1)[2], {}, 25.0, say=said.append)
+    assert said == ["waiting for worker 0 at 127.0.0.1:1 (10s)", "waiting for worker 0 at 127.0.0.1:1 (20s)"]
+    assert set(asked) == {(("127.0.0.1", 1), 5)}
     assert set(clock.slept) == {0.2}
     assert 124 <= len(clock.slept) <= 126
-
-
-def test_what_is_said_goes_to_stderr_where_nobody_asks_for_it(
-    clock: Time, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    serve(monkeypatch, clock)
-    with pytest.raises(UserError):
-        processes.roll_call(hosts(2), {}, 12.0)
-    assert capsys.readouterr().err == "waiting for worker 1 of 2 (11s)\n"
-
-
-def test_connections_are_kept_where_all_is_well_and_else_closed(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    def called(jax: str, kept: dict[int, Any] | None) -> list[Connection]:
-        stranger, first, second = Connection(), Connection('[2, {"jax": "1"}]'), Connection(json.dumps([1, {"jax": jax}]))
-        serve(monkeypatch, clock, None, stranger, first, second)
-        try:
-            result = processes.roll_call(hosts(3), {"jax": "1"}, 30.0, begin=lambda: "this start", kept=kept)
-            error = ""
-        except UserError as caught:
-            result, error = "", str(caught)
-        assert [json.loads(text) for text in (*first.sent, *second.sent)] == [[error, result]] * 2
-        assert stranger.closed
-        assert (result == "this start") is (jax == "1")
-        return [first, second]
-
-    kept: dict[int, Any] = {}
-    first, second = called("1", kept)
-    assert (kept, first.closed, second.closed) == ({2: first, 1: second}, False, False)
-    assert all(connection.closed for connection in called("1", None))
-    kept.clear()
-    assert all(connection.closed for connection in called("2", kept))
-    assert kept == {}
-
-
-def test_another_process_keeps_its_connection_to_the_first_one(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    good = Connection('["", "this start"]')
-    answers: list[Connection] = [Connection(), good]
-    monkeypatch.setattr(processes.socket, "create_connection", lambda address, timeout: answers.pop(0))
-    stranger = answers[0]
-    kept: dict[int, Any] = {}
-    assert processes.roll_call(hosts(3, 2), {"jax": "1"}, 30.0, kept=kept) == "this start"
-    assert (kept, good.closed, good.timeout) == ({0: good}, False, 30 + 15)
-    assert (stranger.closed, clock.slept) == (True, [0.2])
-    assert [json.loads(text) for text in good.sent] == [[2, {"jax": "1"}, ""]]
-    refused = Connection('["they differ", ""]')
-    answers.append(refused)
-    with pytest.raises(UserError, match="they differ"):
-        processes.roll_call(hosts(3, 2), {}, 30.0, kept=kept)
-    assert refused.closed
-
-
-def test_a_roll_call_has_no_time_left_at_its_deadline(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    serve(monkeypatch, clock, Connection("[1, {}]"))
-    with pytest.raises(UserError, match="worker 1 did not start"):
-        processes.roll_call(hosts(2), {}, 0.0)
-    monkeypatch.setattr(processes.socket, "create_connection", lambda address, timeout: pytest.fail("too late"))
-    with pytest.raises(UserError, match="did not answer within 0 s"):
-        processes.roll_call(hosts(2, 1), {}, 0.0)
-
-
-def test_the_port_is_opened_at_the_named_address(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    def listen(address: tuple[str, int], expected: int) -> None:
-        assert (address, expected) == (("own of a", 1), 3)
-        raise OSError(98, "Address already in use")
-
-    monkeypatch.setattr(processes, "own_address", lambda host: f"own of {host}")
-    monkeypatch.setattr(processes, "Calls", listen)
-    with pytest.raises(UserError, match=r"^port 1 cannot be opened \(Address already in use\): another run"):
-        processes.roll_call(hosts(3), {}, 30.0)
 
 
 @pytest.mark.parametrize(
@@ -215,180 +330,10 @@ def test_the_port_is_opened_at_the_named_address(clock: Time, monkeypatch: pytes
     ],
 )
 def test_differences_are_listed_by_what_differs(others: list[dict[str, str]], lines: list[str]):
-    found = processes._missing_or_differing(hosts(len(others) + 1), {"jax": "1"}, dict(enumerate(others, 1)))
+    found = processes._missing_or_differing(group(len(others) + 1, 1)[0], {"jax": "1"}, dict(enumerate(others, 1)))
     assert [line.strip() for line in found.splitlines() if line.startswith("  ")][:-1] == lines
 
 
 def test_at_most_eight_of_the_missing_are_named():
-    assert processes._listed(hosts(12), list(range(8))) == ", ".join(NAMES[:8])
-    assert processes._listed(hosts(12), list(range(1, 12))) == ", ".join(NAMES[1:9]) + " and 3 more"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "",
-            "GET / HTTP/1.1",
-            '"x"',
-            "[]",
-            "{}",
-            "null",
-            '[1, "x"]',
-            "[1e999, {}]",
-            '["1", {}]',
-            "[[1], {}]",
-            "[0, {}]",
-            "[2, {}]",
-        ),
-        *("[-1, {}]", "[1, {}]", '[1, {"jax": "1"}, "no proof"]', '[1, {"commit": "a"}]', "[" * 50_000),
-    ],
-)
-def test_what_no_process_of_the_run_says_is_ignored(text: str, clock: Time, monkeypatch: pytest.MonkeyPatch):
-    stranger, other = Connection(text), Connection('[1, {"jax": "1"}]')
-    serve(monkeypatch, clock, stranger, other)
-    assert processes.roll_call(hosts(2), {"jax": "1"}, 30.0, begin=lambda: "this start") == "this start"
-    assert (stranger.sent, stranger.closed) == ([], True)
-
-
-def test_with_a_secret_only_those_that_know_it_are_heard(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("BERT_JAX_SECRET", "the secret")
-    good = Connection('["", "this start"]')
-    monkeypatch.setattr(processes.socket, "create_connection", lambda address, timeout: good)
-    processes.roll_call(hosts(2, 1), {"jax": "1"}, 30.0)
-    knows, stranger = Connection(good.sent[0]), Connection('[1, {"jax": "1"}]')
-    serve(monkeypatch, clock, stranger, Connection(good.sent[0].replace('"1"', '"2"')), knows)
-    assert processes.roll_call(hosts(2), {"jax": "1"}, 30.0, begin=lambda: "this start") == "this start"
-    assert (stranger.sent, knows.sent) == ([], ['["", "this start"]'])
-
-
-def test_a_number_is_that_of_the_first_caller_for_as_long_as_it_is_there(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    ended: list[Connection] = []
-    monkeypatch.setattr(processes, "_has_ended", ended.__contains__)
-    first, again, third, other = (Connection(f'[{i}, {{"jax": "1"}}]') for i in (1, 1, 1, 2))
-    calls = serve(monkeypatch, clock, first, again, None, third, other)
-    calls.at_pause = lambda: ended.append(first)
-    processes.roll_call(hosts(3), {"jax": "1"}, 30.0)
-    assert [len(one.sent) for one in (first, again, third, other)] == [0, 0, 1, 1]
-
-
-# ------------------------------------------------------------------------------------------------------- slices, one by one
-def joined(own: list[str], worker: int, timeout: float | None = 30.0) -> list[list[str]]:
-    more = {} if timeout is None else {"timeout": timeout}
-    return slices.joined_slices(own, worker, ["h0", "h1", "h2", "h3"], **more)
-
-
-def told(own: list[str], worker: int) -> Connection:
-    return Connection(json.dumps({"slice": own, "worker": worker}))
-
-
-def test_the_first_host_collects_the_slices_and_tells_them_to_all(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    stranger, odd = Connection('{"slice": ["h2"], "worker": 1e999}'), Connection('{"slice": ["h2", "h9"], "worker": 0}')
-    others = [told(["h2", "h1"], 1), told(["h2", "h1"], 0), told(["h0", "h3"], 1)]
-    server = serve(monkeypatch, clock, None, stranger, odd, *others)
-    assert joined(["h0", "h3"], 0) == [["h0", "h3"], ["h2", "h1"]]
-    assert [json.loads(text) for one in others for text in one.sent] == [[[["h0", "h3"], ["h2", "h1"]], []]] * 3
-    assert [one.closed for one in (stranger, odd, *others)] == [True] * 5
-    assert server.waited == [1.0] * 6
-
-
-def test_hosts_that_do_not_come_are_named_after_the_time(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    here = told(["h2", "h1"], 1)
-    server = serve(monkeypatch, clock, here)
-    with pytest.raises(UserError, match=r"^h2, h3 of 4 hosts did not start within 2 s, so"):
-        joined(["h0", "h3"], 0, 2.005)
-    assert server.waited == [1.0, 1.0, 1.0, 0.01]
-    assert json.loads(here.sent[0]) == [[["h0", "h3"], ["h2", "h1"]], ["h2", "h3"]]
-    serve(monkeypatch, clock, here)
-    with pytest.raises(UserError, match=r"^h1, h2, h3 of 4 hosts did not start within 0 s"):
-        joined(["h0", "h3"], 0, 0.0)
-
-    def listen(address: tuple[str, int], expected: int) -> None:
-        assert (address, expected) == (("own of h0", 8476), 4)
-        raise OSError(98, "Address already in use")
-
-    monkeypatch.setattr(slices, "Calls", listen)
-    with pytest.raises(UserError, match=r"^port 8476 cannot be opened \(Address already in use\)"):
-        joined(["h0", "h3"], 0)
-
-
-def test_the_other_hosts_ask_the_first_one_until_it_answers(clock: Time, monkeypatch: pytest.MonkeyPatch):
-    answer = Connection('[[["h0", "h3"], ["h2", "h1"]], []]')
-    answers: list[Connection] = [Connection(), answer]
-    asked: list[Any] = []
-
-    def create_connection(address: Any, timeout: float) -> Connection:
-        asked.append((address, timeout))
-        if not answers:
-            raise ConnectionRefusedError
-        return answers.pop(0)
-
-    monkeypatch.setattr(slices.socket, "create_connection", create_connection)
-    assert joined(["h2", "h1"], 1) == [["h0", "h3"], ["h2", "h1"]]
-    assert [json.loads(text) for text in answer.sent] == [{"slice": ["h2", "h1"], "worker": 1}]
-    assert (asked, clock.slept) == ([(("h0", 8476), 5)] * 2, [0.2])
-    assert (answer.timeout, answer.closed) == (pytest.approx(29.8 + 15), True)
-    late = Connection('[[["h0", "h3"], ["h2", "h1"]], []]')
-    answers.append(late)
-    assert joined(["h2", "h1"], 1, 0.5)
-    assert late.timeout == 1 + 15, "of a deadline that is near"
-    with pytest.raises(UserError, match=r"^h0 of 4 hosts did not start within 300 s"):
-        joined(["h2", "h1"], 1, None)
-    assert clock.now == pytest.approx(1300.2, abs=0.3)
-    with pytest.raises(UserError, match="within 0 s"):
-        joined(["h2", "h1"], 1, 0.0)
-
-
-def test_a_host_without_chips_or_without_metadata_is_no_slice(monkeypatch: pytest.MonkeyPatch):
-    environment: dict[str, str] = {}
-    devices: list[str] = []
-    metadata: dict[str, str] = {}
-    asked: list[str] = []
-
-    def ask(key: str) -> str | None:
-        asked.append(key)
-        return metadata.get(key)
-
-    monkeypatch.setattr(slices.os, "environ", environment)
-    monkeypatch.setattr(slices.pathlib, "Path", lambda path: types.SimpleNamespace(glob=lambda pattern: devices))
-    monkeypatch.setattr(slices, "_metadata", ask)
-    assert slices.slice_variables() is None
-    devices.append("accel0")
-    environment["TPU_SKIP_MDS_QUERY"] = "1"
-    assert slices.slice_variables() is None
-    assert asked == []
-    del environment["TPU_SKIP_MDS_QUERY"]
-    for name, value in (("worker-network-endpoints", "h0,h1"), ("agent-worker-number", "1")):
-        metadata.clear()
-        metadata[f"attributes/{name}"] = value
-        assert slices.slice_variables() is None
-    metadata |= {"attributes/worker-network-endpoints": "h0,h1"}
-    assert slices.slice_variables() == {"TPU_WORKER_HOSTNAMES": "h0,h1", "TPU_WORKER_ID": "1"}
-    metadata["attributes/tpu-env"] = "a line\nZONE: 'us:b'\n"
-    environment |= {"MEGASCALE_NUM_SLICES": "2", "OTHER": "x"}
-    found = {"ZONE": "us:b", "MEGASCALE_NUM_SLICES": "2", "TPU_WORKER_HOSTNAMES": "h0,h1", "TPU_WORKER_ID": "1"}
-    assert slices.slice_variables() == found
-    environment["SKYPILOT_NODE_IPS"] = "h0 h1 h2 h3"
-    assert slices.slice_variables() == found, "GKE has joined them"
-    environment["TPU_WORKER_HOSTNAMES"] = "t0"
-    assert slices.slice_variables() == environment
-
-
-def test_the_metadata_server_is_asked_as_google_wants(monkeypatch: pytest.MonkeyPatch):
-    answers: list[Callable[[], Connection]] = []
-
-    def urlopen(request: Any, timeout: float) -> Any:
-        url = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/x"
-        assert (request.full_url, request.headers, timeout) == (url, {"Metadata-flavor": "Google"}, 5)
-        return answers.pop()()
-
-    class Answer(Connection):
-        def read(self) -> bytes:
-            return b"h0"
-
-    def nobody() -> Connection:
-        raise OSError
-
-    monkeypatch.setattr(slices.urllib.request, "urlopen", urlopen)
-    answers += [nobody, Answer]
-    assert [slices._metadata("attributes/x"), slices._metadata("attributes/x")] == ["h0", None]
+    assert processes._listed(group(12, 1)[0], list(range(8))) == ", ".join(NAMES[:8])
+    assert processes._listed(group(12, 1)[0], list(range(1, 12))) == ", ".join(NAMES[1:9]) + " and 3 more"

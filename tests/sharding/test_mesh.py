@@ -13,6 +13,7 @@ from jax.experimental import mesh_utils
 from bert_jax.errors import UserError
 from bert_jax.sharding.mesh import AXES, MeshConfig, device_grid, devices_along, make_mesh, slices_along, torus_dimensions
 
+THREE = ("data", "fsdp", "tensor")
 KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TPU7x"}
 
 
@@ -44,6 +45,16 @@ def chips(name: str, slices: int = 1) -> list[Chip]:
 def written(grid: np.ndarray) -> list[str]:
     """A line for each row of the data axis: slice:xyz, `|` between the rows of the fsdp axis."""
     return [" | ".join(" ".join(map(str, tensor)) for tensor in fsdp) for fsdp in grid]
+
+
+def grid_of(config: MeshConfig, devices: list[Chip]) -> np.ndarray:
+    """The devices as an array [data, fsdp, tensor]; other axes have one device."""
+    return device_grid(config, devices)[tuple(slice(None) if axis in THREE else 0 for axis in AXES)]
+
+
+def named(shape: tuple[int, int, int]) -> dict[str, int]:
+    """(data, fsdp, tensor) by their names, with 1 for other axes."""
+    return dict.fromkeys(AXES, 1) | dict(zip(THREE, shape, strict=True))
 
 
 def shapes(devices: int) -> list[tuple[int, int, int]]:
@@ -89,13 +100,13 @@ GOLDEN = {
 @pytest.mark.parametrize("case", GOLDEN, ids=str)
 def test_every_chip_stands_where_it_stood(case: tuple[str, int, tuple[int, int, int], str]):
     name, slices, shape, across = case
-    assert written(device_grid(config(shape, across), chips(name, slices))) == GOLDEN[case]
+    assert written(grid_of(config(shape, across), chips(name, slices))) == GOLDEN[case]
 
 
 def test_axes_take_whole_sides_of_the_torus_where_sizes_allow_and_else_parts_of_sides():
-    whole = device_grid(config((4, 4, 4)), chips("v5p:4x4x4"))
+    whole = grid_of(config((4, 4, 4)), chips("v5p:4x4x4"))
     assert [sorted(sides(list(whole[:, 0, 0]))), sorted(sides(list(whole[0, 0])))] == [[1, 1, 1, 4]] * 2
-    parts = device_grid(config((16, 2, 2)), chips("v5p:4x4x4"))
+    parts = grid_of(config((16, 2, 2)), chips("v5p:4x4x4"))
     assert sides(list(parts[0, 0])) == [2, 1, 1, 1]  # neighbours
     assert sides(list(parts[0].flat)) == [4, 1, 1, 1]
     assert sides(list(parts[:, 0, 0])) == [1, 4, 4, 1]  # two whole rings for the gradients
@@ -111,7 +122,7 @@ def test_every_shape_of_powers_of_two_finds_its_place_and_tensor_groups_are_boxe
     for shape in shapes(len(devices)):
         if shape[2] > len(devices) // slices:
             continue
-        grid = device_grid(config(shape), devices)
+        grid = grid_of(config(shape), devices)
         assert grid.shape == shape
         assert set(grid.flat) == set(devices)
         for group in grid.reshape(-1, shape[2]):
@@ -135,8 +146,7 @@ def test_every_shape_of_powers_of_two_finds_its_place_and_tensor_groups_are_boxe
 def test_data_crosses_slices_first_then_fsdp_unless_told_otherwise(
     shape: tuple[int, int, int], slices: int, across_slices: str, along: tuple[int, int, int]
 ):
-    named = dict(zip(AXES, shape, strict=True))
-    assert slices_along(config(shape, across_slices), named, slices) == dict(zip(AXES, along, strict=True))
+    assert slices_along(config(shape, across_slices), named(shape), slices) == named(along)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +163,7 @@ def test_a_mesh_that_does_not_divide_over_slices_is_an_error_that_says_what_does
     shape: tuple[int, int, int], across_slices: str, says: str
 ):
     with pytest.raises(UserError) as error:
-        device_grid(config(shape, across_slices), chips("v5e:2x4", 2))
+        grid_of(config(shape, across_slices), chips("v5e:2x4", 2))
     assert says in str(error.value)
 
 
@@ -164,14 +174,14 @@ def test_an_unknown_axis_for_slices_is_an_error():
 
 def test_slices_of_different_sizes_are_an_error():
     with pytest.raises(UserError, match=r"the slices have different numbers of devices \(8, 7\); a mesh needs the same number"):
-        device_grid(MeshConfig(), chips("v5e:2x4", 2)[:-1])
+        grid_of(MeshConfig(), chips("v5e:2x4", 2)[:-1])
 
 
 def test_devices_that_fill_no_box_are_an_error_that_names_a_number_that_does():
     with pytest.raises(UserError, match=r"7 TPU devices do not fill a box of chips, .* such as 4"):
-        device_grid(MeshConfig(), chips("v5p:2x2x2")[:7])
+        grid_of(MeshConfig(), chips("v5p:2x2x2")[:7])
     with pytest.raises(UserError, match=r"2 TPU devices do not fill a box of chips, .* such as 1"):
-        device_grid(MeshConfig(), chips("v5e:2x2")[::3])
+        grid_of(MeshConfig(), chips("v5e:2x2")[::3])
 
 
 @pytest.mark.parametrize("refusal", [NotImplementedError, TypeError, ValueError])
@@ -187,7 +197,7 @@ def test_a_shape_for_which_jax_finds_no_place_is_an_error_with_sizes_that_do(
     monkeypatch.setattr(mesh_utils, "create_device_mesh", refuse)
     part = [dataclasses.replace(chip, coords=(8 + x, 4 + y, z)) for chip in chips("v5p:4x4x28") for x, y, z in [chip.coords]]
     with pytest.raises(UserError) as error:
-        device_grid(MeshConfig(fsdp=2), part)
+        grid_of(MeshConfig(fsdp=2), part)
     assert tried == [False, True]
     assert str(error.value) == (
         "mesh data=224 x fsdp=2 x tensor=1 cannot be arranged on 4x4x28 TPU devices; choose mesh.fsdp and mesh.tensor "
@@ -197,7 +207,7 @@ def test_a_shape_for_which_jax_finds_no_place_is_an_error_with_sizes_that_do(
 
 def test_devices_other_than_tpus_keep_the_order_they_have():
     cpus = [dataclasses.replace(chip, platform="cpu") for chip in chips("v5e:2x4")]
-    assert device_grid(MeshConfig(fsdp=2, tensor=2), cpus).ravel().tolist() == cpus
+    assert grid_of(MeshConfig(fsdp=2, tensor=2), cpus).ravel().tolist() == cpus
 
 
 @pytest.mark.parametrize(
@@ -212,7 +222,7 @@ def test_devices_other_than_tpus_keep_the_order_they_have():
     ],
 )
 def test_the_data_axis_runs_along_whole_sides_of_the_box_one_after_the_other(name: str, slices: int, sides: tuple[int, ...]):
-    column = list(device_grid(MeshConfig(), chips(name, slices))[:, 0, 0])
+    column = list(grid_of(MeshConfig(), chips(name, slices))[:, 0, 0])
     assert torus_dimensions(column) == sides
     if len(sides) > 1:
         grid = np.array([chip.coords for chip in column]).reshape(*sides, 3)
@@ -224,7 +234,7 @@ def test_the_data_axis_runs_along_whole_sides_of_the_box_one_after_the_other(nam
 def test_the_devices_along_an_axis_are_found_by_its_name():
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     for axis, at in (("data", np.s_[:, 0, 0]), ("fsdp", np.s_[0, :, 0]), ("tensor", np.s_[0, 0, :])):
-        assert devices_along(mesh, axis) == list(mesh.devices[at])
+        assert devices_along(mesh, axis) == list(mesh.devices.reshape(2, 2, 2)[at])
 
 
 def test_devices_that_stand_in_no_such_order_are_one_group():

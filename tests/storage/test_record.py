@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.storage.record import Copy, Record, copy_of, is_unchanged
+from bert_jax.storage.fetching import Copy, Record, copy_of, is_unchanged
 
 
 def test_copies_are_read_back_whatever_their_names_and_other_lines_are_passed_over(tmp_path: pathlib.Path):

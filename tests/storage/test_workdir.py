@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import json
 import re
-import threading
+from typing import Any
 
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.runtime.independent_processes import ProcessShare
-from bert_jax.runtime.processes import finds_marker, write_marker
+from bert_jax.runtime.processes import FOLDER, MARKER_FILE, Processes, require_shared_directory
 from bert_jax.runtime.restarts import steps_done, workdir_of
 from bert_jax.runtime.workdir import fetch_workdir, stored_config
 from bert_jax.storage import objects
 from bert_jax.storage.mirror import Mirror
+from tests.runtime.connected import group
 from tests.storage.emulator import Emulator
 
 
@@ -41,25 +41,16 @@ def test_the_configuration_of_a_run_is_read_from_the_bucket(bucket: str):
     assert stored_config(objects.place(bucket))["seed"] == 3
 
 
-def test_a_marker_in_the_bucket_is_seen_by_other_processes(bucket: str):
+def test_processes_share_a_bucket_and_its_runs(bucket: str):
     place = objects.place(bucket)
-    assert not finds_marker(place, "7", patience=0)
-    write_marker(place, "7")
-    assert finds_marker(place, "7", patience=0)
-    assert not finds_marker(place, "8", patience=0)
 
+    def share(one: Processes) -> Any:
+        require_shared_directory(one, place)
+        with one.sharing(place, lambda: None) as own:
+            locks = [name for name in objects.listed(bucket) if name.endswith(f"{FOLDER}/{one.index}.lock")]
+            return len(locks), own.gather({"a": one.index}, waiting=lambda: False)
 
-def test_independent_processes_share_a_sweep_through_the_bucket(bucket: str):
-    place, found = objects.place(bucket), []
-
-    def other() -> None:
-        with ProcessShare(place, (1, 2), start="s", beat=0.2) as share:
-            assert share.gather({"b": 2}, waiting=lambda: False) is None
-
-    thread = threading.Thread(target=other)
-    with ProcessShare(place, (0, 2), start="s", beat=0.2) as share:
-        thread.start()
-        found = share.gather({"a": 1}, waiting=lambda: False)
-    thread.join()
-    assert found == [{"a": 1}, {"b": 2}]
+    with group(count=2) as two:
+        assert two.all(share) == [(1, [{"a": 0}, {"a": 1}]), (1, None)]
+    assert not any(name.endswith(MARKER_FILE) for name in objects.listed(bucket))
     assert not any(name.endswith(".lock") for name in objects.listed(bucket))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.studies import report, words
+from bert_jax.studies import report
 from bert_jax.studies.report import expected_rows
 
 GAIN = {"mean": 0.05, "low": 0.02, "high": 0.08, "n": 3}
@@ -127,13 +127,13 @@ def test_a_report_on_a_terminal_has_the_same_rows_in_columns_of_one_width():
     blocks = report.plain(CONTENT).split("\n\n")
     sections = [section.split("\n") for section in MARKDOWN.split("\n\n")]
     tables = [[line.strip("| ").split(" | ") for line in lines if "---" not in line] for lines in sections if lines[0][0] == "|"]
-    assert blocks[0] == words.budget(TABLE)
+    assert blocks[0] == report.budget_sentence(TABLE)
     assert len(tables) == len(blocks) - 2 == 4
     for rows, block in zip(tables, blocks[1:-1], strict=True):
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         padded = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         assert block.split("\n") == padded
-    assert blocks[-1].split("\n") == words.findings(TABLE)
+    assert blocks[-1].split("\n") == report.findings(TABLE)
 
 
 def test_what_a_study_does_not_have_is_left_out_of_its_report():
@@ -148,10 +148,11 @@ def test_what_a_study_does_not_have_is_left_out_of_its_report():
         "# T",
         "## " + MARKDOWN.split("## ")[-1].split("\n")[0],
     ]
-    assert words.budget(bare) == "Every arm takes the steps of its own experiment: neither tokens nor times are made equal."
+    sentence = report.budget_sentence(bare)
+    assert sentence == "Every arm takes the steps of its own experiment: neither tokens nor times are made equal."
     assert "best single answer" not in text
     assert "| arm | tokens | time | FLOPs | parameters | held-out loss | stsb, spearman | sick | average |" in text
-    assert words.findings(bare) == [
+    assert report.findings(bare) == [
         "Each score is the mean over 3 pretrained models; the interval is over seeds of this procedure on this task, not over "
         "tasks or corpora.",
         "Models of at most 11.3 M parameters read at most 1 M tokens; the paper's BERT-Base has 110 M and read 128 G, so an "
@@ -166,18 +167,18 @@ def test_two_arms_have_one_row_of_differences_and_one_of_the_paper():
     headings = [line for line in MARKDOWN.splitlines() if line.startswith("#")]
     assert [line for line in report.markdown(content).splitlines() if line.startswith("#")] == headings
     assert [len(block.split("\n")) for block in report.plain(content).split("\n\n")[1:5]] == [4, 2, 2, 2]
-    assert "3 pretrained models, each fine-tuned 2 times;" in words.findings(pair_of)[3]
+    assert "3 pretrained models, each fine-tuned 2 times;" in report.findings(pair_of)[3]
 
 
 def test_a_difference_of_one_seed_is_not_told_from_chance_and_an_interval_that_ends_at_0_does_not_exclude_it():
     one = copy.deepcopy(TABLE) | {"seeds": [0]}
     for arm in one["arms"][1:]:
         arm["minus_reference"] = {"stsb": ONE_SEED}
-    assert words.findings(one)[0] == "With one seed there is no interval: no difference to BERT can be told from chance."
+    assert report.findings(one)[0] == "With one seed there is no interval: no difference to BERT can be told from chance."
     edges = {"a": (0.0, 0.1), "b": (-0.1, 0.0), "c": (-0.4, -0.1)}
     one["arms"][1]["minus_reference"] = {name: {"mean": 0.5, "low": low, "high": high} for name, (low, high) in edges.items()}
     one["arms"][2]["minus_reference"] = {}
-    assert words.findings(one)[:2] == [
+    assert report.findings(one)[:2] == [
         "Of 3 differences to BERT, 1 has a paired 95 % interval that excludes 0: left to right on c (+0.500); by chance alone "
         "0.15 would.",
         "Half of the intervals are wider than ±0.050: differences smaller than that are not seen with so few seeds.",
@@ -186,7 +187,7 @@ def test_a_difference_of_one_seed_is_not_told_from_chance_and_an_interval_that_e
 
 def test_chance_is_told_in_plain_numbers():
     many = TABLE | {"arms": [BERT, {**OTHER, "minus_reference": {f"task {i}": GAIN for i in range(240)}}]}
-    assert words.findings(many)[0].endswith("by chance alone 12 would.")
+    assert report.findings(many)[0].endswith("by chance alone 12 would.")
 
 
 @pytest.mark.parametrize(
@@ -195,11 +196,11 @@ def test_chance_is_told_in_plain_numbers():
 )
 def test_models_of_half_of_the_papers_size_and_text_are_not_called_small(parameters: float, tokens: float, small: bool):
     table = TABLE | {"arms": [{**BERT, "parameters": parameters, "tokens": tokens}]}
-    assert any("does not say what it is there" in line for line in words.findings(table)) == small
+    assert any("does not say what it is there" in line for line in report.findings(table)) == small
 
 
 def test_equal_seconds_are_told_as_a_duration():
-    assert words.budget(TABLE | {"equal": "seconds", "amount": 1_800}) == (
+    assert report.budget_sentence(TABLE | {"equal": "seconds", "amount": 1_800}) == (
         "Equal wall-clock: every arm trains for 30m00s, by its speed on this machine, measured once; so arms read different "
         "numbers of tokens."
     )

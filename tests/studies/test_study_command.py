@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax import study as command
 from bert_jax.interface.exit_statuses import HUNG
-from bert_jax.runtime.independent_processes import ProcessesLost
+from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.studies import calibration
 from bert_jax.studies.calibration import Measurement
 from bert_jax.studies.children import POLL

@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import serialize_executable
 
 from bert_jax.errors import UserError
-from bert_jax.training.saved_programs import compatibility, load_program, program_name, save_program
+from bert_jax.training.compilation import compatibility, load_program, program_name, save_program
 
 
 def lowered(text: str = "module") -> Any:

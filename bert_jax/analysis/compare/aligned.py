@@ -18,8 +18,8 @@ from jaxtyping import Array, Int, PyTree
 from bert_jax.analysis.maps import Slots
 from bert_jax.analysis.windows import Kind, Window, Word, as_window, text_words
 from bert_jax.errors import UserError
-from bert_jax.model.bert import Batch
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.tokens import Batch
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import shortened

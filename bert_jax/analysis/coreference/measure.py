@@ -29,6 +29,7 @@ from bert_jax.interface.ranges import Seed, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model.bert import attention_weights
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
@@ -175,7 +176,7 @@ def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[In
     own = slots.sequence[rows, columns][:, None]
     allowed = (sequence == own) & (ranks > 0) & (ranks < batch["targets"][:, None])
     chosen, weights = [], []
-    for layer in attention_weights(params, config, batch):
+    for layer in attention_weights(params, config, Tokens.of(batch)):
         attention = jnp.where(allowed[:, None], from_chosen_words(layer, slots, rows, columns), -jnp.inf)
         chosen.append(jnp.take_along_axis(ranks, attention.argmax(-1), axis=1))
         weights.append(attention.max(-1))

@@ -22,10 +22,10 @@ from bert_jax.analysis.probe.annotated import (
     numbered,
     spread,
 )
-from bert_jax.analysis.probe.features import Features, Say, Scale, read_features, scale_of, silent
+from bert_jax.analysis.probe.features import Say, read_features, scale_of, silent
 from bert_jax.analysis.probe.linear import Probe, linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
-from bert_jax.analysis.probe.structural import Structural, chain_scores, structural_scores, train_structural, tree_sentences
+from bert_jax.analysis.probe.structural import chain_scores, structural_scores, train_structural, tree_sentences
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import flag
 from bert_jax.interface.ranges import OneOf, Seed, check_ranges
@@ -150,17 +150,62 @@ def measure_probes(
     chosen = _possible(engine, options, (training, evaluation), parts, kinds)
     labels = structure = parsers = None
     size = cut = 0
+
+    def each_seed(what: str, unit: str) -> Iterator[tuple[int, Say]]:
+        """Every seed with the progress of its training."""
+        for i in range(options.seeds):
+            yield options.seed + i, progress(f"training {what} {i + 1} of {options.seeds}", unit)
+
     if "labels" in chosen or "structure" in chosen:
         stages = ("reading the training words", "reading the evaluation words")
-        features = [
+        first, second = (
             read_features(engine, part, n, progress(stage, "words")) for part, n, stage in zip(parts, words, stages, strict=True)
-        ]
-        size, cut = sum(own.size for own in features), sum(sum(own.cut) for own in features)
-        data = _Data(features[0], features[1], scale_of(features[0].vectors), options, progress)
-        labels = _label_probes(data, kinds) if "labels" in chosen else None
-        structure = _structure_probes(data) if "structure" in chosen else None
+        )
+        size, cut, scale = first.size + second.size, sum(first.cut) + sum(second.cut), scale_of(first.vectors)
+        layers: list[Label] = list(range(first.vectors.shape[1]))
+        axes = {"probe": [*layers, MIX], "seed": range(options.seed, options.seed + options.seeds)}
+    if "labels" in chosen:
+        accuracy, mix = [], []
+        known: Mapping[str, Probe] = {}
+        for seed, say in each_seed("probes of labels", "probes"):
+            controls = [control_task(own, first.types, second.types, seed) for own in kinds]
+            every = [*kinds, *controls]
+            probes = train_linear(first.vectors, every, scale, options.epochs, seed, say, known)
+            known = known or {own.name: probes[own.name] for own in kinds}
+            found = linear_accuracy(probes, second.vectors, every, scale)
+            accuracy.append([[found[a.name], found[b.name]] for a, b in zip(kinds, controls, strict=True)])
+            mix.append([mix_shares(probes[own.name]["mix"]) for own in kinds])
+        names = {"label": [own.name for own in kinds]}
+        majority = [majority_accuracy(own, first.types, second.types) for own in kinds]
+        labels = LabelProbes(
+            NamedArray(_seeds_last(accuracy), {**names, "task": TASKS, **axes}),
+            NamedArray(_seeds_last(mix), {**names, "layer": layers, "seed": axes["seed"]}),
+            NamedArray(np.array(majority), names),
+            NamedArray(np.array([own.n for own in kinds]), names),
+            NamedArray(np.array([(own.training != NONE).sum() for own in kinds]), names),
+        )
+    if "structure" in chosen:
+        by_seed = []
+        for seed, say in each_seed("structural probes", "sentences"):
+            probe = train_structural(first, scale, options.rank, options.epochs, seed, say)
+            results = structural_scores(probe, second, scale).results()
+            by_seed.append([results[score][0] for score in SCORES])
+        chain = chain_scores(second).results()
+        structure = StructureProbes(
+            NamedArray(_seeds_last(by_seed), {"score": SCORES, **axes}),
+            NamedArray(np.array([chain[score][0][0] for score in SCORES]), {"score": SCORES}),
+            NamedArray(np.array([chain[score][1] for score in SCORES]), {"score": SCORES}),
+            len(tree_sentences(first)),
+        )
     if "parsers" in chosen:
-        parsers = _parser_probes(engine, parts, options, progress)
+        trained, scored = (offset_counts(engine, part) for part in parts)
+        weights = train_parsers(engine, parts[0], options.passes, options.seed, progress("training parsers", "words"))
+        attached, n = parser_accuracy(engine, weights, parts[1], progress("scoring parsers", "words"))
+        distance = trained.most_common(1)[0][0] if trained else -1
+        attached |= {name: scored[at] / n if n else float("nan") for name, at in ((FIXED, distance), (RIGHT_BRANCHING, -1))}
+        parsers_there = [*PARSERS, FIXED, RIGHT_BRANCHING]
+        shares = NamedArray(np.array([attached[name] for name in parsers_there]), {"parser": parsers_there})
+        parsers = ParserProbes(shares, n, distance, trained.total())
     return Probes(labels, structure, parsers, (words[0], words[1]), cut, size)
 
 
@@ -201,80 +246,6 @@ def _possible(
             "more, or with trees"
         )
     return options.probes or tuple(probe for probe in PROBES if there[probe])
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Data:
-    training: Features
-    evaluation: Features
-    scale: Scale
-    options: Probing
-    progress: Progress
-
-    @property
-    def seeds(self) -> range:
-        return range(self.options.seed, self.options.seed + self.options.seeds)
-
-    @property
-    def layers(self) -> list[Label]:
-        return list(range(self.training.vectors.shape[1]))
-
-    def each(self, what: str, unit: str) -> Iterator[tuple[int, Say]]:
-        """Every seed with the progress of its training."""
-        for i, seed in enumerate(self.seeds, 1):
-            yield seed, self.progress(f"training {what} {i} of {self.options.seeds}", unit)
-
-
-def _label_probes(data: _Data, kinds: Sequence[Labels]) -> LabelProbes:
-    training, evaluation = data.training, data.evaluation
-    accuracy, mix = [], []
-    first: Mapping[str, Probe] = {}
-    for seed, say in data.each("probes of labels", "probes"):
-        controls = [control_task(labels, training.types, evaluation.types, seed) for labels in kinds]
-        every = [*kinds, *controls]
-        probes = train_linear(training.vectors, every, data.scale, data.options.epochs, seed, say, first)
-        first = first or {labels.name: probes[labels.name] for labels in kinds}
-        found = linear_accuracy(probes, evaluation.vectors, every, data.scale)
-        accuracy.append([[found[a.name], found[b.name]] for a, b in zip(kinds, controls, strict=True)])
-        mix.append([mix_shares(probes[labels.name]["mix"]) for labels in kinds])
-    names = {"label": [labels.name for labels in kinds]}
-    majority = [majority_accuracy(labels, training.types, evaluation.types) for labels in kinds]
-    seeds = {"seed": data.seeds}
-    return LabelProbes(
-        NamedArray(_seeds_last(accuracy), {**names, "task": TASKS, "probe": [*data.layers, MIX], **seeds}),
-        NamedArray(_seeds_last(mix), {**names, "layer": data.layers, **seeds}),
-        NamedArray(np.array(majority), names),
-        NamedArray(np.array([labels.n for labels in kinds]), names),
-        NamedArray(np.array([(labels.training != NONE).sum() for labels in kinds]), names),
-    )
-
-
-def _structure_probes(data: _Data) -> StructureProbes:
-    settings = Structural(data.options.rank, data.options.epochs)
-    by_seed = []
-    for seed, say in data.each("structural probes", "sentences"):
-        probe = train_structural(data.training, data.scale, settings, seed, say)
-        found = structural_scores(probe, data.evaluation, data.scale).results()
-        by_seed.append([found[score][0] for score in SCORES])
-    chain = chain_scores(data.evaluation).results()
-    axes = {"score": SCORES}
-    return StructureProbes(
-        NamedArray(_seeds_last(by_seed), {**axes, "probe": [*data.layers, MIX], "seed": data.seeds}),
-        NamedArray(np.array([chain[score][0][0] for score in SCORES]), axes),
-        NamedArray(np.array([chain[score][1] for score in SCORES]), axes),
-        len(tree_sentences(data.training)),
-    )
-
-
-def _parser_probes(engine: Engine, parts: Sequence[Sequence[Annotated]], options: Probing, progress: Progress) -> ParserProbes:
-    trained, scored = (offset_counts(engine, part) for part in parts)
-    weights = train_parsers(engine, parts[0], options.passes, options.seed, progress("training parsers", "words"))
-    accuracy, n = parser_accuracy(engine, weights, parts[1], progress("scoring parsers", "words"))
-    distance = trained.most_common(1)[0][0] if trained else -1
-    baselines = {FIXED: scored[distance] / n if n else float("nan"), RIGHT_BRANCHING: scored[-1] / n if n else float("nan")}
-    found: Mapping[str, float] = {**accuracy, **baselines}
-    names = [*PARSERS, FIXED, RIGHT_BRANCHING]
-    return ParserProbes(NamedArray(np.array([found[name] for name in names]), {"parser": names}), n, distance, trained.total())
 
 
 def _seeds_last(by_seed: Sequence[object]) -> Float64[np.ndarray, "*shape"]:

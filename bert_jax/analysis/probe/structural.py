@@ -146,14 +146,6 @@ LEARNING_RATE = 1e-3
 Measured = dict[str, jax.Array]
 
 
-@dataclasses.dataclass(frozen=True)
-class Structural:
-    """The options of the structural probes."""
-
-    rank: int
-    epochs: int
-
-
 def tree_sentences(features: Features) -> list[int]:
     """The numbers of the sentences with a tree of two words or more, not all of them punctuation, that were read as a whole."""
     numbered = enumerate(zip(features.sentences, features.cut, strict=True))
@@ -249,7 +241,8 @@ def _sentences(features: Features, numbers: list[int], length: int) -> Sentences
 def train_structural(
     features: Features,
     scale: Scale,
-    options: Structural,
+    rank: int,
+    epochs: int,
     seed: int,
     say: Say = silent,
 ) -> Probe:
@@ -259,13 +252,13 @@ def train_structural(
     """
     numbers = tree_sentences(features)
     _, layers, width = features.vectors.shape
-    probe = structural_initial(layers, width, options.rank, seed)
-    total = options.epochs * len(numbers)
-    steps = options.epochs * max(1, round(sum(len(features.sentences[i].words) for i in numbers) / WORDS))
+    probe = structural_initial(layers, width, rank, seed)
+    total = epochs * len(numbers)
+    steps = epochs * max(1, round(sum(len(features.sentences[i].words) for i in numbers) / WORDS))
     step, optimizer = probe_step(structural_loss, steps, LEARNING_RATE)
     state = (probe, optimizer.init(probe))
     rng, done = np.random.default_rng(seed), 0
-    for _ in range(options.epochs):
+    for _ in range(epochs):
         for batch in batches(features, rng.permutation(numbers).tolist()):
             state = step(state, batch.vectors, batch.trees, (scale.mean, scale.deviation))
             done += len(batch.numbers)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Int64, Integer, UInt64
+from jaxtyping import Int64, Integer, UInt64
 
 from bert_jax.data.corpus.store import Corpus, open_corpus
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
@@ -64,8 +64,10 @@ def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
     words = pieces = 0
     counts = collections.Counter[int]()
     made_of: dict[int, tuple[int, ...]] = {}  # hash of a word -> its ids
-    for ids in _parts(corpus):
-        starts, sizes = _words(tokenizer.continuation_table[ids])
+    for shard in corpus.tokens.shards:
+        ids = np.asarray(shard[: READ - pieces])
+        starts = np.flatnonzero(~tokenizer.continuation_table[ids])  # the places at which words begin
+        sizes = np.diff(np.append(starts, len(ids)))
         words, pieces = words + len(starts), pieces + len(ids)
         several = np.flatnonzero(sizes > 1)
         hashes, first, times = np.unique(_hashes(ids, starts, sizes)[several], return_index=True, return_counts=True)
@@ -80,20 +82,6 @@ def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
         if count >= _FEWEST and len(word) >= SHORTEST and word.isalpha():
             listed.append(SplitWord(word, names, count))
     return Splits(words, pieces, tuple(sorted(listed, key=lambda one: (-one.count, one.word))))
-
-
-def _parts(corpus: Corpus) -> Iterator[Integer[np.ndarray, " T"]]:
-    """The tokens of each shard, until `READ` of them are read."""
-    left = READ
-    for shard in corpus.tokens.shards:
-        yield np.asarray(shard[:left])
-        left = max(0, left - len(shard))
-
-
-def _words(continues: Bool[np.ndarray, " T"]) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
-    """(the place at which each word begins, its number of pieces)."""
-    starts = np.flatnonzero(~continues)
-    return starts, np.diff(np.append(starts, len(continues)))
 
 
 def _hashes(

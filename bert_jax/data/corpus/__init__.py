@@ -22,6 +22,5 @@ In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, m
     integrity.py             checks sizes, counts and order of the files against the manifest, at every start
     verification.py          checks the contents of the files against their checksums, in the background
     staging.py               the local copy of a corpus in a bucket
-    offsets.py               offsets of sentences and documents through all shards
-    store.py                 Corpus: the finished corpus, memory-mapped
+    store.py                 Corpus: the finished corpus, memory-mapped, and its offsets through all shards
 """

@@ -1,4 +1,5 @@
-"""The .npy files of a corpus, written piece by piece, and the errors of the disk that they are written to."""
+"""The .npy files of a corpus: their names, how they are written piece by piece, and the errors of the disk that they are written
+to."""
 
 from __future__ import annotations
 
@@ -12,6 +13,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_jax.errors import UserError
+
+SPLITS = ("train", "heldout")
+ARRAYS = ("tokens", "sentences", "documents")
+TOKEN_COUNTS = "token_counts.npy"
+DOCUMENT_HASHES = "document_hashes.npy"
+"""The names of the arrays of a shard, for each of the SPLITS, and of those of the whole shard."""
+
+
+def shard_name(index: int, shards: int) -> str:
+    """The directory name of a finished shard."""
+    return f"shard-{index:05d}-of-{shards:05d}"
+
+
+def token_dtype(vocabulary_size: int) -> np.dtype:
+    """The smallest dtype that holds every token id."""
+    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
 class ArrayWriter:

@@ -19,12 +19,14 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.data.corpus import arrays, heldout, report, shard, sources, store, survey
-from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, ShardWork, TextConfig, shard_name
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
+from bert_jax.data.corpus.shard import ShardWork, TextConfig
 from bert_jax.data.corpus.sources import Item, Source
 from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
+from bert_jax.interface.named import record_of
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
@@ -128,6 +130,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         "format": store.FORMAT,
         "shards": shards,
         "sources": [str(source) for source in config.sources],
+        **_own_files(config),
         "files": [[item.path, item.unit, item.length, item.layout, *filter(None, [item.column])] for item in items],
         "vocabulary": tokenizer.vocabulary.to_json(),
         "max_word_characters": tokenizer.max_word_characters,
@@ -136,6 +139,12 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         **text["cleaning"],
         "heldout_fraction": config.text.heldout_fraction,
     }
+
+
+def _own_files(config: BuildConfig) -> JsonObject:
+    """The user's own files with the functions of the sources: path and SHA-256."""
+    own = [record_of(source.name, "--source") for source in config.sources if source.kind == "own"]
+    return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
 
 
 def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
@@ -166,7 +175,6 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         return
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed == ["heldout_fraction"] and resplit and (directory / store.MANIFEST).is_file():
-        _require_hashes(directory, settings["shards"])
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
         print(f"{difference}: documents move between the splits, none is tokenised again;")
         print("a training run that began with the former splits cannot continue with the new ones")
@@ -259,14 +267,6 @@ def _drop_one(work: _DropWork, report: Report) -> None:
         survey.drop_documents(work.directory, work.index, work.shards, work.repeated, work.vocabulary_size)
 
 
-def _require_hashes(directory: pathlib.Path, shards: int) -> None:
-    if not all((directory / shard_name(k, shards) / DOCUMENT_HASHES).is_file() for k in range(shards)):
-        raise UserError(
-            f"{directory} was built by a version that did not save the document hashes that --heldout-fraction "
-            "needs; build it in another --output"
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class _SplitWork:
     directory: pathlib.Path
@@ -320,28 +320,28 @@ def _finish(
             for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
                 surveys[k] = new
         contents = [files.read_json(path / "shard.json") for path in paths]
-    hash_files = [path / DOCUMENT_HASHES for path in paths]
-    fraction = least = config.text.heldout_fraction
-    if all(file.is_file() for file in hash_files):  # older versions wrote no hashes
-        least = heldout.usable_fraction(np.concatenate([arrays.map_array(file) for file in hash_files]), fraction)
-        fraction = least if config.enough_heldout else fraction
-        moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
-        if moved:
-            work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
-            run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
-            for k, new in zip(moved, surveyed([jobs[k] for k in moved]), strict=True):
-                surveys[k] = new
-            contents = [files.read_json(path / "shard.json") for path in paths]
+    fraction = config.text.heldout_fraction
+    hashes = [arrays.map_array(path / DOCUMENT_HASHES) for path in paths]
+    least = heldout.usable_fraction(np.concatenate(hashes), fraction)
+    fraction = least if config.enough_heldout else fraction
+    moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
+    if moved:
+        work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
+        run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
+        for k, new in zip(moved, surveyed([jobs[k] for k in moved]), strict=True):
+            surveys[k] = new
+        contents = [files.read_json(path / "shard.json") for path in paths]
     progress.close()
     manifest: JsonObject = {
         "format": store.FORMAT,
         "vocabulary": tokenizer.vocabulary.to_json(),
         "splits": {split: _sum(content["splits"][split] for content in contents) for split in SPLITS},
         "sources": [str(source) for source in config.sources],
+        **_own_files(config),
         "layouts": _layouts(items),
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),
-        "kept_characters": sum(content.get("kept_characters", content["read"].get("characters", 0)) for content in contents),
+        "kept_characters": sum(content["kept_characters"] for content in contents),
         "heldout_fraction": fraction,
         "shards": [
             {"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)
@@ -349,7 +349,7 @@ def _finish(
     }
     fractions = {"asked": config.text.heldout_fraction, "used": fraction, "least": least}
     token_counts = np.sum([arrays.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
-    letters = _sum(content.get("letters", {}) for content in contents)
+    letters = _sum(content["letters"] for content in contents)
     twice = sources.given_twice(items)
     numbers = report.corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice)
     files.write_json(directory / REPORT, numbers, indent=1)

@@ -15,16 +15,15 @@ from typing import NoReturn
 import numpy as np
 
 from bert_jax.data.corpus import arrays
-from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.words import counted
 
 MANIFEST = "manifest.json"
-REQUIRED = frozenset({*(f"{split}.{name}.npy" for split in SPLITS for name in ARRAYS), TOKEN_COUNTS})
+FILES = frozenset({*(f"{split}.{name}.npy" for split in SPLITS for name in ARRAYS), TOKEN_COUNTS, DOCUMENT_HASHES})
 """The files of a shard."""
-KNOWN = REQUIRED | {DOCUMENT_HASHES}
 _SHARD = re.compile(r"shard-\d+-of-(\d+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COUNTS = ("documents", *ARRAYS[:2])
@@ -66,9 +65,9 @@ def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None
 
 def _check_files(path: pathlib.Path, shard: JsonObject) -> None:
     listed = shard.get("files")
-    if not isinstance(listed, dict) or not listed.keys() >= REQUIRED or not listed.keys() <= KNOWN:
+    if not isinstance(listed, dict) or listed.keys() != FILES:
         names = sorted(listed) if isinstance(listed, dict) else listed
-        _refuse_manifest(path, f"the files of {shard['name']} are {str(names)[:200]}", ", ".join(sorted(REQUIRED)))
+        _refuse_manifest(path, f"the files of {shard['name']} are {str(names)[:200]}", ", ".join(sorted(FILES)))
     for name, facts in listed.items():
         size, digest = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
         if not _is_count(size) or not isinstance(digest, str) or not _SHA256.fullmatch(digest):

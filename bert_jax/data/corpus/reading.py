@@ -14,8 +14,9 @@ from typing import IO
 from bert_jax import files
 from bert_jax.data.corpus import tables, tfds_text
 from bert_jax.data.corpus.layouts import is_wrapped, unwrap
-from bert_jax.data.corpus.sources import Item, ReadOptions, Span
+from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.words import counted
 from bert_jax.storage.formats import UNREADABLE, damage, open_packed
 
 _PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
@@ -36,6 +37,8 @@ def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterato
     """The documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
     if span.item.kind in tables.KINDS:
         return _read_rows(span, options, counts)
+    if span.item.kind == "own":
+        return _read_own(span)
     if span.item.unit == "records":
         return _read_records(span, options)
     return _read_file(span, options, counts)
@@ -45,6 +48,20 @@ def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
     text_set = tfds_text.open_text_set(span.item.path, options.tfds_directory)
     for number, text in enumerate(text_set.texts(span.start, span.stop), start=1):
         yield Document(_paragraphs(text.decode("utf-8", "replace")), False, number / (span.stop - span.start))
+
+
+def _read_own(span: Span) -> Iterator[Document]:
+    number = -1
+    for number, text in enumerate(own_texts(span.item.path)):
+        if number >= span.stop:
+            return
+        if number >= span.start:
+            yield Document(_paragraphs(text), False, (number + 1 - span.start) / (span.stop - span.start))
+    if number + 1 < span.stop:
+        raise UserError(
+            f"--source={span.item.path} gives {counted(number + 1, 'document')}, and gave {span.item.length:,} when they were "
+            "counted; their order and number must follow from the files alone"
+        )
 
 
 def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:

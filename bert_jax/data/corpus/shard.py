@@ -18,16 +18,13 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.data.corpus import arrays
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
 from bert_jax.data.corpus.cleaning import CleaningConfig, clean_document
 from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.sources import ReadOptions, Span
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.files import JsonObject
 
-SPLITS = ("train", "heldout")
-ARRAYS = ("tokens", "sentences", "documents")
-TOKEN_COUNTS = "token_counts.npy"
-DOCUMENT_HASHES = "document_hashes.npy"
 _FLUSH_TOKENS = 1 << 20
 _SAMPLED_FIRST, _SAMPLED = 100, 16  # characters are counted in the first documents of a shard, then in one of so many
 _MOST_LETTERS = 5_000
@@ -54,20 +51,10 @@ class ShardWork:
     vocabulary_sha256: str
 
 
-def shard_name(index: int, shards: int) -> str:
-    """The directory name of a finished shard."""
-    return f"shard-{index:05d}-of-{shards:05d}"
-
-
 def temporary_name(index: int, shards: int) -> str:
     """The directory name of an unfinished shard; it includes the process id, so that leftovers of a killed build are
     recognised."""
     return f".{shard_name(index, shards)}.{os.getpid()}.part"
-
-
-def token_dtype(vocabulary_size: int) -> np.dtype:
-    """The smallest dtype that holds every token id."""
-    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
 def content_hash(sentences: Sequence[str]) -> int:

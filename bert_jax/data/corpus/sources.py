@@ -6,11 +6,13 @@
     parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory as the Hugging Face hub lays it out; a document a row (`tables`)
     arrow:DIR[:SPLIT], :GLOB      what `save_to_disk` of Hugging Face's `datasets` wrote, or Arrow files
     tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` by default
+    FILE.py:NAME[:ARGUMENT]       what the function NAME in the user's own file yields: a string for each document (`own_texts`)
 
 Files of text and JSON lines may be compressed (`storage.formats`). A file is divided by bytes: a shard gets the documents that
 begin in its range, so one large file keeps all cores busy. A compressed file cannot be read from the middle: it is divided by
-document number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows. The division
-depends only on the sources and the number of shards, so neither workers nor hosts change the result.
+document number, and the reader of each part decompresses the whole file. Tables and data sets are divided by rows, the documents
+of a user's function by number, in at most 16 parts. The division depends only on the sources and the number of shards, so neither
+workers nor hosts change the result.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import glob
+import inspect
 import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax import files
 from bert_jax.data.corpus import tables, tfds_text
 from bert_jax.data.corpus.layouts import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.named import file_of, is_in_file, load_named, split_named
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.storage.fetching import fetched_files, fetched_of_directory
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed, recognise
 from bert_jax.storage.paths import checked, is_remote
@@ -45,6 +50,7 @@ KINDS = {
 _RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
 _PART_BYTES = 16 << 20
 _HEAD_BYTES = 1 << 16  # of JSON lines, read to recognise other formats
+_OWN_PARTS = 16  # of a user's own source: the reader of a part calls the function, and passes over the documents before it
 _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 
 
@@ -52,10 +58,12 @@ _MIN_SHARD_BYTES, _MAX_SHARD_BYTES, _DEFAULT_SHARDS = 1 << 20, 64 << 20, 64
 class Source:
     """One --source flag."""
 
-    kind: str
-    name: str = ""  # the glob, or the data set
+    kind: str  # one of KINDS, or "own"
+    name: str = ""  # the glob, or the data set; of "own" FILE.py:NAME[:ARGUMENT]
 
     def __str__(self) -> str:
+        if self.kind == "own":
+            return self.name
         return f"{self.kind}:{self.name}" if self.name else self.kind
 
 
@@ -101,9 +109,13 @@ class Span:
 
 def parse_source(text: str) -> Source:
     """The Source of a --source flag. Raises UserError if it is malformed."""
+    if is_in_file(text):
+        load_named(text, {}, "--source")
+        return Source("own", text)
     kind, colon, name = text.partition(":")
     if kind not in KINDS:
-        raise UserError(f"--source={text}: no source {kind!r}; {nearest(kind, KINDS)} ({', '.join(KINDS.values())})")
+        known = ", ".join((*KINDS.values(), "FILE.py:NAME:ARGUMENT"))
+        raise UserError(f"--source={text}: no source {kind!r}; {nearest(kind, KINDS)} ({known})")
     if (kind == "embedded") == bool(name) or (kind != "embedded" and not colon):
         raise UserError(f"--source={text}: " + ("embedded takes no name" if name else f"write {KINDS[kind]}"))
     if kind == "tfds":
@@ -126,6 +138,8 @@ def find_items(
             text_set = tfds_text.open_text_set(name, options.tfds_directory)
             if len(text_set):
                 items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
+        elif source.kind == "own":
+            items += _own_items(source)
         elif source.kind in tables.KINDS:
             items += _table_items(source, options, say)
         else:
@@ -138,11 +152,43 @@ def given_twice(items: Sequence[Item]) -> list[str]:
     seen: set[str] = set()
     repeated = []
     for item in items:
-        key = item.path if item.kind == "tfds" else os.path.realpath(item.path)
+        key = item.path if item.kind in ("tfds", "own") else os.path.realpath(item.path)
         if key in seen and item.path not in repeated:
             repeated.append(item.path)
         seen.add(key)
     return repeated
+
+
+def _own_items(source: Source) -> list[Item]:
+    """The documents of a user's function as one item, which are counted by reading all of them."""
+    sizes = [len(text) for text in own_texts(source.name)]
+    cuts = sorted({round(part * len(sizes) / _OWN_PARTS) for part in range(_OWN_PARTS)})
+    return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=tuple(cuts))] if sizes else []
+
+
+def own_texts(value: str) -> Iterator[str]:
+    """Yields the documents of FILE.py:NAME[:ARGUMENT]: `NAME(ARGUMENT)` yields one string for each.
+
+    Their order and number must follow from the files that the function reads: it is called once to count them, and again for
+    each part of the corpus, in other processes. Raises UserError for what the function raises, and for anything but strings.
+    """
+    function, argument = load_named(value, {}, "--source"), split_named(value)[2]
+    arguments = () if argument is None else (argument,)
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError) as error:
+        takes = "an argument" if argument is None else f"the argument {argument!r}"
+        raise UserError(
+            f"--source={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); "
+            "write FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for one without arguments"
+        ) from error
+    with file_errors_explained(file_of(value), "--source"):
+        for number, text in enumerate(function(*arguments), start=1):
+            if not isinstance(text, str):
+                raise UserError(
+                    f"--source={value}: document {number:,} is of type {type(text).__name__}; yield a string for each document"
+                )
+            yield text
 
 
 def _text_files(source: Source) -> list[str]:

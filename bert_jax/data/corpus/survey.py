@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_jax import files
-from bert_jax.data.corpus.arrays import map_array, write_array
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, map_array, shard_name, write_array
 from bert_jax.data.corpus.heldout import heldout_limit
-from bert_jax.data.corpus.shard import ARRAYS, DOCUMENT_HASHES, SPLITS, finish_shard, shard_name, temporary_name
+from bert_jax.data.corpus.shard import finish_shard, temporary_name
 from bert_jax.files import JsonObject
 
 _EXACT_SENTENCES = 20_000_000
@@ -106,13 +106,11 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
             offsets_of(np.diff(sentences)[keep_sentences]),
             offsets_of(np.diff(documents)[keep]),
         )
-    hashes = None
-    if (final / DOCUMENT_HASHES).is_file():
-        hashes = map_array(final / DOCUMENT_HASHES)
-        heldout = hashes < heldout_limit(content["heldout_fraction"])
-        gone_here = np.zeros(len(hashes), bool)
-        gone_here[heldout], gone_here[~heldout] = dropped["heldout"], dropped["train"]
-        hashes = hashes[~gone_here]
+    hashes = map_array(final / DOCUMENT_HASHES)
+    heldout = hashes < heldout_limit(content["heldout_fraction"])
+    gone_here = np.zeros(len(hashes), bool)
+    gone_here[heldout], gone_here[~heldout] = dropped["heldout"], dropped["train"]
+    hashes = hashes[~gone_here]
     gone = sum(int(mask.sum()) for mask in dropped.values())
     content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + gone
     rewrite_shard(store, (index, shards), rewritten, hashes, content, vocabulary_size)
@@ -122,7 +120,7 @@ def rewrite_shard(
     store: pathlib.Path,
     shard: tuple[int, int],
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
-    hashes: np.ndarray | None,
+    hashes: np.ndarray,
     content: JsonObject,
     vocabulary_size: int,
 ) -> None:
@@ -136,8 +134,7 @@ def rewrite_shard(
             write_array(part / f"{split}.{name}.npy", array, dtype)
         tokens, sentences, documents = map(len, values)
         content["splits"][split] = {"documents": documents - 1, "sentences": sentences - 1, "tokens": tokens}
-    if hashes is not None:
-        write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
+    write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
     old = store / f"{temporary_name(*shard)}.old"
     final.rename(old)
     finish_shard(part, final, vocabulary_size, content)

@@ -130,7 +130,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     rows = _rows_of_model(path)
     if rows is not None:
         end = max(end, min(rows, len(described.pieces)))
-    elif content is not None and "" in content.ids:  # saved by a version that read the blank lines as pieces
+    elif content is not None and "" in content.ids:  # saved with the rows of a model
         end = len(described.pieces)
     return dataclasses.replace(described, pieces=described.pieces[:end])
 

@@ -7,16 +7,17 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 from bert_jax.errors import UserError
-from bert_jax.model.bert import INPUTS, Batch, Bert
+from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_marginals
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word
+from bert_jax.model.tokens import INPUTS, Batch, Tokens
 
 HEAD_SEED = np.uint32(0x68656164)
 """"head" in ASCII; combined with the seed of the step, so that the head's dropout mask differs from those of the encoder."""
@@ -49,10 +50,10 @@ class HeadLayers(nn.Module):
         self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32))
 
     def features(
-        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
+        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
     ) -> Float[Array, "B L I"]:
         """The features of every token, from the results of `encode`."""
-        head = self.head
+        head, sequence_ids = self.head, tokens.sequence_ids
         mixed = head.mixed_layers(self.config.num_layers)
         x = self.mix(hidden_states[-mixed:]) if mixed else chosen_layers(last, hidden_states, head.layers)
         if not head.lstm or head.mix_at == "input":
@@ -61,11 +62,13 @@ class HeadLayers(nn.Module):
         beside = self.output_mix(hidden_states[-mixed:]) if mixed and head.mix_at == "both" else x
         return jnp.concatenate([self.lstm(inputs, sequence_ids), beside.astype(jnp.float32)], axis=-1)
 
-    def __call__(self, x: Float[Array, "*shape I"], dropout_seed: Seed | None) -> Float[Array, "*shape C"]:
-        """The float32 logits of the layer's input `x`, with dropout if there is a seed."""
+    def __call__(
+        self, x: Float[Array, "B *shape I"], dropout_seed: Seed | None, rows: UInt32[Array, " B"] | None = None
+    ) -> Float[Array, "B *shape C"]:
+        """The float32 logits of the layer's input `x`, with dropout if there is a seed; `rows` as in `Tokens`."""
         usual = self.config.hidden_dropout if self.head.has_dropout else 0.0
         rate = usual if self.head.dropout is None else self.head.dropout
-        x = dropout(x.astype(jnp.float32), Dropout(rate, dropout_seed))
+        x = dropout(x.astype(jnp.float32), Dropout(rate, dropout_seed, rows=rows))
         return self.dense(x)
 
     def given_labels(self, scores: Float[Array, "B L C"], batch: Batch) -> Float[Array, "B L C"]:
@@ -111,28 +114,30 @@ class BertWithHead(Bert):
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The logits and the hidden states of a batch."""
-        last, hidden_states = self.encode(batch, dropout_seed)
-        tokens = self.features(last, hidden_states, batch["sequence_ids"])
+        tokens = Tokens.of(batch)
+        last, hidden_states = self.encode(tokens, dropout_seed)
+        features = self.features(last, hidden_states, tokens)
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
-        return {"logits": self.answer(tokens, batch, seed), "last": last, "hidden_states": hidden_states}
+        return {"logits": self.answer(features, batch, seed), "last": last, "hidden_states": hidden_states}
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
         """The logits alone, for training: the last layer is computed only at the positions that the head reads. The logits of a
         CRF follow from the batch's labels, so that their cross-entropy is -log p(labels | text)."""
         part, seed = getattr(self, self.head.part), None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
+        tokens = Tokens.of(batch)
         if self.head.has_crf:
-            tokens = self.features(*self.encode(batch, dropout_seed), batch["sequence_ids"])
-            return part.given_labels(part(tokens, seed), batch)
+            features = self.features(*self.encode(tokens, dropout_seed), tokens)
+            return part.given_labels(part(features, seed, tokens.rows), batch)
         if not self.head.reads_last_at_positions:
             return self(batch, dropout_seed)["logits"]
-        read = self.encode_at(self.head.positions(batch), batch, dropout_seed)
-        return part(self.head.inputs_at(read, self.pooler), seed)
+        read = self.encode_queried(tokens.reading(self.head.positions(batch)), dropout_seed)
+        return part(self.head.inputs_at(read, self.pooler), seed, tokens.rows)
 
     def features(
-        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], sequence_ids: Int[Array, "B L"]
+        self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
     ) -> Float[Array, "B L I"]:
         """The features of every token, from the results of `encode`."""
-        return getattr(self, self.head.part).features(last, hidden_states, sequence_ids)
+        return getattr(self, self.head.part).features(last, hidden_states, tokens)
 
     def answer(
         self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None
@@ -140,7 +145,7 @@ class BertWithHead(Bert):
         """The logits from the features of all tokens. Of `batch` only the positions and `sequence_ids` are read, so the rows may
         also be concatenated to a single row."""
         part = getattr(self, self.head.part)
-        logits: Array = part(self.head.inputs(tokens, batch, self.pooler), dropout_seed)
+        logits: Array = part(self.head.inputs(tokens, batch, self.pooler), dropout_seed, batch.get("rows"))
         return part.predicted(logits, batch)[1] if self.head.has_crf else logits
 
     def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:

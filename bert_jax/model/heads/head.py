@@ -13,10 +13,10 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
-from bert_jax.model.bert import Batch
 from bert_jax.model.config import MOST_WIDE
 from bert_jax.model.heads.outputs import OUTPUTS, PROBLEMS, Outputs
 from bert_jax.model.layers import gather_positions
+from bert_jax.model.tokens import Batch
 
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 """The pooler: a function of the hidden states of the [CLS] tokens."""

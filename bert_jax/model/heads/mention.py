@@ -7,9 +7,9 @@ import dataclasses
 from jaxtyping import Array, Float, Int
 
 from bert_jax.data.rows import LabelLayout
-from bert_jax.model.bert import Batch
 from bert_jax.model.features import mention_features
 from bert_jax.model.heads.head import Pooling, TaskHead
+from bert_jax.model.tokens import Batch
 
 MENTIONS = 3
 """The pronoun and two names."""

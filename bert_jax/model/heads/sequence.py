@@ -8,10 +8,10 @@ import dataclasses
 from jaxtyping import Array, Float, Int
 
 from bert_jax.data.rows import LabelLayout
-from bert_jax.model.bert import Batch
 from bert_jax.model.features import concat_pooling, final_states, last_positions
 from bert_jax.model.heads.head import Pooling, TaskHead
 from bert_jax.model.layers import gather_positions
+from bert_jax.model.tokens import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

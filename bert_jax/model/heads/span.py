@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from bert_jax.data.rows import LabelLayout
-from bert_jax.model.bert import Batch
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
+from bert_jax.model.tokens import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Num
 
 from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
-from bert_jax.model.bert import Batch
 from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.tokens import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,12 @@ from bert_jax.model.kernels.attention_gpu import GpuPlan
 from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, TpuPlan
 from bert_jax.model.kernels.dispatch import unsupported_heads
 from bert_jax.model.layers import Dropout
-from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes, first_row, shard_count
+from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes, shard_count
 
 SAVED = "fused_attention"
 """The name of the forward kernel's results in `jax.checkpoint`: with a policy that saves them the backward pass does not run the
 kernel again."""
-AXES = ("batch", "length", "heads")
+AXES = ("batch", None, "heads")  # whole rows: a query reads every key
 """The logical axes of query, key, value and context [B, L, D]; D = H K is split by whole heads."""
 QKV = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]
 """(query, key, value) of all heads, as the projections return them, with D = H K; in bfloat16 or float32."""
@@ -62,7 +62,8 @@ def fused_attention(
         raise ValueError(reason)
     rate = 0.0 if dropout.seed is None else dropout.rate
     seed = jnp.uint32(0) if dropout.seed is None else dropout.seed.astype(jnp.uint32)
-    drawn = jnp.stack([seed, jnp.uint32(first_row(shape[0]))])
+    first_row = jnp.uint32(0) if dropout.rows is None else dropout.rows[0]
+    drawn = jnp.stack([seed, first_row])
     spec = nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None)
     spec = drop_indivisible_axes(spec, (*shape[:2], num_heads))
     rows, heads = axes_of(spec[0]), axes_of(spec[2])

@@ -1,8 +1,9 @@
 """The choice of the implementation of attention and of LayerNorm(x + dropout(y)), a kernel or XLA's program, with its reason.
 
-This module alone chooses, from `ModelConfig.attention` and `.residual_norm` and from the devices that a program is compiled for:
-those of the ambient mesh (`jax.set_mesh`), which need not be attached. "auto" does not choose a kernel that disagreed with the
-plain path on that kind of chip (`reject`).
+This module alone chooses, from `Execution.attention` and `.residual_norm` and from the devices that a program is compiled for:
+those of the ambient mesh (`jax.set_mesh`), which need not be attached. Whoever starts a run or loads a model turns "auto" into
+"plain" for a kernel that disagreed with the plain path on that kind of chip (`first_contact.compare_kernels_once`,
+`Execution.without_kernels`).
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,7 @@ from bert_jax.hardware import VMEM
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import attention_gpu, attention_plan, residual_norm_tpu
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
+from bert_jax.model.positions import acts_on
 
 LONGEST = 8_192
 """The longest rows for which the TPU kernels of attention were compiled, for v5e, v5p and v6e in bfloat16."""
@@ -37,13 +40,6 @@ DTYPES = ("bfloat16", "float32")
 
 
 NO_LEFT_TO_RIGHT = "the kernels of fused attention have no left-to-right mask"
-_rejected: dict[tuple[str, str], str] = {}
-
-
-def reject(operation: str, kind: str, reason: str) -> None:
-    """Keeps "auto" from choosing the kernel of `operation`, a key of `ModelConfig` ("attention" or "residual_norm"), on devices
-    of a `device_kind` in programs that are traced from now on. `reason` is a clause; "" allows the kernel again."""
-    _rejected[operation, kind] = reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +67,8 @@ def choose_attention(config: ModelConfig, length: int, *, every_query: bool = Tr
         return Choice(None, "since the kernels compute every query of a row")
 
     def reason(device: AbstractDevice) -> str | None:
-        if config.direction == "left_to_right":
-            return NO_LEFT_TO_RIGHT
+        if reason := _unsupported_function(config):
+            return reason
         return no_attention_kernel(device.platform, device.device_kind, length, config.head_width, config.dtype)
 
     return _choose("attention", config.attention, "fused attention", reason, untimed=("gpu",))
@@ -80,8 +76,17 @@ def choose_attention(config: ModelConfig, length: int, *, every_query: bool = Tr
 
 def require_possible(config: ModelConfig) -> None:
     """Raises UserError for a kernel that `config` asks for and that no device has; the device at hand is not asked."""
-    if config.attention == "fused" and config.direction == "left_to_right":
-        raise _refusal("attention", NO_LEFT_TO_RIGHT)
+    if config.attention == "fused" and (reason := _unsupported_function(config)):
+        raise _refusal("attention", reason)
+
+
+def _unsupported_function(config: ModelConfig) -> str | None:
+    """The reason why no kernel computes the attention of the model on any device, as a clause; None if one may."""
+    if config.direction == "left_to_right":
+        return NO_LEFT_TO_RIGHT
+    if acts_on(config, "scores"):
+        return f"model.positions={config.positions} changes the scores, which the kernels of fused attention keep on the chip"
+    return None
 
 
 def choose_residual_norm(config: ModelConfig) -> Choice:
@@ -115,8 +120,6 @@ def _choose(
         raise _refusal(key, reason)
     if reason is None and asked == "auto" and device.platform in untimed:
         reason = f"{operation} has not been timed on a GPU yet, and runs there only where model.{key}=fused asks for it"
-    if reason is None and asked == "auto":
-        reason = _rejected.get((key, device.device_kind)) or None
     return Choice(device.platform, "") if reason is None else Choice(None, f"since {reason}")
 
 
@@ -130,8 +133,9 @@ def plain(config: ModelConfig) -> ModelConfig:
     return dataclasses.replace(config, attention="plain", residual_norm="plain")
 
 
-def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
+def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: Mapping[str, str] = MappingProxyType({})) -> str:
     """A line for the log: the implementations of attention in rows of these lengths and of the residual norm on `mesh`, and why.
+    `rejected` holds the reasons why "auto" has become "plain" in `config`.
 
     Raises what `choose_attention` and `choose_residual_norm` raise.
     """
@@ -139,6 +143,10 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh) -> str:
     with jax.set_mesh(mesh):
         choices = {length: choose_attention(config, length) for length in sorted(set(lengths))}
         norm = choose_residual_norm(config)
+    if reason := rejected.get("attention"):
+        choices = {length: Choice(None, f"since {reason}") for length in choices}
+    if reason := rejected.get("residual_norm"):
+        norm = Choice(None, f"since {reason}")
     plain = sorted({choice.why for choice in choices.values() if not choice.fused})
     where = " and ".join(f"{length:,}" for length, choice in choices.items() if choice.fused)
     fused = f"fused, scores stay on the chip ({asked}, {kind}, length {where})"

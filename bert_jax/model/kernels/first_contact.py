@@ -23,7 +23,7 @@ import jax
 from bert_jax.files import JsonObject, locked, parse_json, write_json
 from bert_jax.interface.words import duration
 from bert_jax.model import kernels
-from bert_jax.model.kernels import agreement, dispatch
+from bert_jax.model.kernels import agreement
 from bert_jax.storage.paths import cache_directory
 
 log = logging.getLogger(__name__)
@@ -42,9 +42,11 @@ Gather = Callable[[JsonObject], Sequence[JsonObject]]
 """The JSON values of all processes, from that of this one."""
 
 
-def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather | None = None) -> None:
-    """Compares each kernel that this process may use with the plain path, unless that was done before on this kind of chip; keeps
-    `model.attention=auto` and `model.residual_norm=auto` from choosing one that disagrees.
+def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather | None = None) -> dict[str, str]:
+    """Compares each kernel that this process may use with the plain path, unless that was done before on this kind of chip.
+
+    Returns the kernels that disagree among those that `model.attention=auto` and `model.residual_norm=auto` might choose, with
+    the reason: the argument of `Execution.without_kernels`.
 
     `asked` holds these two settings, by default "auto". A kernel that is asked for ("fused") and disagrees is used, with a
     warning. The first device stands for all of this process (`doctor` compares on each). Processes that run the same programs
@@ -55,20 +57,21 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather 
     wanted = {"fused", "auto"} if device.platform in BY_ITSELF else {"fused"}
     operations = [operation for operation, setting in settings.items() if setting in wanted]
     if not operations:
-        return
+        return {}
     own = verdicts([device], operations)
     reasons = {operation: own[operation]["reason"] for operation in operations}
     found = gather(reasons) if gather else [reasons]
+    rejected: dict[str, str] = {}
     for operation in operations:
         of_all = [(f"process {i}: " if len(found) > 1 else "", str(of_one[operation])) for i, of_one in enumerate(found)]
         reason = next((where + reason for where, reason in of_all if reason), "")
-        if reason or gather:  # what the processes of a run have agreed on stays
-            dispatch.reject(operation, device.device_kind, reason)
         if reason and settings[operation] == "fused":
             message = "model.%s=fused asks for a kernel that may be wrong: %s; set it to auto or plain"
             log.warning(message, operation, reason)
         elif reason:
             log.warning("model.%s=auto uses the plain path: %s", operation, reason)
+            rejected[operation] = reason
+    return rejected
 
 
 def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: bool = False) -> dict[str, JsonObject]:

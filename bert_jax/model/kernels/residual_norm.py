@@ -43,7 +43,7 @@ def fused_residual_norm(
         raise ValueError(reason)
     rate, words = 0.0, jnp.zeros(x.shape[:2], jnp.uint32)
     if dropout.seed is not None:
-        rate, words = dropout.rate, row_words(dropout.seed, x.shape[:2], dropout.positions)
+        rate, words = dropout.rate, row_words(dropout.seed, x.shape[:2], dropout.positions, dropout.rows)
     spec = drop_indivisible_axes(nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None), x.shape)
     call = _Call(rate, norm.epsilon, interpret, spec[0], frozenset(automatic_axes()))
     return _residual_norm(call, (words, x, y, norm.scale, norm.bias))

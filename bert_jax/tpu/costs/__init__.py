@@ -2,18 +2,14 @@
 
 In: a lowered step and a topology. Out: bytes, seconds, utilisation, price.
 
-    cases.py             the steps of an experiment to compile
-    examination.py       compiles one step: its cost, or the settings that make it fit
+    examination.py       compiles one step: its cost, or a search for the settings that make it fit
     topologies.py        a slice by name, and devices to compile for
-    compiling.py         a lowered program -> the compiler's memory figures and text
-    hlo.py               the text of an optimized module -> instructions
-    places.py            an instruction's name -> a place in the model
+    compiler.py          a lowered program -> the compiler's memory figures, text and schedules; the calibration of estimates
+    hlo.py               the text of an optimized module -> instructions; an instruction's name -> a place in the model
     kernel_compiler.py   a Pallas kernel -> the compiler's schedule
     kernels.py           the schedule -> cycles
     collectives.py       time and bytes of collectives on the slice's network
     memory.py            the contents of a chip's memory: arguments and temporaries
     estimate.py          the time of one step
-    calibration.py       the estimates for two programs of known speed
-    remedies.py          searches settings with which a program fits
     report.py            the report, as text and as JSON
 """

@@ -24,9 +24,8 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from bert_jax.tpu.costs.collectives import KINDS, Transfer, between_slices, transfer
-from bert_jax.tpu.costs.hlo import Computation, Instruction, Module, trips
+from bert_jax.tpu.costs.hlo import UNNAMED, Computation, Instruction, Module, place, trips
 from bert_jax.tpu.costs.kernels import Schedule
-from bert_jax.tpu.costs.places import UNNAMED, place
 from bert_jax.tpu.costs.topologies import Topology
 
 FREE = {

@@ -10,8 +10,7 @@ from typing import Protocol
 import jax
 from jaxtyping import PyTree
 
-from bert_jax.tpu.costs.hlo import Computation, Instruction, Module
-from bert_jax.tpu.costs.places import UNNAMED, place
+from bert_jax.tpu.costs.hlo import UNNAMED, Computation, Instruction, Module, place
 
 ALIASES = {"bitcast", "tuple", "get-tuple-element", "while", "copy-done", "optimization-barrier", "opt-barrier"}
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bert_jax.files import JsonObject
 from bert_jax.hardware import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.interface.words import counted, duration
-from bert_jax.tpu.costs.calibration import SIDE, Calibration
-from bert_jax.tpu.costs.compiling import Compiled, DoesNotFit
+from bert_jax.tpu.costs.compiler import SIDE, Calibration, Compiled, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Operation, interval, utilisation
 from bert_jax.tpu.costs.memory import Memory
 from bert_jax.tpu.costs.topologies import Topology

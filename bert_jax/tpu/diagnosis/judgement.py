@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bert_jax.files import JsonObject
+from bert_jax.hardware import link_bandwidth, memory_bandwidth, peak_flops
 from bert_jax.interface.words import counted, prefixed
-from bert_jax.tpu.diagnosis import published
-from bert_jax.tpu.diagnosis.checks import Check
 
+
+# -------------------------------------------------------------------------------------------------------------------- the report
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One property that was examined."""
+
+    name: str
+    text: str
+    """The figures."""
+    faults: tuple[str, ...] = ()
+    """Sentences, each with its remedy; none where all is well."""
+
+
+def report(checks: Sequence[Check]) -> list[str]:
+    """The lines of the report: each check, then all faults, numbered."""
+    lines = [f"{'FAULT' if check.faults else 'ok':5}  {check.name:11}  {check.text}" for check in checks]
+    faults = [fault for check in checks for fault in check.faults]
+    if not faults:
+        return [*lines, "", "all is well"]
+    return [*lines, "", f"{counted(len(faults), 'fault')}:", *(f"  {i}. {fault}" for i, fault in enumerate(faults, 1))]
+
+
+def as_json(checks: Sequence[Check], processes: Sequence[JsonObject]) -> JsonObject:
+    """The report as JSON values, with the records of all processes."""
+    return {
+        "well": not any(check.faults for check in checks),
+        "checks": [dataclasses.asdict(check) for check in checks],
+        "processes": list(processes),
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------- the judgement
 SLOWER, SLOWER_CPU = 0.85, 0.5
 """A device below this fraction of the median of the others is slow. CPUs share their cores with other programs."""
 OF_PUBLISHED = {"flops": 0.5, "bandwidth": 0.5, "links": 0.1}
@@ -106,7 +138,7 @@ def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
     if not measured:
         return Check(name, "not measured")
     _, kind, platform = next(iter(measured.values()))
-    known: Callable[[str], float | None] = published.flops if key == "flops" else published.bandwidth
+    known: Callable[[str], float | None] = peak_flops if key == "flops" else memory_bandwidth
     figure = known(kind)
     faults = [
         f"{device} reaches {prefixed(rate, unit)} ({name}), {100 * rate / median:.0f} % of the median of the others; end "
@@ -155,7 +187,7 @@ def links(processes: Processes) -> list[Check]:
         "the others; take another host"
         for name, rate, median in slow(inside, slower(platform))
     ]
-    figure, parts = published.links(kind), []
+    figure, parts = link_bandwidth(kind), []
     if inside:
         parts.append(f"{prefixed(min(inside.values()), 'B/s')} among the devices of a process")
     if whole:

@@ -97,7 +97,7 @@ CASES = [
     Case("no answers", "answer --model=$reader --n-best=0 who 'it was ada'", "--n-best=0 must be at least 1"),
     Case(
         "answers of no tokens",
-        "answer --model=$reader --max-answer-tokens=0 who 'it was ada'",
+        "answer --model=$reader --max-answer=0 who 'it was ada'",
         "--max-answer=0 must be at least 1",
     ),
     Case(

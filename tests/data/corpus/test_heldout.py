@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from bert_jax import files
 from bert_jax.data.corpus import build as build_module
 from bert_jax.data.corpus.heldout import heldout_limit, min_heldout_documents, resplit_shard, usable_fraction
 from bert_jax.data.corpus.store import open_corpus
@@ -89,26 +86,6 @@ def test_a_kill_while_it_is_split_anew_loses_nothing(tmp_path, build, monkeypatc
     build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.3)
     build(tmp_path / "directly", source, layout="sentences", heldout_fraction=0.3)
     assert contents(tmp_path / "c") == contents(tmp_path / "directly")
-
-
-def test_a_corpus_of_an_older_version_opens_and_says_that_it_cannot_be_split_anew(tmp_path, build):
-    source = texts(tmp_path, 60)
-    build(tmp_path / "c", source, layout="sentences")
-    manifest = json.loads((tmp_path / "c" / "manifest.json").read_text())
-    for shard in manifest["shards"]:
-        directory = tmp_path / "c" / shard["name"]
-        (directory / "document_hashes.npy").unlink()
-        del shard["files"]["document_hashes.npy"]
-        content = json.loads((directory / "shard.json").read_text())
-        del content["files"]["document_hashes.npy"], content["heldout_fraction"]
-        files.write_json(directory / "shard.json", content)
-    files.write_json(tmp_path / "c" / "manifest.json", manifest)
-    assert open_corpus(tmp_path / "c").num_documents > 0
-    build(tmp_path / "c", source, layout="sentences")
-    with pytest.raises(UserError, match=r"was built by a version that did not save .*; build it in another --output"):
-        build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.3)
-    (tmp_path / "c" / "manifest.json").unlink()  # a build that an older version began is finished as it would have been
-    assert build(tmp_path / "c", source, layout="sentences", enough_heldout=True)["heldout_fractions"]["used"] == 0.1
 
 
 def test_the_least_usable_fraction_takes_as_many_as_are_wanted_and_leaves_some_to_train_on():

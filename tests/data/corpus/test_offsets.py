@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus.offsets import ShardedOffsets
+from bert_jax.data.corpus.store import ShardedOffsets
 
 PARTS = [np.array(part, np.int64) for part in ([0, 3, 4, 9], [0], [0, 1], [0, 2, 7, 8, 12])]
 JOINED = np.array([0, 3, 4, 9, 10, 12, 17, 18, 22])

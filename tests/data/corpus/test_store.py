@@ -14,10 +14,9 @@ import pytest
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus import store as store_module
+from bert_jax.data.corpus.arrays import token_dtype
 from bert_jax.data.corpus.integrity import CorruptedCorpus
-from bert_jax.data.corpus.offsets import ShardedOffsets
-from bert_jax.data.corpus.shard import token_dtype
-from bert_jax.data.corpus.store import TokenStore, open_corpus, open_splits
+from bert_jax.data.corpus.store import ShardedOffsets, TokenStore, open_corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from tests.data.conftest import english
@@ -240,7 +239,7 @@ def test_the_files_of_a_shard_are_those_that_are_written_and_no_others(directory
     shards = json.loads((directory / "manifest.json").read_text())["shards"]
     shards[2]["files"] = {**shards[2]["files"], **listed} if listed else listed
     changed(directory / "manifest.json", shards=shards)
-    with pytest.raises(UserError, match=r"the files of shard-00002-of-00004 are .*; expected heldout\.documents\.npy"):
+    with pytest.raises(UserError, match=r"the files of shard-00002-of-00004 are .*; expected document_hashes\.npy, heldout"):
         open_corpus(directory)
 
 

@@ -385,7 +385,7 @@ def test_the_vocabulary_of_xlm_r_is_refused_by_its_shift_whichever_file_is_there
     refused(write(tmp_path, tokenizer_config={"tokenizer_class": "CamembertTokenizer"}))
 
 
-def test_blank_last_lines_are_pieces_only_if_the_model_has_rows_for_them_or_an_earlier_version_saved_them_as_such(tmp_path):
+def test_blank_last_lines_are_pieces_only_if_the_model_has_rows_for_them_or_the_tokenizer_was_saved_with_them(tmp_path):
     def size() -> int:
         return load_tokenizer(tmp_path, lowercase=False).size
 

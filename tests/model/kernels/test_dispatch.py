@@ -25,10 +25,11 @@ from bert_jax.model.encoder import Block, Encoder
 from bert_jax.model.kernels.attention import SAVED, fused_attention
 from bert_jax.model.kernels.dispatch import Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
 from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.model.tokens import Layer
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from tests.model.lowbias32 import hashed
-from tests.random_rows import TINY, largest_difference
+from tests.random_rows import TINY, largest_difference, tokens_of
 
 CHIPS = [kind for kind in VMEM if kind not in ("TPU v2", "TPU v3")]
 
@@ -169,16 +170,17 @@ def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
 @pytest.mark.parametrize(("asked", "kernels"), [("auto", 2), ("plain", 0)])
 def test_a_layer_calls_the_kernel_of_residual_and_layer_norm_twice_or_not_at_all(asked: str, kernels: int):
     config = dataclasses.replace(TINY, hidden_size=128, attention="plain", residual_norm=asked)
-    x, ids = jax.ShapeDtypeStruct((2, 16, 128), jnp.float32), jax.ShapeDtypeStruct((2, 16), jnp.int32)
-    params = nn.unbox(jax.eval_shape(functools.partial(Block(config).init, jax.random.key(0)), x, jnp.uint32(0), ids, None))
+    x, ids = jnp.zeros((2, 16, 128)), jnp.zeros((2, 16), jnp.int32)
+    params = nn.unbox(jax.eval_shape(functools.partial(Block(config).init, jax.random.key(0)), x, tokens_of(ids), None, LAYER))
 
     def layer(params: Any, x: jax.Array, ids: jax.Array) -> Any:
-        return Block(config).apply(params, x, jnp.uint32(0), ids, jnp.uint32(1))
+        return Block(config).apply(params, x, tokens_of(ids), jnp.uint32(1), LAYER)
 
     with meant_for("tpu", "TPU v5 lite"):
         assert str(jax.make_jaxpr(layer)(params, x, ids)).count("pallas_call") == kernels
 
 
+LAYER = Layer(jnp.uint32(0))
 SHAPE = dataclasses.replace(TINY, hidden_size=128, num_heads=1, attention="fused")  # a head that fills the lanes: the least work
 
 
@@ -214,7 +216,11 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
         @jax.jit
         def run(params: Any, x: Any) -> Any:
             drop = None if seed is None else jnp.uint32(seed)
-            outputs, backward = jax.vjp(lambda params, x: Encoder(config).apply({"params": params}, x, ids, drop)[0], params, x)
+
+            def encode(params: Any, x: Any) -> Any:
+                return Encoder(config).apply({"params": params}, x, tokens_of(ids), drop)[0]
+
+            outputs, backward = jax.vjp(encode, params, x)
             return outputs, *backward(direction)
 
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:1])):
@@ -227,7 +233,7 @@ def test_keeping_products_keeps_what_the_kernel_found_too(monkeypatch: pytest.Mo
     with_kernel(monkeypatch, functools.partial(fused_attention, interpret=True))
     encoder = Encoder(dataclasses.replace(SHAPE, rematerialisation="dots"))
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
-    print_saved_residuals(lambda params: encoder.apply({"params": params}, x, ids, None)[0].sum(), layers(2))
+    print_saved_residuals(lambda params: encoder.apply({"params": params}, x, tokens_of(ids), None)[0].sum(), layers(2))
     assert capsys.readouterr().out.count(f"named '{SAVED}'") == 2 * 2, "a context and its sums, in each of two layers"
 
 
@@ -238,7 +244,7 @@ def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_
         SHAPE, attention="plain", num_layers=1, rematerialisation=rematerialisation, scan_unroll=scan_unroll
     )
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
-    program = str(jax.make_jaxpr(lambda params: Encoder(config).apply({"params": params}, x, ids, None)[0])(layers(1)))
+    program = str(jax.make_jaxpr(lambda params: Encoder(config).apply({"params": params}, x, tokens_of(ids), None)[0])(layers(1)))
     assert ("remat" in program) == (rematerialisation != "none")
     assert (f"prevent_cse={not scan_unroll}" in program) == (rematerialisation != "none")
     assert ("policy=None" in program) == (rematerialisation == "full")
@@ -263,9 +269,9 @@ def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s
         with_kernel(monkeypatch, record)
         encoder, variables = Encoder(config), {"params": params}
         if positions is None:
-            encoder.apply(variables, x, ids, seed)
+            encoder.apply(variables, x, tokens_of(ids), seed)
         else:  # the last layer is computed where a head reads it, by plain attention
-            encoder.apply(variables, positions, x, ids, seed, method="at")
+            encoder.apply(variables, x, tokens_of(ids).reading(positions), seed, method="queried")
         return seeds
 
     seeds = [int(seed) for step in (1, 2) for seed in jax.jit(seeds_of)(jnp.uint32(step))]

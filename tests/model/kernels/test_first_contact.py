@@ -53,7 +53,6 @@ def chip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Chip:
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(dispatch, "no_attention_kernel", lambda *_: None)
     monkeypatch.setattr(dispatch, "no_residual_norm_kernel", lambda *_: None)
-    monkeypatch.setattr(dispatch, "_rejected", {})
     monkeypatch.setattr(first_contact, "KERNELS", {"cpu": ("attention", "residual_norm")})
     monkeypatch.setattr(first_contact, "BY_ITSELF", ("cpu",))
     made = Chip()
@@ -61,42 +60,36 @@ def chip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Chip:
     return made
 
 
-def in_words(**settings: str) -> str:
-    """The line of the log about the implementations."""
-    return dispatch.in_words(ModelConfig(**settings), [128], make_mesh(MeshConfig()))
-
-
-def start_again() -> None:
-    """Forgets what this process knows, as a new one would."""
-    dispatch._rejected.clear()
+def in_words(rejected: dict[str, str], **settings: str) -> str:
+    """The line of the log about the implementations of a run that starts with these rejected kernels."""
+    config = ModelConfig(**settings).without_kernels(rejected)
+    return dispatch.in_words(config, [128], make_mesh(MeshConfig()), rejected)
 
 
 def test_a_kernel_that_disagrees_turns_auto_to_plain_with_the_figures_in_the_log(chip: Chip, caplog: pytest.LogCaptureFixture):
     chip.figures["attention"] = WRONG
     chip.wrong_on = jax.local_devices()[1:]  # the first device stands for all
-    compare_kernels_once()
+    rejected = compare_kernels_once()
     reason = f"the kernel disagrees with the plain path here: {FIGURES}"
     assert f"model.attention=auto uses the plain path: {reason}" in caplog.text
-    assert in_words() == f"attention: plain, since {reason}; residual norm: fused (model.residual_norm=auto, cpu)"
+    assert in_words(rejected) == f"attention: plain, since {reason}; residual norm: fused (model.residual_norm=auto, cpu)"
 
 
 def test_a_verdict_is_remembered_until_jax_or_a_kernel_changes(chip: Chip, monkeypatch: pytest.MonkeyPatch):
     chip.figures["residual_norm"] = WRONG
-    compare_kernels_once()
+    rejected = compare_kernels_once()
     assert chip.compared == ["attention", "residual_norm"]
     stored = json.loads(verdict_file("cpu").read_text())
     assert stored["attention"]["reason"] == ""
     assert stored["residual_norm"]["figures"] == [dataclasses.asdict(WRONG)]
-    start_again()
-    compare_kernels_once()
+    rejected = compare_kernels_once()
     assert len(chip.compared) == 2
-    assert "residual norm: plain, since the kernel disagrees" in in_words()
+    assert "residual norm: plain, since the kernel disagrees" in in_words(rejected)
     monkeypatch.setattr(jax, "__version__", "0.99.1")
     chip.figures["residual_norm"] = RIGHT
-    start_again()
-    compare_kernels_once()
+    rejected = compare_kernels_once()
     assert len(chip.compared) == 4
-    assert "residual norm: fused" in in_words()
+    assert "residual norm: fused" in in_words(rejected)
     assert verdict_file("another kind") != verdict_file("cpu")
 
 
@@ -110,32 +103,32 @@ def test_a_comparison_that_ended_the_process_counts_as_a_disagreement(chip: Chip
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agreement, "compare", killed)
-        compare_kernels_once({"residual_norm": "plain"})
+        rejected = compare_kernels_once({"residual_norm": "plain"})
     path.write_text(chip.left)  # type: ignore[attr-defined]
-    compare_kernels_once({"residual_norm": "plain"})
+    rejected = compare_kernels_once({"residual_norm": "plain"})
     assert chip.compared == []
-    assert f"did not end in an earlier start ({path}; remove it to compare again)" in in_words()
+    assert f"did not end in an earlier start ({path}; remove it to compare again)" in in_words(rejected)
 
 
 def test_an_interrupted_comparison_says_nothing_about_the_kernel(chip: Chip):
     chip.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        compare_kernels_once()
+        rejected = compare_kernels_once()
     chip.error = None
-    compare_kernels_once()
+    rejected = compare_kernels_once()
     assert chip.compared == ["attention", "attention", "residual_norm"]
-    assert "attention: fused" in in_words()
+    assert "attention: fused" in in_words(rejected)
 
 
 def test_only_kernels_that_may_run_are_compared_and_one_asked_for_is_used_with_a_warning(
     chip: Chip, caplog: pytest.LogCaptureFixture
 ):
     chip.figures["attention"] = WRONG
-    compare_kernels_once({"attention": "fused", "residual_norm": "plain"})
+    rejected = compare_kernels_once({"attention": "fused", "residual_norm": "plain"})
     assert chip.compared == ["attention"]
     assert f"model.attention=fused asks for a kernel that may be wrong: the kernel disagrees {FIGURES}"[:60] in caplog.text
     assert FIGURES in caplog.text
-    assert "attention: fused" in in_words(attention="fused")
+    assert "attention: fused" in in_words(rejected, attention="fused")
 
 
 def test_where_auto_chooses_no_kernel_none_is_compared(chip: Chip, monkeypatch: pytest.MonkeyPatch):
@@ -147,10 +140,8 @@ def test_where_auto_chooses_no_kernel_none_is_compared(chip: Chip, monkeypatch: 
 
 
 def test_a_kernel_that_disagrees_in_one_process_is_used_in_none(chip: Chip):
-    compare_kernels_once(gather=lambda own: [own, {"attention": "it is wrong", "residual_norm": ""}])
-    assert "attention: plain, since process 1: it is wrong; residual norm: fused" in in_words()
-    compare_kernels_once()  # of this process alone, as for a model that is loaded within the run
-    assert "attention: plain, since process 1: it is wrong; residual norm: fused" in in_words()
+    rejected = compare_kernels_once(gather=lambda own: [own, {"attention": "it is wrong", "residual_norm": ""}])
+    assert "attention: plain, since process 1: it is wrong; residual norm: fused" in in_words(rejected)
 
 
 def test_a_directory_that_cannot_be_written_and_a_damaged_file_only_cost_time(
@@ -175,9 +166,9 @@ def test_a_kernel_that_disagrees_on_one_device_is_named_with_the_device_and_reme
     assert chip.compared == ["attention"] * len(devices)
     assert found["reason"] == f"device {devices[3].id}: the kernel disagrees with the plain path here: {FIGURES}"
     assert len(found["figures"]) == len(devices)
-    compare_kernels_once({"residual_norm": "plain"})
+    rejected = compare_kernels_once({"residual_norm": "plain"})
     assert len(chip.compared) == len(devices)
-    assert f"attention: plain, since device {devices[3].id}: the kernel disagrees" in in_words()
+    assert f"attention: plain, since device {devices[3].id}: the kernel disagrees" in in_words(rejected)
 
 
 def test_a_reason_names_two_devices_and_counts_the_others(chip: Chip):
@@ -243,6 +234,6 @@ def test_a_model_that_is_loaded_as_a_library_is_compared_first(chip: Chip):
     chip.figures["attention"] = WRONG
     config = ModelConfig(vocab_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, residual_norm="plain")
     tokenizer = types.SimpleNamespace(continuation_table=np.zeros(8, bool), size=8, pieces=["a"] * 8)
-    Engine(Model(params={}, config=config, tokenizer=cast(Any, tokenizer)))
+    engine = Engine(Model(params={}, config=config, tokenizer=cast(Any, tokenizer)))
     assert chip.compared == ["attention"]
-    assert "attention: plain, since the kernel disagrees" in in_words()
+    assert engine.config.attention == "plain"

@@ -22,6 +22,7 @@ from bert_jax.model.kernels.residual_norm_tpu import NormPlan
 from bert_jax.model.layers import Dropout, LayerNorm, NormParameters, dropout, gather_positions
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, rules_inside_shard_map
+from bert_jax.training.data_parallel import own_rows
 from tests.model.kernels.blocks import blocks_outside, calls
 from tests.model.lowbias32 import rate_at_a_word
 
@@ -33,9 +34,17 @@ RATE = rate_at_a_word(seed=7, axes=3)  # the seed of `fused`
 
 
 def fused(
-    x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, rate: float = RATE, positions: Any = None, epsilon: float = EPSILON
+    x: Any,
+    y: Any,
+    scale: Any,
+    bias: Any,
+    seed: Any = 7,
+    rate: float = RATE,
+    positions: Any = None,
+    epsilon: float = EPSILON,
+    rows: Any = None,
 ) -> Any:
-    settings = Dropout(rate, None if seed is None else jnp.uint32(seed), positions)
+    settings = Dropout(rate, None if seed is None else jnp.uint32(seed), positions, rows)
     return fused_residual_norm(x, y, NormParameters(scale, bias, epsilon), settings, interpret=True)
 
 
@@ -139,7 +148,7 @@ def by_hand(x: Any, y: Any, scale: Any, bias: Any) -> Any:
 
     def part(*arrays: Any) -> Any:
         with nn.logical_axis_rules(rules_inside_shard_map("data")):
-            return fused(*arrays)
+            return fused(*arrays, rows=own_rows(len(arrays[0]), 1))
 
     return jax.shard_map(part, in_specs=(rows, rows, whole, whole), out_specs=rows, axis_names={"data"}, check_vma=False)(
         x, y, scale, bias

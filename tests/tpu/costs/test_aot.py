@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bert_jax import aot
-from tests.tpu.costs.test_cases import BASE
 from tests.tpu.costs.test_report import one, unfit
+from tests.tpu.test_cases import BASE
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *flags: str, fit: bool = True) -> tuple[int, list[str]]:

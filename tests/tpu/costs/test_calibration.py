@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from bert_jax.tpu.costs.calibration import Calibration, calibrate
+from bert_jax.tpu.costs.compiler import Calibration, calibrate
 from bert_jax.tpu.costs.topologies import parse_topology
 
 
@@ -36,7 +36,7 @@ def calibrated(compiler: Compiler, cache: pathlib.Path | None) -> Calibration:
 def test_a_calibration_is_estimated_once_for_each_chip_and_version_of_the_compiler(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("bert_jax.tpu.costs.calibration.cache_directory", lambda: tmp_path / "cache")
+    monkeypatch.setattr("bert_jax.tpu.costs.compiler.cache_directory", lambda: tmp_path / "cache")
     compiler = Compiler("v5e", "1")
     first = calibrated(compiler, None)
     assert len(compiler.compiled) == 2, "a matrix product and an addition"

@@ -17,9 +17,8 @@ from jax.sharding import Mesh
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.tpu.lowered import pretraining_step
-from bert_jax.training.compilation import compiled
-from bert_jax.training.saved_programs import load_program, save_program
+from bert_jax.tpu.programs import pretraining_step
+from bert_jax.training.compilation import compiled, load_program, save_program
 from tests.end_to_end.runs import LAST_STEP, as_a_person, build_corpus, results, write_experiment
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.tpu.costs.hlo import BITS, arrays, parse, trips
-from bert_jax.tpu.costs.places import place
+from bert_jax.tpu.costs.hlo import BITS, arrays, parse, place, trips
 
 # Cut down from what the TPU compiler gave for a kernel in a scan; the loop inside is added.
 LOOPS = """HloModule jit_g, is_scheduled=true

@@ -161,7 +161,7 @@ def test_kernels_are_compiled_by_a_process_that_finds_this_package(
     def run(command: list[str], *, input: str, env: dict[str, str], **more: Any) -> Any:
         assert command[1:] == ["-m", "bert_jax.tpu.costs.kernel_compiler", one]
         assert [call["operands"] for call in json.loads(input)] == [[["bf16", [8, 128]]]] * 2
-        assert (pathlib.Path(env["PYTHONPATH"].split(os.pathsep)[0]) / "bert_jax" / "costs").is_dir()
+        assert (pathlib.Path(env["PYTHONPATH"].split(os.pathsep)[0]) / "bert_jax" / "tpu" / "costs").is_dir()
         assert set(os.environ) <= set(env)
         assert more == {"capture_output": True, "text": True, "check": False}
         return types.SimpleNamespace(returncode=0, stdout="a word\n" + json.dumps([SCHEDULE, None]) + "\n")

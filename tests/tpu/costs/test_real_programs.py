@@ -12,12 +12,11 @@ import pytest
 
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.tpu.costs.compiling import Compiler
+from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.estimate import Estimate, Estimator
-from bert_jax.tpu.costs.hlo import parse
-from bert_jax.tpu.costs.places import UNNAMED
+from bert_jax.tpu.costs.hlo import UNNAMED, parse
 from bert_jax.tpu.costs.topologies import parse_topology, silence
-from bert_jax.tpu.lowered import pretraining_step
+from bert_jax.tpu.programs import pretraining_step
 
 QUICKSTART = pathlib.Path(__file__).resolve().parents[3] / "experiments" / "pretrain" / "quickstart.py"
 TINY = {"dtype": "bfloat16", "scan_unroll": "1", "num_layers": "1", "vocab_size": "1024"}

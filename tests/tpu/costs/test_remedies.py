@@ -12,11 +12,12 @@ import pytest
 
 from bert_jax import aot
 from bert_jax.errors import UserError
-from bert_jax.tpu.costs import cases, examination
-from bert_jax.tpu.costs.compiling import DoesNotFit
-from bert_jax.tpu.costs.remedies import Remedy, Size, Trial, attempt, first_that_fits, largest, largest_batch
+from bert_jax.tpu import programs
+from bert_jax.tpu.costs import examination
+from bert_jax.tpu.costs.compiler import DoesNotFit
+from bert_jax.tpu.costs.examination import Remedy, Size, Trial, attempt, first_that_fits, largest, largest_batch
 from bert_jax.tpu.costs.topologies import parse_topology
-from bert_jax.tpu.lowered import costliest_run
+from bert_jax.tpu.programs import costliest_run
 from tests.tpu.costs.test_memory import Statistics
 
 LARGEST = "the largest batch"
@@ -151,7 +152,7 @@ PARAMETERS = 64
 """MiB of a whole model, of which every device has 1/(fsdp x tensor)."""
 
 
-def bytes_of(case: cases.Case) -> float:
+def bytes_of(case: programs.Case) -> float:
     """A device's memory by a simple rule: parameters, gradients and optimizer, and 32 MiB of activations a row, an eighth of that
     where they are recomputed."""
     x: Any = case.experiment
@@ -171,7 +172,7 @@ class Reckoning:
     def __init__(self) -> None:
         self.tried: list[Any] = []
 
-    def compile(self, case: cases.Case) -> Any:
+    def compile(self, case: programs.Case) -> Any:
         self.tried.append(case.experiment)
         assert case.experiment.model.scan_unroll == 1
         if case.experiment.model.rematerialisation == "dots":
@@ -181,7 +182,7 @@ class Reckoning:
         return types.SimpleNamespace(memory=Statistics(generated_code_size_in_bytes=0, peak_memory_in_bytes=int(needs)))
 
 
-def lower(case: cases.Case, devices: Any) -> Any:
+def lower(case: programs.Case, devices: Any) -> Any:
     """In place of a program, the case."""
     assert devices in ((), Reckoning.devices)
     fsdp, tensor = case.experiment.mesh.fsdp, case.experiment.mesh.tensor
@@ -218,9 +219,9 @@ def lower(case: cases.Case, devices: Any) -> Any:
     ids=["train", "eval", "finetune", "sweep"],
 )
 def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cases.Case, "lower", lower)
+    monkeypatch.setattr(programs.Case, "lower", lower)
     options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
-    (case,) = cases.cases(options.config, overrides, options)
+    (case,) = programs.cases(options.config, overrides, options)
     found = examination.remedies(case, Reckoning(), lower(case, ()), DoesNotFit(1280 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
     assert [remedy.removeprefix("--config.").rpartition(" (")[0] for remedy in found] == helps
 
@@ -228,7 +229,7 @@ def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: lis
 def remedies(program: Any, compiler: Reckoning, needs: float, has: float, *flags: str) -> list[str]:
     """What is found for the step that `flags` ask for, on `program`, which needs so many MiB of so many."""
     options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
-    (case,) = cases.cases(options.config, overrides, options)
+    (case,) = programs.cases(options.config, overrides, options)
     made = lower(case, ())
     for name, value in program.items():
         setattr(made, name, value)
@@ -237,7 +238,7 @@ def remedies(program: Any, compiler: Reckoning, needs: float, has: float, *flags
 
 def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest.MonkeyPatch):
     """On two devices along each axis a microbatch of n rows takes 64 + 32 n MiB of 600, and its batch has 8 n rows."""
-    monkeypatch.setattr(cases.Case, "lower", lower)
+    monkeypatch.setattr(programs.Case, "lower", lower)
     compiler = Reckoning()
     flags = ("phases.0.accumulation=2", "phases.0.batch_size=256", "mesh.fsdp=2", "mesh.tensor=2")
     config = ("--config=experiments/pretrain/bert_base.py", "--phase=0", *(f"--config.{flag}" for flag in flags))
@@ -259,7 +260,7 @@ def test_a_model_is_spread_further_only_where_that_can_help(
 ):
     """Of four and eight parts instead of two each can take away a half and three quarters of 2 x 80 + 320 MiB, and less does not
     fit. Where the compiler does not say what there is, it is the memory of the chip."""
-    monkeypatch.setattr(cases.Case, "lower", lower)
+    monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     compiler = Reckoning()
     flags = ("--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.fsdp=2")
@@ -272,10 +273,10 @@ def test_a_model_is_spread_further_only_where_that_can_help(
 
 def test_no_more_than_three_numbers_of_microbatches_are_tried(monkeypatch: pytest.MonkeyPatch):
     """All that divide the rows of a device and leave no more than fit; none takes enough away here."""
-    monkeypatch.setattr(cases.Case, "lower", lower)
+    monkeypatch.setattr(programs.Case, "lower", lower)
     compiler = Reckoning()
 
-    def refuses(self: Reckoning, case: cases.Case) -> Any:
+    def refuses(self: Reckoning, case: programs.Case) -> Any:
         fits = case.accumulation == 1 and case.experiment.phases[0].batch_size <= 32  # type: ignore[union-attr]
         self.tried.append(case.experiment)
         if not fits:
@@ -289,11 +290,11 @@ def test_no_more_than_three_numbers_of_microbatches_are_tried(monkeypatch: pytes
 
 
 def test_sharding_is_a_remedy_where_the_model_is_what_does_not_fit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cases.Case, "lower", lower)
+    monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     flags = ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.data=8"]
     options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
-    (case,) = cases.cases(options.config, overrides, options)
+    (case,) = programs.cases(options.config, overrides, options)
     program = lower(case, ())
     program.rows = 8
     found = examination.remedies(case, Reckoning(), program, DoesNotFit(672 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]

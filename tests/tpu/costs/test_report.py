@@ -10,8 +10,7 @@ import pytest
 from bert_jax.aot import as_json, as_text
 from bert_jax.hardware import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.interface.words import duration
-from bert_jax.tpu.costs.calibration import Calibration
-from bert_jax.tpu.costs.compiling import DoesNotFit
+from bert_jax.tpu.costs.compiler import Calibration, DoesNotFit
 from bert_jax.tpu.costs.memory import Memory
 from bert_jax.tpu.costs.report import (
     Step,

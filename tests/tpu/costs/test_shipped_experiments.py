@@ -20,10 +20,10 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.sharding.mesh import mesh_shape
-from bert_jax.tpu.costs.compiling import Compiler
+from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.memory import used_bytes
 from bert_jax.tpu.costs.topologies import parse_topology
-from bert_jax.tpu.lowered import finetuning_step, model_config_to_finetune, pretraining_step, with_overrides
+from bert_jax.tpu.programs import finetuning_step, model_config_to_finetune, pretraining_step, with_overrides
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 FILES = sorted(file for kind in ("pretrain", "finetune") for file in (REPOSITORY / "experiments" / kind).glob("*.py"))

@@ -14,7 +14,7 @@ from jax.experimental import topologies as jax_topologies
 from bert_jax.errors import UserError
 from bert_jax.hardware import CHIPS, peak_flops
 from bert_jax.tpu.costs import topologies
-from bert_jax.tpu.costs.compiling import DoesNotFit
+from bert_jax.tpu.costs.compiler import DoesNotFit
 from bert_jax.tpu.costs.topologies import known_shapes, parse_topology, require_compiler
 
 

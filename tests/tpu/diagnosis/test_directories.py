@@ -9,39 +9,42 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.runtime.processes import Processes
 from bert_jax.storage.objects import listed, place
-from bert_jax.tpu.diagnosis import directories
-from bert_jax.tpu.diagnosis.directories import corpus_check, workdir_check
+from bert_jax.tpu.diagnosis import experiment
+from bert_jax.tpu.diagnosis.experiment import corpus_check, workdir_check
 from tests.storage.emulator import Emulator
+
+ALONE = Processes()
 
 
 def test_a_bucket_takes_what_a_run_writes_and_keeps_none_of_the_probe(bucket: str):
-    assert workdir_check(place(bucket)).faults == ()
+    assert workdir_check(ALONE, place(bucket)).faults == ()
     assert listed(bucket) == {}
-    assert corpus_check(f"{bucket}/corpus").faults == ()
+    assert corpus_check(ALONE, f"{bucket}/corpus").faults == ()
 
 
 def test_a_bucket_that_is_not_there_or_refuses_writing_is_a_fault(bucket: str, emulator: Emulator):
-    (fault,) = workdir_check(place("gs://another-bucket/run")).faults
+    (fault,) = workdir_check(ALONE, place("gs://another-bucket/run")).faults
     assert "gs://another-bucket" in fault
-    assert corpus_check("gs://another-bucket/corpus").faults[0].startswith(fault.partition("/run")[0])
+    assert corpus_check(ALONE, "gs://another-bucket/corpus").faults[0].startswith(fault.partition("/run")[0])
     emulator.fail(403, match="GET .*/b/[^/]*$")
-    (fault,) = workdir_check(place(bucket)).faults
+    (fault,) = workdir_check(ALONE, place(bucket)).faults
     assert bucket in fault, "as Orbax asks for the bucket itself"
     emulator.fail(403, match="POST .*upload.*")
-    (fault,) = workdir_check(place(bucket)).faults
+    (fault,) = workdir_check(ALONE, place(bucket)).faults
     assert bucket in fault
 
 
 def test_a_directory_that_cannot_do_what_a_run_needs_is_a_fault(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there = tmp_path / "there"
     there.mkdir()
-    assert workdir_check(there).faults == ()
+    assert workdir_check(ALONE, there).faults == ()
     assert there.is_dir()
     monkeypatch.setattr("bert_jax.storage.checks._renames", lambda file: False)
-    (fault,) = workdir_check(there).faults
+    (fault,) = workdir_check(ALONE, there).faults
     assert "does not rename a directory that holds files, as every checkpoint is completed" in fault
-    assert workdir_check(there).text == str(there)
+    assert workdir_check(ALONE, there).text == str(there)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +62,14 @@ def test_a_directory_that_cannot_be_made_is_a_fault_with_the_reason(
         raise error
 
     monkeypatch.setattr(pathlib.Path, "mkdir", fails)
-    (fault,) = workdir_check(tmp_path / "new").faults
+    (fault,) = workdir_check(ALONE, tmp_path / "new").faults
     assert fault == f"--workdir={tmp_path / 'new'} cannot be made ({reason}); name a directory you may write to"
 
 
 def test_what_a_bucket_returns_is_compared_with_what_was_written(bucket: str, monkeypatch: pytest.MonkeyPatch):
     for content in (None, types.SimpleNamespace(data=b"2")):
-        monkeypatch.setattr(directories, "read", lambda path, content=content: content)
-        (fault,) = workdir_check(place(bucket)).faults
+        monkeypatch.setattr(experiment, "read", lambda path, content=content: content)
+        (fault,) = workdir_check(ALONE, place(bucket)).faults
         assert fault == f"--workdir={bucket} does not return what was written; name another bucket"
 
 
@@ -79,27 +82,26 @@ def test_several_processes_must_see_the_same_directory(
             raise UserError(fault)
 
     shared: list[Any] = []
-    monkeypatch.setattr(directories, "require_capable", capable)
-    monkeypatch.setattr(directories, "require_shared_directory", shared.append)
-    monkeypatch.setattr(directories.jax, "process_count", lambda: count)
-    monkeypatch.setattr(directories, "gather_json", lambda own: [own])
-    found = workdir_check(tmp_path / "run")
+    monkeypatch.setattr(experiment, "require_capable", capable)
+    monkeypatch.setattr(experiment, "require_shared_directory", lambda processes, directory: shared.append(directory))
+    processes: Any = types.SimpleNamespace(index=0, count=count, gather=lambda own: [own])
+    found = workdir_check(processes, tmp_path / "run")
     assert (found.faults, shared) == (faults, [tmp_path / "run"] * asked)
     assert found.text == (str(tmp_path / "run") if faults else f"{tmp_path / 'run'} takes, appends, renames and lists files")
 
 
 def test_the_first_process_makes_the_workdir_for_all(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     there: list[bool] = []
-    monkeypatch.setattr(directories, "require_capable", lambda path: there.append(path.exists()))
-    workdir_check(tmp_path / "a" / "run")
-    monkeypatch.setattr(directories.jax, "process_index", lambda: 1)
-    workdir_check(tmp_path / "a" / "run")
+    monkeypatch.setattr(experiment, "require_capable", lambda path: there.append(path.exists()))
+    workdir_check(ALONE, tmp_path / "a" / "run")
+    second: Any = types.SimpleNamespace(index=1, count=1, gather=lambda own: [own])
+    workdir_check(second, tmp_path / "a" / "run")
     assert there == [True, False]
     assert not (tmp_path / "a").exists()
 
 
 def test_a_corpus_must_be_a_directory(tmp_path: pathlib.Path):
-    assert corpus_check(str(tmp_path)).faults == ()
+    assert corpus_check(ALONE, str(tmp_path)).faults == ()
     (tmp_path / "file").touch()
-    (fault,) = corpus_check(str(tmp_path / "file")).faults
+    (fault,) = corpus_check(ALONE, str(tmp_path / "file")).faults
     assert fault.startswith(f"config.corpus.directory={tmp_path / 'file'}")

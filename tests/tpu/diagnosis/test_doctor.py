@@ -12,10 +12,8 @@ import jax
 import pytest
 
 from bert_jax import doctor
-from bert_jax.runtime import processes
-from bert_jax.runtime.code_version import code_digest
-from bert_jax.runtime.gathering import gather_json
-from bert_jax.tpu.diagnosis import directories, fit, speed
+from bert_jax.runtime.processes import code_digest
+from bert_jax.tpu.diagnosis import experiment, speed
 
 EXPERIMENT = """
 def get_config():
@@ -68,8 +66,8 @@ def test_an_experiment_is_compiled_and_timed_and_every_fault_is_found_at_once(
     compiles = [jax.stages.Lowered.compile, lambda _: types.SimpleNamespace(memory_analysis=lambda: None)]
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda lowered: compiles.pop(0)(lowered))
     monkeypatch.setattr(jax, "devices", lambda: here)
-    monkeypatch.setattr(fit, "step_bytes", lambda _: sizes.pop(0))
-    monkeypatch.setattr(fit, "require_room", lambda *_: None)
+    monkeypatch.setattr(experiment, "step_bytes", lambda _: sizes.pop(0))
+    monkeypatch.setattr(experiment, "require_room", lambda *_: None)
     assert examined(monkeypatch, *asked) == 1
     said = capsys.readouterr().out
     assert "fits; a step takes" in said
@@ -95,14 +93,11 @@ def test_processes_that_differ_are_a_fault(monkeypatch: pytest.MonkeyPatch, caps
     def differ(*_: Any, **__: Any) -> None:
         raise doctor.UserError("the workers differ in code or configuration:\n  jax: process 0 has 1, process 1 has 2")
 
-    monkeypatch.setattr(processes, "meet", differ)
+    monkeypatch.setattr(doctor, "meet", differ)
     assert examined(monkeypatch, "--coordinator=localhost:1", "--processes=2", "--process=0") == 1
     assert "jax: process 0 has 1, process 1 has 2" in capsys.readouterr().out
 
 
-def test_what_one_process_finds_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    monkeypatch.setattr(
-        directories, "gather_json", lambda own: [own, {"message": "disk of host-1"}, {"message": "disk of host-1"}]
-    )
-    assert directories.workdir_check(tmp_path).faults == ("disk of host-1",)
-    assert gather_json({"a": 1}) == [{"a": 1}]
+def test_what_one_process_finds_is_told_once(tmp_path: pathlib.Path):
+    several: Any = types.SimpleNamespace(index=0, count=3, gather=lambda own: [own, "disk of host-1", "disk of host-1"])
+    assert experiment.workdir_check(several, tmp_path).faults == ("disk of host-1",)

@@ -15,9 +15,10 @@ import pytest
 
 from bert_jax import doctor
 from bert_jax.errors import UserError
-from bert_jax.runtime.processes import Hosts
+from bert_jax.runtime.hosts import Hosts
+from bert_jax.runtime.processes import Processes
 from bert_jax.storage.objects import place
-from bert_jax.tpu.diagnosis.checks import Check
+from bert_jax.tpu.diagnosis.judgement import Check
 
 BASE = "experiments/pretrain/bert_base.py"
 HOSTS = [Hosts("a:1", 2, index, ("process 0", "process 1"), "start all") for index in range(2)]
@@ -31,18 +32,16 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(doctor, "quiet_libraries", lambda: did.append("quiet"))
     monkeypatch.setattr(doctor, "enable_compilation_cache", lambda: did.append("cache"))
     monkeypatch.setattr(doctor, "start_logging", lambda index: did.append(("log", index)))
-    monkeypatch.setattr(doctor.processes, "meet", lambda *given, timeout: did.append(("meet", *given, timeout)) or "connections")
-    monkeypatch.setattr(doctor.processes, "connect", lambda hosts, **times: did.append(("connect", hosts, times)))
 
     @contextlib.contextmanager
-    def heartbeats(*given: Any, patience: float) -> Iterator[None]:
-        did.append(("heartbeats", *given, patience))
-        yield
+    def meet(*given: Any, **times: float) -> Iterator[Any]:
+        did.append(("meet", *given, times))
+        yield types.SimpleNamespace(join_jax=lambda timeout: did.append(("join", timeout)))
         did.append("the end")
 
-    monkeypatch.setattr(doctor, "Heartbeats", heartbeats)
+    monkeypatch.setattr(doctor, "meet", meet)
 
-    def examine(flags: Any, overrides: Any, values: Any, workdir: Any) -> Any:
+    def examine(processes: Any, flags: Any, overrides: Any, values: Any, workdir: Any) -> Any:
         did.append(("examine", overrides, values.get("seed"), workdir))
         return [Check("disk", "50 GiB", ("set it.",) if flags.chips else ())], [{"host": "a"}]
 
@@ -51,7 +50,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, hosts: Hosts | None, *flags: str) -> int:
-    monkeypatch.setattr(doctor.processes, "find_hosts", lambda *given: hosts if given == (None, None, None) else given)
+    monkeypatch.setattr(doctor, "find_hosts", lambda *given: hosts if given == (None, None, None) else given)
     monkeypatch.setattr(sys, "argv", ["doctor", *flags])
     return doctor.main()
 
@@ -61,12 +60,13 @@ def test_one_machine_examines_itself(
 ):
     given = (f"--config={BASE}", "--config.seed=3", f"--workdir={tmp_path}", f"--json={tmp_path / 'figures.json'}")
     assert run(monkeypatch, None, *given) == 0
-    assert done == ["stdout", "quiet", "cache", ("log", 0), ("examine", [("seed", "3")], 3, place(tmp_path))]
+    assert done[:4] == ["stdout", "quiet", "cache", ("log", 0)]
+    assert done[5:] == [("examine", [("seed", "3")], 3, place(tmp_path)), "the end"]
     assert capsys.readouterr().out.endswith("all is well\n")
     assert json.loads((tmp_path / "figures.json").read_text())["processes"] == [{"host": "a"}]
     done.clear()
     assert run(monkeypatch, None, "--chips=1") == 1
-    assert done[-1] == ("examine", [], None, None)
+    assert done[-2] == ("examine", [], None, None)
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -77,17 +77,16 @@ def test_processes_meet_and_the_first_one_reports(
     flags = ("--start-timeout=77", f"--json={figures}", f"--config={BASE}", "--config.seed=3", "--chips=1")
     assert run(monkeypatch, hosts, *flags) == 1
     names = [one[0] if isinstance(one, tuple) else one for one in done]
-    assert names == ["stdout", "quiet", "cache", "log", "meet", "heartbeats", "connect", "examine", "the end"]
+    assert names == ["stdout", "quiet", "cache", "log", "meet", "join", "examine", "the end"]
     assert done[3] == ("log", index)
-    assert (done[4][1], done[4][2]["seed"], done[4][3]) == (hosts, 3, 77)
-    assert done[5] == ("heartbeats", index, hosts.names, "connections", 77)
-    assert done[6] == ("connect", hosts, {"timeout": 77, "patience": 77})
+    assert (done[4][1], done[4][2]["seed"], done[4][3]) == (hosts, 3, {"timeout": 77, "patience": 77})
+    assert done[5] == ("join", 77)
     assert ("1 fault" in capsys.readouterr().out) is figures.exists() is (index == 0)
 
 
 def test_the_flags_of_processes_are_those_of_every_verb(monkeypatch: pytest.MonkeyPatch, done: list[Any]):
     asked: list[Any] = []
-    monkeypatch.setattr(doctor.processes, "find_hosts", lambda *given: asked.append(given))
+    monkeypatch.setattr(doctor, "find_hosts", lambda *given: asked.append(given))
     monkeypatch.setattr(sys, "argv", ["doctor", "--coordinator=a:1", "--processes=3", "--process=2"])
     assert doctor.main() == 0
     assert asked == [("a:1", 3, 2)]
@@ -112,17 +111,17 @@ def test_a_machine_without_devices_may_give_no_reason(monkeypatch: pytest.Monkey
         raise RuntimeError
 
     monkeypatch.setattr(doctor.jax, "local_device_count", none)
-    (check,), records = doctor._examine(types.SimpleNamespace(), [], {}, None)  # type: ignore[arg-type]
+    (check,), records = doctor._examine(Processes(), types.SimpleNamespace(), [], {}, None)  # type: ignore[arg-type]
     assert (check.faults[0].partition(";")[0], records) == ("JAX finds no device ()", [])
 
 
 def test_everything_that_was_gathered_is_judged_and_then_the_run(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "gathered", lambda values: [values])
+    monkeypatch.setattr(doctor, "gathered", lambda processes, values: [values])
     monkeypatch.setattr(doctor, "judge", lambda records, chips: [("judged", records, chips)])
-    monkeypatch.setattr(doctor, "_run_checks", lambda *given: [given])
+    monkeypatch.setattr(doctor, "_run_checks", lambda processes, *given: [given])
     flags: Any = types.SimpleNamespace(chips=7)
     overrides, values, workdir = [("seed", "3")], {"seed": 3}, place("there")
-    checks, records = doctor._examine(flags, overrides, values, workdir)
+    checks, records = doctor._examine(Processes(), flags, overrides, values, workdir)
     assert records == [values]
     assert checks == [("judged", [values], 7), (flags, overrides, values, workdir, [values])]
 
@@ -146,8 +145,8 @@ def test_kernels_are_compared_and_links_measured_before_all_read_their_clocks(
         did.append(own)
         return [own]
 
-    monkeypatch.setattr(doctor, "gather_json", gather)
-    (found,) = doctor.gathered({"model": {"attention": "fused"}})
+    processes: Any = types.SimpleNamespace(gather=gather)
+    (found,) = doctor.gathered(processes, {"model": {"attention": "fused"}})
     kernels = {} if platform == "cpu" else {"kernels": (1, ("attention", "residual_norm"), True)}
     all_links = f"links of {count}" if count > 1 else None
     assert found == {"host": "a", "links": "links of 1", "links_of_all": all_links, "clock": 5.0} | kernels
@@ -160,12 +159,14 @@ def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
 ):
     asked: list[Any] = []
 
-    def fit(config: str, overrides: Any, flops: float, workdir: Any, *, estimated: bool) -> list[str]:
-        asked.append((config, overrides, flops, workdir, estimated))
+    def fit(
+        processes: Any, config: str, overrides: Any, flops: float, workdir: Any, *, estimated: bool, rejected: set[str]
+    ) -> list[str]:
+        asked.append((config, overrides, flops, workdir, estimated, rejected))
         return ["fits"]
 
-    monkeypatch.setattr(doctor, "workdir_check", lambda workdir: f"workdir {workdir}")
-    monkeypatch.setattr(doctor, "corpus_check", lambda directory: f"corpus {directory}")
+    monkeypatch.setattr(doctor, "workdir_check", lambda processes, workdir: f"workdir {workdir}")
+    monkeypatch.setattr(doctor, "corpus_check", lambda processes, directory: f"corpus {directory}")
     monkeypatch.setattr(doctor, "fit_checks", fit)
     monkeypatch.setattr(doctor.jax, "default_backend", lambda: backend)
 
@@ -173,18 +174,19 @@ def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
         config: str | None, values: dict[str, Any], workdir: Any, rates: tuple[float | None, ...], no_estimate: bool
     ) -> Any:
         flags: Any = types.SimpleNamespace(config=config, no_estimate=no_estimate)
-        records = [{"devices": [{"flops": rate} for rate in rates]}]
-        return doctor._run_checks(flags, [("seed", "3")], values, workdir, records)
+        kernels = {"attention": {"reason": "it is wrong"}, "residual_norm": {"reason": ""}}
+        records = [{"devices": [{"flops": rate} for rate in rates], "kernels": kernels}]
+        return doctor._run_checks(Processes(), flags, [("seed", "3")], values, workdir, records)
 
     assert checks(None, {}, None, (4.0,), False) == []
     assert checks(None, {}, place("there"), (4.0,), False) == ["workdir there"]
     corpus = {"corpus": {"directory": "words"}}
     assert checks("a.py", corpus, place("there"), (4.0, None, 3.0), False) == ["workdir there", "corpus words", "fits"]
     assert jax.device_count() == 8
-    assert asked == [("a.py", [("seed", "3")], together, place("there"), True)]
+    assert asked == [("a.py", [("seed", "3")], together, place("there"), True, {"attention"})]
     for values in ({}, {"corpus": None}, {"corpus": {}}, {"corpus": "words"}):
         assert checks("a.py", values, None, (None,), True) == ["fits"]
-    assert asked[-1] == ("a.py", [("seed", "3")], together / 3, None, False)
+    assert asked[-1] == ("a.py", [("seed", "3")], together / 3, None, False, {"attention"})
 
     def fails(*given: Any, **more: Any) -> None:
         raise UserError("no such phase")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.tpu.diagnosis.checks import Check, as_json, report
-from bert_jax.tpu.diagnosis.judgement import judge, slow
+from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report, slow
 
 KIND, PEAK, HBM = "TPU v5 lite", 197e12, 819e9
 

@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.aot import parse_flags
 from bert_jax.errors import UserError
-from bert_jax.tpu.costs import cases as module
-from bert_jax.tpu.costs.cases import Case, cases, vocabulary_size
+from bert_jax.tpu import programs as module
+from bert_jax.tpu.programs import Case, cases, vocabulary_size
 
 BASE = "experiments/pretrain/bert_base.py"
 MRPC = "--config=experiments/finetune/glue.py:mrpc"

@@ -30,9 +30,8 @@ from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.sharding.rules import BATCH
 from bert_jax.tasks.registry import head_class
 from bert_jax.tasks.task import TaskConfig
-from bert_jax.tpu import lowered
-from bert_jax.tpu.costs import cases
-from bert_jax.tpu.lowered import (
+from bert_jax.tpu import programs
+from bert_jax.tpu.programs import (
     StepProgram,
     costliest_run,
     evaluation_step,
@@ -124,7 +123,7 @@ def test_an_experiment_file_is_run_once(tmp_path: pathlib.Path):
         "    return {'task': {'name': 'glue/mrpc', 'length': 128}}\n"
     )
     options, overrides, _ = aot.parse_flags([f"--config={file}", "--topology=v5e:1x1", "--config.training.batch_size=7"])
-    (case,) = cases.cases(options.config, overrides, options)
+    (case,) = programs.cases(options.config, overrides, options)
     experiment: Any = case.experiment
     assert (case.kind, experiment.training.batch_size, runs.read_text()) == ("finetune", 7, "x")
 
@@ -159,7 +158,7 @@ def test_the_step_of_an_unknown_task_is_an_error_that_names_the_nearest():
 def unlowered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The mesh and the arguments of every step that would have been lowered."""
     asked: list[Any] = []
-    monkeypatch.setattr(lowered, "_lower", lambda mesh, step, *arguments: asked.append((mesh, arguments)))
+    monkeypatch.setattr(programs, "_lower", lambda mesh, step, *arguments: asked.append((mesh, arguments)))
     return asked
 
 
@@ -230,8 +229,8 @@ def test_a_tasks_rows_are_enough_for_its_batch_and_divide_among_devices_and_micr
 
 def test_the_step_of_a_task_is_made_of_the_settings_of_its_costliest_run(unlowered, monkeypatch):
     made: list[Any] = []
-    make = lowered.training_program
-    monkeypatch.setattr(lowered, "training_program", lambda settings, mesh: made.append(settings) or make(settings, mesh))
+    make = programs.training_program
+    monkeypatch.setattr(programs, "training_program", lambda settings, mesh: made.append(settings) or make(settings, mesh))
     weights = (("distillation.temperature", "3"), ("distillation.hidden_weight", "0.25"), ("training.label_smoothing", "0.1"))
     step("distil.py:glue/mrpc", *weights, ("training.epochs", "9"))
     step("glue.py:mrpc", weights[2], ("training.gradual_unfreezing", "True"))

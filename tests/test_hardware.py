@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.tpu.diagnosis import published
+from bert_jax import hardware
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,13 @@ from bert_jax.tpu.diagnosis import published
     ],
 )
 def test_the_bandwidth_of_a_device_is_that_of_its_data_sheet(kind: str, gigabytes: float):
-    assert published.bandwidth(kind) == pytest.approx(gigabytes * 1e9)
+    assert hardware.memory_bandwidth(kind) == pytest.approx(gigabytes * 1e9)
 
 
 def test_links_and_operations_are_those_of_a_device_and_unknown_for_others():
-    assert published.links("TPU v5") == 6 * 100e9
-    assert published.links("TPU7x") == 6 * 100e9 / 2
-    assert published.flops("TPU7x") == 2307e12 / 2
-    assert published.links("NVIDIA H200") is None
-    assert (published.bandwidth("cpu"), published.flops("cpu"), published.links("cpu"), published.chip_of("cpu")) == (None,) * 4
+    assert hardware.link_bandwidth("TPU v5") == 6 * 100e9
+    assert hardware.link_bandwidth("TPU7x") == 6 * 100e9 / 2
+    assert hardware.peak_flops("TPU7x") == 2307e12 / 2
+    assert hardware.link_bandwidth("NVIDIA H200") is None
+    of_a_kind = (hardware.memory_bandwidth, hardware.peak_flops, hardware.link_bandwidth, hardware.chip_of)
+    assert [figure("cpu") for figure in of_a_kind] == [None] * 4

@@ -9,8 +9,8 @@ import jax
 import pytest
 
 from bert_jax.sharding.out_of_memory import DoesNotFit
-from bert_jax.tpu.costs import compiling
-from bert_jax.tpu.costs.compiling import Compiled, Compiler
+from bert_jax.tpu.costs import compiler
+from bert_jax.tpu.costs.compiler import Compiled, Compiler
 from bert_jax.tpu.costs.kernels import Schedule
 from bert_jax.tpu.costs.topologies import parse_topology
 from tests.tpu.costs.devices import devices_of
@@ -25,20 +25,20 @@ KERNEL += 'backend_config={"body":"XYZ"}'
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done before the devices of a topology are asked for; the compiler itself is not here."""
     done: list[str] = []
-    monkeypatch.setattr(compiling, "require_compiler", lambda: "1.2")
-    monkeypatch.setattr(compiling, "prepare_compiler", lambda: done.append("prepared"))
+    monkeypatch.setattr(compiler, "require_compiler", lambda: "1.2")
+    monkeypatch.setattr(compiler, "prepare_compiler", lambda: done.append("prepared"))
 
     def asked(topology: Any) -> list[Any]:
         done.append("asked for devices")
         return devices_of(topology)
 
-    monkeypatch.setattr(compiling, "devices_of", asked)
+    monkeypatch.setattr(compiler, "devices_of", asked)
 
     def schedules(module: Any, topology: Any, version: str) -> dict[str, Schedule]:
         assert (topology, version) == (T, "1.2")
         return {i.kernel_body: Schedule(100, 1_500_000, (10,), 0) for i in module.entry.instructions if i.kernel_body}
 
-    monkeypatch.setattr(compiling, "schedules_of", schedules)
+    monkeypatch.setattr(compiler, "schedules_of", schedules)
     return done
 
 
@@ -53,7 +53,7 @@ def compiled(text: str | None) -> Compiled:
 def test_a_program_is_compiled_to_its_module_and_the_schedules_of_its_kernels(
     prepared: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(compiling, "time", types.SimpleNamespace(monotonic=iter([3.0, 5.5]).__next__))
+    monkeypatch.setattr(compiler, "time", types.SimpleNamespace(monotonic=iter([3.0, 5.5]).__next__))
     found = compiled(program(A, KERNEL))
     assert prepared == ["prepared", "asked for devices"]
     assert [i.name for i in found.module.entry.instructions] == ["a", "r"]

@@ -16,11 +16,12 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.runtime.processes import Processes
 from bert_jax.sharding.out_of_memory import DoesNotFit
-from bert_jax.tpu.costs.cases import Case
-from bert_jax.tpu.diagnosis import fit
-from bert_jax.tpu.diagnosis.checks import Check
-from bert_jax.tpu.diagnosis.fit import estimate, slice_name
+from bert_jax.tpu.diagnosis import experiment
+from bert_jax.tpu.diagnosis.experiment import estimate, slice_name
+from bert_jax.tpu.diagnosis.judgement import Check
+from bert_jax.tpu.programs import Case
 from bert_jax.training.steps import TrainState
 from tests.tpu.costs.test_memory import Statistics
 
@@ -50,22 +51,22 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The figures, which a test may change: a step needs 3 of 4 GiB and takes half a second, on devices with 8e12 FLOP/s."""
     figures: dict[str, Any] = {"needs": 3 * GIB, "free": 4 * GIB, "share": None, "program": Program()}
     monkeypatch.setattr(Case, "lower", lambda case, devices: figures["program"])
-    monkeypatch.setattr(fit, "step_bytes", lambda statistics: figures["needs"] if statistics == "statistics" else None)
-    monkeypatch.setattr(fit, "least_free", lambda: figures["free"])
-    monkeypatch.setattr(fit, "step_seconds", lambda program, executable: 0.5 if program is figures["program"] else None)
-    monkeypatch.setattr(fit, "too_large", lambda case, program, shortage: f"{case.config} {program.rows}: {shortage}")
-    monkeypatch.setattr(fit, "_beside", lambda case, overrides: f"; {case.config} {overrides}")
+    monkeypatch.setattr(experiment, "step_bytes", lambda statistics: figures["needs"] if statistics == "statistics" else None)
+    monkeypatch.setattr(experiment, "least_free", lambda processes: figures["free"])
+    monkeypatch.setattr(experiment, "step_seconds", lambda program, executable: 0.5 if program is figures["program"] else None)
+    monkeypatch.setattr(experiment, "too_large", lambda case, program, shortage: f"{case.config} {program.rows}: {shortage}")
+    monkeypatch.setattr(experiment, "_beside", lambda processes, case, overrides: f"; {case.config} {overrides}")
 
     def share(flops: float, kind: str, count: int) -> float | None:
         assert (flops, kind, count) == (2e12, jax.devices()[0].device_kind, jax.device_count())
         return figures["share"]
 
-    monkeypatch.setattr(fit, "utilisation", share)
+    monkeypatch.setattr(experiment, "utilisation", share)
     return figures
 
 
 def checked(case: Case = PRETRAINING, flops: float = 8e12, workdir: Any = None, estimated: bool = False) -> Check:
-    return fit._check(case, [("seed", "1")], flops, workdir, estimated)
+    return experiment._check(Processes(), case, [("seed", "1")], flops, workdir, estimated)
 
 
 def test_a_step_that_fits_is_timed(given: dict[str, Any]):
@@ -91,7 +92,7 @@ def test_a_step_that_is_too_large_is_a_fault(given: dict[str, Any], monkeypatch:
     given["needs"] = 4 * GIB + 1
     fault = "a.py 32: needs 4.00 GiB of host memory, and there are 4.00 GiB"
     assert checked() == Check("phase 1", "a.py: 4.00 of 4.00 GiB per device, which is too much", (fault,))
-    monkeypatch.setattr(fit.jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(experiment.jax, "default_backend", lambda: "tpu")
     assert checked().faults == (fault.replace("host memory", "HBM"),)
 
 
@@ -121,7 +122,7 @@ def test_the_disk_of_the_workdir_must_have_room_for_a_checkpoint(
         needed.append((workdir, size))
         raise UserError("no room")
 
-    monkeypatch.setattr(fit, "require_room", require_room)
+    monkeypatch.setattr(experiment, "require_room", require_room)
     assert checked(workdir=tmp_path).faults == (), "an evaluation saves nothing"
     state = TrainState(*(None for _ in TrainState.__dataclass_fields__))  # type: ignore[arg-type]
     given["program"].state = state.replace(params={"x": np.zeros((2, 3), np.float32), "y": np.zeros(5, np.int8)})
@@ -135,32 +136,32 @@ def test_every_step_of_the_experiment_is_checked(monkeypatch: pytest.MonkeyPatch
         assert vars(options) == {"step": None, "phase": None, "model": None, "rows": None, "save": None}
         return [f"{given} {overrides} {n}" for n in range(2)]
 
-    monkeypatch.setattr(fit, "cases", cases)
-    monkeypatch.setattr(fit, "_check", lambda *given: given)
+    monkeypatch.setattr(experiment, "cases", cases)
+    monkeypatch.setattr(experiment, "_check", lambda processes, *given: given)
     workdir: Any = "a workdir"
-    assert fit.fit_checks("a.py", [("seed", "1")], 2.0, workdir, estimated=False) == [
+    assert experiment.fit_checks(Processes(), "a.py", [("seed", "1")], 2.0, workdir, estimated=False) == [
         (f"a.py [('seed', '1')] {n}", [("seed", "1")], 2.0, "a workdir", False) for n in range(2)
     ]
 
 
 def test_the_peak_of_the_compiler_counts_on_tpus_and_elsewhere_the_sum_of_parts(monkeypatch: pytest.MonkeyPatch):
     statistics = Statistics()
-    assert fit.step_bytes(statistics) == (10 + 9 - 8 + 5) * 2**20
-    monkeypatch.setattr(fit.jax, "default_backend", lambda: "tpu")
-    assert fit.step_bytes(statistics) == (14 + 1) * 2**20
+    assert experiment.step_bytes(statistics) == (10 + 9 - 8 + 5) * 2**20
+    monkeypatch.setattr(experiment.jax, "default_backend", lambda: "tpu")
+    assert experiment.step_bytes(statistics) == (14 + 1) * 2**20
 
 
 def test_the_advice_on_a_step_that_is_too_large_is_that_of_its_kind(monkeypatch: pytest.MonkeyPatch):
     program: Any = Program()
-    said = fit.too_large(FINETUNING, program, DoesNotFit(2 * GIB, GIB, "hbm"))
+    said = experiment.too_large(FINETUNING, program, DoesNotFit(2 * GIB, GIB, "hbm"))
     assert said == (
         "the training step does not fit in memory: it needs 2.00 GiB of HBM, and there are 1.00 GiB; "
         "lower --config.training.batch_size below 32, or set --config.training.accumulation=6"
     )
     demand = types.SimpleNamespace(sentence=lambda shortage: f"the advice on {shortage}")
     asked: list[Any] = []
-    monkeypatch.setattr(fit, "pretraining_demand", lambda *given: asked.append(given) or demand)
-    assert fit.too_large(PRETRAINING, program, DoesNotFit(0, 0, "hbm")).startswith("the advice on needs more HBM")
+    monkeypatch.setattr(experiment, "pretraining_demand", lambda *given: asked.append(given) or demand)
+    assert experiment.too_large(PRETRAINING, program, DoesNotFit(0, 0, "hbm")).startswith("the advice on needs more HBM")
     assert asked == [(PRETRAINING.experiment, 1, "a mesh")]
 
 
@@ -169,20 +170,20 @@ def test_free_memory_is_that_of_the_device_with_least_in_any_process(monkeypatch
         return lambda: [types.SimpleNamespace(memory_stats=lambda one=one: one) for one in stats]
 
     others: list[Any] = []
-    monkeypatch.setattr(fit, "gather_json", lambda own: [own, *({"free": free} for free in others)])
-    monkeypatch.setattr(fit, "host_memory", lambda: 80)
-    monkeypatch.setattr(fit.jax, "local_device_count", lambda: 4)
-    monkeypatch.setattr(fit.jax, "local_devices", devices({"bytes_limit": 50, "bytes_in_use": 20}, {"bytes_limit": 40}))
-    assert fit.least_free() == 30
+    processes: Any = types.SimpleNamespace(gather=lambda own: [own, *others])
+    monkeypatch.setattr(experiment, "host_memory", lambda: 80)
+    monkeypatch.setattr(experiment.jax, "local_device_count", lambda: 4)
+    monkeypatch.setattr(experiment.jax, "local_devices", devices({"bytes_limit": 50, "bytes_in_use": 20}, {"bytes_limit": 40}))
+    assert experiment.least_free(processes) == 30
     others[:] = [None, 25]
-    assert fit.least_free() == 25
+    assert experiment.least_free(processes) == 25
     others.clear()
-    monkeypatch.setattr(fit.jax, "local_devices", devices({"bytes_limit": 40}))
-    assert fit.least_free() == 40
-    monkeypatch.setattr(fit.jax, "local_devices", devices(None, None))
-    assert fit.least_free() == 80 / 4, "the devices of a CPU share its memory"
-    monkeypatch.setattr(fit, "host_memory", lambda: None)
-    assert fit.least_free() is None
+    monkeypatch.setattr(experiment.jax, "local_devices", devices({"bytes_limit": 40}))
+    assert experiment.least_free(processes) == 40
+    monkeypatch.setattr(experiment.jax, "local_devices", devices(None, None))
+    assert experiment.least_free(processes) == 80 / 4, "the devices of a CPU share its memory"
+    monkeypatch.setattr(experiment, "host_memory", lambda: None)
+    assert experiment.least_free(processes) is None
 
 
 def test_the_step_of_a_student_is_timed_with_its_teacher(monkeypatch: pytest.MonkeyPatch):
@@ -200,11 +201,11 @@ def test_the_step_of_a_student_is_timed_with_its_teacher(monkeypatch: pytest.Mon
         called.append([weights["weight"].shape for weights in teacher])
         return state, Sums()
 
-    monkeypatch.setattr(fit.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(experiment.time, "perf_counter", lambda: clock[0])
     executable: Any = step
     for teacher in ({"weight": array}, None):
         program: Any = types.SimpleNamespace(state=array, batch=wide, teacher=teacher)
-        assert fit.step_seconds(program, executable) == 1.0
+        assert experiment.step_seconds(program, executable) == 1.0
         assert called == [[(2,)] if teacher else []] * 4
         called.clear()
 
@@ -243,32 +244,31 @@ def test_the_estimate_is_that_of_aot_in_a_process_that_sees_no_tpu(monkeypatch: 
         return types.SimpleNamespace(stdout=json.dumps({"experiments": [{"steps": [step]}]}))
 
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
-    monkeypatch.setattr(fit.subprocess, "run", run)
+    monkeypatch.setattr(experiment.subprocess, "run", run)
     case = Case("a.py", PretrainingExperiment.from_dict({"phases": [{"steps": 1}] * 2}), "train", 1, "", None)
     assert estimate(case, [("seed", "1")], "v5e:4x4") == "; aot estimates 0.0184 s on v5e:4x4, at least 0.011 s"
     flags = ["--config=a.py", "--config.seed=1", "--topology=v5e:4x4", "--phase=1", "--json", "--no-remedies"]
     assert asked == [(["bert_jax.aot", *flags], set(), "cpu")]
 
     def fails(*_: Any, **__: Any) -> Any:
-        raise fit.subprocess.CalledProcessError(2, "aot", stderr="a line\nerror: no compiler\n")
+        raise experiment.subprocess.CalledProcessError(2, "aot", stderr="a line\nerror: no compiler\n")
 
-    monkeypatch.setattr(fit.subprocess, "run", fails)
+    monkeypatch.setattr(experiment.subprocess, "run", fails)
     assert estimate(case, [], "v5e:4x4") == "; aot has no estimate (error: no compiler)"
     for stdout, name in (("no json", "JSONDecodeError"), ('{"experiments": []}', "IndexError")):
-        monkeypatch.setattr(fit.subprocess, "run", lambda *_, stdout=stdout, **__: types.SimpleNamespace(stdout=stdout))
+        monkeypatch.setattr(experiment.subprocess, "run", lambda *_, stdout=stdout, **__: types.SimpleNamespace(stdout=stdout))
         assert estimate(case, [], "v5e:4x4") == f"; aot has no estimate ({name})"
 
 
 def test_the_first_process_estimates_for_all_where_the_devices_are_a_slice(monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
-    monkeypatch.setattr(fit, "estimate", lambda *given: asked.append(given) or "; an estimate")
-    monkeypatch.setattr(fit, "gather_json", lambda own: [own, {"text": "of another"}])
+    monkeypatch.setattr(experiment, "estimate", lambda *given: asked.append(given) or "; an estimate")
+    first: Any = types.SimpleNamespace(index=0, gather=lambda own: [own, "of another"])
     case: Any = "a case"
-    assert fit._beside(case, [("seed", "1")]) == "", "a CPU has none"
-    monkeypatch.setattr(fit.jax, "devices", lambda: chips("TPU v5 lite", [(0, 0, 0)]))
-    assert fit._beside(case, [("seed", "1")]) == "; an estimate"
+    assert experiment._beside(first, case, [("seed", "1")]) == "", "a CPU has none"
+    monkeypatch.setattr(experiment.jax, "devices", lambda: chips("TPU v5 lite", [(0, 0, 0)]))
+    assert experiment._beside(first, case, [("seed", "1")]) == "; an estimate"
     assert asked == [("a case", [("seed", "1")], "v5e:1x1")]
-    monkeypatch.setattr(fit.jax, "process_index", lambda: 1)
-    monkeypatch.setattr(fit, "gather_json", lambda own: [{"text": "of the first"}, own])
-    assert fit._beside(case, []) == "of the first"
+    second: Any = types.SimpleNamespace(index=1, gather=lambda own: ["of the first", own])
+    assert experiment._beside(second, case, []) == "of the first"
     assert len(asked) == 1

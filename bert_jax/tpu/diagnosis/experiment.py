@@ -1,14 +1,16 @@
-"""Whether the steps of an experiment fit in the memory of the devices at hand; a measured step beside the estimate of `aot`."""
+"""Whether an experiment can run here: its workdir and its corpus, from every process, and the memory and time of its steps."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
+import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import cast
 
 import jax
@@ -16,22 +18,101 @@ import jax.numpy as jnp
 
 from bert_jax.configs.memory_advice import pretraining_demand
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, missing_path
 from bert_jax.files import parse_json
+from bert_jax.hardware import chip_of
 from bert_jax.interface.words import duration, prefixed
-from bert_jax.runtime.gathering import gather_json
+from bert_jax.runtime.processes import Processes, require_shared_directory
 from bert_jax.sharding.out_of_memory import DoesNotFit, shortage_of
-from bert_jax.storage.checks import require_room
-from bert_jax.storage.paths import Place
-from bert_jax.tpu.costs.cases import Case, cases
+from bert_jax.storage.checks import require_capable, require_room
+from bert_jax.storage.objects import read, remove, require_bucket, write
+from bert_jax.storage.paths import Place, is_remote
 from bert_jax.tpu.costs.memory import Statistics, used_bytes
-from bert_jax.tpu.diagnosis.checks import Check
+from bert_jax.tpu.diagnosis.judgement import Check
 from bert_jax.tpu.diagnosis.machine import host_memory
-from bert_jax.tpu.diagnosis.published import chip_of
-from bert_jax.tpu.lowered import StepProgram
+from bert_jax.tpu.programs import Case, StepProgram, cases
 from bert_jax.training.steps import TrainState
 from bert_jax.training.throughput import utilisation
 
+# ------------------------------------------------------------------------------------------------------------------- directories
+PROBE = ".doctor"
+"""The beginning of the name of the object that is written to a bucket, read and removed."""
+
+
+def workdir_check(processes: Processes, workdir: Place) -> Check:
+    """Whether every process can do in the workdir what a run needs; a workdir that is not there yet is made, and removed."""
+    with contextlib.ExitStack() as stack:
+        faults = _everywhere(processes, lambda: stack.enter_context(made(workdir)) if processes.index == 0 else None)
+        if not faults:
+            faults = _everywhere(
+                processes,
+                lambda: _bucket(workdir, processes.index) if is_remote(workdir) else require_capable(pathlib.Path(workdir)),
+            )
+        if not faults and processes.count > 1:
+            faults = _everywhere(processes, lambda: require_shared_directory(processes, workdir))
+    return Check("workdir", f"{workdir} takes, appends, renames and lists files" if not faults else str(workdir), faults)
+
+
+def corpus_check(processes: Processes, directory: str) -> Check:
+    """Whether every process finds the corpus."""
+
+    def look() -> None:
+        if is_remote(directory):
+            require_bucket(directory)
+        elif not pathlib.Path(directory).is_dir():
+            raise UserError(
+                f"config.corpus.directory={missing_path(directory)} is not there; make it with "
+                "`tpu_scripts/run.sh corpus`, or name a place that all hosts see, such as gs://BUCKET/PATH"
+            )
+
+    faults = _everywhere(processes, look)
+    return Check("corpus", directory, faults)
+
+
+@contextlib.contextmanager
+def made(directory: Place) -> Iterator[None]:
+    """Makes a local directory with its parents, and removes those that were not there and are empty at the end."""
+    if is_remote(directory):
+        yield
+        return
+    new = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        pathlib.Path(directory).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise UserError(f"--workdir={directory} cannot be made ({reason}); name a directory you may write to") from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            for path in new:
+                path.rmdir()
+
+
+def _bucket(directory: Place, process: int) -> None:
+    """Raises UserError unless the bucket is there, and an object in the directory can be written, read and removed."""
+    require_bucket(directory)
+    probe = f"{directory}/{PROBE}-{os.getpid()}-{process}"
+    write(probe, b"1")
+    try:
+        content = read(probe)
+    finally:
+        remove(probe)
+    if content is None or content.data != b"1":
+        raise UserError(f"--workdir={directory} does not return what was written; name another bucket")
+
+
+def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, ...]:
+    """The UserErrors that `look` raises in the processes, each once; every process has to call this function."""
+    message = ""
+    try:
+        look()
+    except UserError as error:
+        message = str(error)
+    return tuple(dict.fromkeys(str(said) for said in processes.gather(message) if said))
+
+
+# --------------------------------------------------------------------------------------------------------------------- the steps
 LONGEST = 20.0
 """Seconds of a step, as the measured FLOP/s let expect them, beyond which none is run."""
 STEPS = 3
@@ -40,18 +121,34 @@ ESTIMATE_SECONDS = 900
 
 
 def fit_checks(
-    given: str, overrides: Sequence[tuple[str, str]], flops: float, workdir: Place | None, *, estimated: bool
+    processes: Processes,
+    given: str,
+    overrides: Sequence[tuple[str, str]],
+    flops: float,
+    workdir: Place | None,
+    *,
+    estimated: bool,
+    rejected: Collection[str] = (),
 ) -> list[Check]:
     """A check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
 
     `flops` is the measured rate of all devices together. With a `workdir`, its disk must have room for a checkpoint. With
-    `estimated`, on TPUs the first process also runs `aot` for this slice. Every process has to call this function.
+    `estimated`, on TPUs the first process also runs `aot` for this slice. Kernels that were `rejected` here are not chosen. Every
+    process has to call this function.
     """
     options = argparse.Namespace(step=None, phase=None, model=None, rows=None, save=None)
-    return [_check(case, overrides, flops, workdir, estimated) for case in cases(given, overrides, options)]
+    found = [case.without_kernels(rejected) if rejected else case for case in cases(given, overrides, options)]
+    return [_check(processes, case, overrides, flops, workdir, estimated) for case in found]
 
 
-def _check(case: Case, overrides: Sequence[tuple[str, str]], flops: float, workdir: Place | None, estimated: bool) -> Check:
+def _check(
+    processes: Processes,
+    case: Case,
+    overrides: Sequence[tuple[str, str]],
+    flops: float,
+    workdir: Place | None,
+    estimated: bool,
+) -> Check:
     name = f"phase {case.phase}" if isinstance(case.experiment, PretrainingExperiment) else "step"
     program = case.lower(jax.devices())
     if workdir is not None and isinstance(program.state, TrainState):
@@ -66,7 +163,7 @@ def _check(case: Case, overrides: Sequence[tuple[str, str]], flops: float, workd
         if shortage is None:
             raise
         return Check(name, f"{case.config} does not fit", (too_large(case, program, shortage),))
-    needs, free = step_bytes(cast(Statistics, executable.memory_analysis())), least_free()
+    needs, free = step_bytes(cast(Statistics, executable.memory_analysis())), least_free(processes)
     text = f"{case.config}: {needs / 2**30:.2f}" + (f" of {free / 2**30:.2f} GiB per device" if free else " GiB per device")
     if free is not None and needs > free:
         space = "host memory" if jax.default_backend() == "cpu" else "hbm"
@@ -81,7 +178,7 @@ def _check(case: Case, overrides: Sequence[tuple[str, str]], flops: float, workd
     text += f", fits; a step takes {seconds:.3g} s, {program.rows / seconds:,.0f} rows/s, {speed}"
     share = utilisation(program.flops / seconds, jax.devices()[0].device_kind, jax.device_count())
     text += f" ({100 * share:.0f} % of peak)" if share else ""
-    return Check(name, text + (_beside(case, overrides) if estimated else ""))
+    return Check(name, text + (_beside(processes, case, overrides) if estimated else ""))
 
 
 def step_bytes(statistics: Statistics) -> int:
@@ -103,7 +200,7 @@ def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
     )
 
 
-def least_free() -> float | None:
+def least_free(processes: Processes) -> float | None:
     """Free bytes of the device of all processes that has least; for CPU devices their share of the machine's free memory."""
     free: list[float] = []
     for device in jax.local_devices():
@@ -111,8 +208,7 @@ def least_free() -> float | None:
             free.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
         elif (host := host_memory()) is not None:
             free.append(host / jax.local_device_count())
-    known = [record["free"] for record in gather_json({"free": min(free, default=None)})]
-    return min((size for size in known if size is not None), default=None)
+    return min((size for size in processes.gather(min(free, default=None)) if size is not None), default=None)
 
 
 def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float:
@@ -146,13 +242,12 @@ def slice_name(devices: Sequence[jax.Device]) -> str | None:
     return f"{several}{chip.name}:{'x'.join(map(str, sides))}" if math.prod(sides) * len(slices) == len(places) else None
 
 
-def _beside(case: Case, overrides: Sequence[tuple[str, str]]) -> str:
+def _beside(processes: Processes, case: Case, overrides: Sequence[tuple[str, str]]) -> str:
     """The estimate of `aot` for this slice, as the end of a sentence; "" for devices without one."""
     name = slice_name(jax.devices())
     if name is None:
         return ""
-    found = gather_json({"text": estimate(case, overrides, name) if jax.process_index() == 0 else ""})
-    return str(found[0]["text"])
+    return str(processes.gather(estimate(case, overrides, name) if processes.index == 0 else "")[0])
 
 
 def estimate(case: Case, overrides: Sequence[tuple[str, str]], topology: str) -> str:

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from bert_jax.runtime.log_setup import quiet_libraries, start_logging
+from bert_jax.runtime.environment import quiet_libraries, start_logging
 
 LEVELS = dict.fromkeys(("jax", "orbax", "etils", "tensorflow_datasets", "grain", "matplotlib"), logging.ERROR)
 LEVELS |= dict.fromkeys(("absl", "asyncio"), logging.CRITICAL)

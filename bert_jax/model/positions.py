@@ -1,0 +1,141 @@
+"""The positions of tokens: objects that act in up to three places, any of them absent.
+
+    embeddings(x, tokens)                         [B, L, D], the sum of the word embeddings so far -> the same with positions
+    queries_and_keys(query, key, tokens, layer)   [B, Q, H, K] at `tokens.query_positions`, [B, L, H, K] at `tokens.positions`
+    scores(scores, tokens, layer)                 [B, H, Q, L], float32, before the mask; see `Tokens.offsets`
+
+`model.POSITIONS` names the kinds; a user's file may hold another one (FILE.py:NAME). A kind is made with the `Architecture` if it
+has a parameter without a default, and it may be a Flax module with parameters of its own. `layer` is a `tokens.Layer`.
+
+A kernel of attention never holds the scores, so kinds with `scores` are computed by the plain path. Hugging Face's BERT adds a
+table to the embeddings: a kind without `table` cannot be exported to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
+
+from bert_jax.errors import UserError
+from bert_jax.interface.named import load_named
+from bert_jax.model import POSITIONS
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.layers import parameter, truncated_normal
+from bert_jax.model.tokens import Tokens
+
+PLACES = ("embeddings", "queries_and_keys", "scores")
+
+
+class Learned(nn.Module):
+    """A learned vector for each of `max_position` positions, added to the embeddings (paper section 3, Figure 2)."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        """Declares the table."""
+        c = self.config
+        init = truncated_normal(c.initializer_range)
+        self.embedding = parameter(self, "embedding", init, (None, "embed"), (c.max_position, c.hidden_size))
+
+    def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
+        """`x` plus the vector of each position."""
+        return x + jnp.take(self.embedding, tokens.positions, axis=0)
+
+
+class Sinusoidal:
+    """The fixed table of `sinusoids`, added to the embeddings."""
+
+    def __init__(self, config: ModelConfig):
+        self.config = config
+
+    def table(self) -> Float32[np.ndarray, "S D"]:
+        """The vector of each position."""
+        return sinusoids(self.config.max_position, self.config.hidden_size)
+
+    def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
+        """`x` plus the vector of each position."""
+        return x + jnp.take(jnp.asarray(self.table()), tokens.positions, axis=0)
+
+
+class Absent:
+    """No positions: only a left-to-right mask can tell the order of tokens."""
+
+    def __init__(self, config: ModelConfig):
+        self.config = config
+
+    def table(self) -> Float32[np.ndarray, "S D"]:
+        """Zeros."""
+        return np.zeros((self.config.max_position, self.config.hidden_size), np.float32)
+
+
+def kind_of(config: ModelConfig) -> type[Any]:
+    """The class of the positions `config.positions`. Raises UserError if a user's file does not have it."""
+    return _kind(config.positions)
+
+
+@functools.cache
+def _kind(positions: str) -> type[Any]:
+    """Loaded once, so that a file that is changed while a run trains does not change the run."""
+    kind: type[Any] = load_named(positions, POSITIONS, "config.model.positions")
+    if not isinstance(kind, type) or not any(hasattr(kind, place) for place in (*PLACES, "table")):
+        raise UserError(
+            f"config.model.positions={positions} is not a class with one of the methods {', '.join(PLACES)}; see "
+            "bert_jax/model/positions.py"
+        )
+    return kind
+
+
+def make_positions(config: ModelConfig, **module: Any) -> Any:
+    """The positions `config.positions`; `module` are Flax's arguments of a submodule ("name", "parent")."""
+    kind = kind_of(config)
+    if issubclass(kind, nn.Module):
+        return kind(config, **module)
+    required = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
+    return kind(config) if required else kind()
+
+
+def acts_on(config: ModelConfig, place: str) -> bool:
+    """Whether the positions of a Transformer act in this place, one of PLACES."""
+    return hasattr(kind_of(config), place)
+
+
+def has_parameters(config: ModelConfig) -> bool:
+    """Whether the positions are a Flax module, which may have parameters."""
+    return config.encoder == "transformer" and issubclass(kind_of(config), nn.Module)
+
+
+def is_own_transformer(config: ModelConfig) -> bool:
+    """Whether it is a Transformer that Hugging Face's BERT would compute differently: its positions are no table, learned or
+    fixed, that is added to the embeddings."""
+    if config.encoder != "transformer" or config.positions == "learned":
+        return False
+    return not hasattr(kind_of(config), "table") or acts_on(config, "queries_and_keys") or acts_on(config, "scores")
+
+
+def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
+    """The table that the positions add to the embeddings, where it is not learned; None for learned positions, and for those that
+    act in another way."""
+    if config.encoder != "transformer" or config.positions == "learned" or is_own_transformer(config):
+        return None
+    return np.asarray(make_positions(config).table(), np.float32)
+
+
+def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {width}"]:
+    """The sinusoidal position embeddings of "Attention Is All You Need" (section 3.5), divided by sqrt(`width`).
+
+    Row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine of it in column 2 i + 1. That paper multiplies the word
+    embeddings by sqrt(width) instead (section 3.4), which is the same after the LayerNorm of the sum and leaves the tied decoder
+    as BERT has it; undivided, the sinusoids would be 35 times as large as word embeddings of deviation 0.02. Computed in float64
+    and a constant of the compiled program: 1.5 MB for 512 x 768.
+    """
+    even = np.arange(0, width, 2)
+    angles = np.arange(positions)[:, None] / 10_000.0 ** (even / width)
+    table = np.empty((positions, width))
+    table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)[:, : width // 2]
+    return (table / np.sqrt(width)).astype(np.float32)

@@ -1,0 +1,222 @@
+"""Finds the processes of a run: from flags on any hardware, on TPUs from the slice of this host and the other slices.
+
+The variables that describe slices are set by GKE in the environment, and by Cloud TPU in the metadata of each VM. Slices that
+were requested together know each other there (`MEGASCALE_*`). SkyPilot requests them one by one (`num_nodes`) and names the hosts
+of all of them alike, so they tell each other which hosts are one slice, and set the variables by which libtpu joins them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import shlex
+import socket
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from bert_jax.errors import UserError
+from bert_jax.files import Json
+from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.words import counted, cut
+from bert_jax.runtime.messages import ask, framed, hear, signed
+
+# Google's firewall for a slice opens the ports 8470, 8471, 8474 and 8476; JAX's default, 8482 since 0.8.1, is closed on v6e
+# (jax-ml/jax#35905).
+PORT = 8476
+MEGASCALE_PORT = 8080
+"""The port of libtpu's coordinator of several slices, as GKE and Cloud TPU have it."""
+METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """The `count` processes of one run; this one is number `index`, and number 0 listens at `coordinator` (HOST:PORT)."""
+
+    coordinator: str
+    count: int
+    index: int
+    names: tuple[str, ...]
+    """The name of each process in messages."""
+    remedy: str
+    """The command that starts all processes, for messages."""
+
+
+def find_hosts(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Hosts | None:
+    """The processes of the run that this process belongs to; None for a run of a single process.
+
+    They are given by the flags (on any hardware), or by the variables of a TPU slice (`slice_variables`). Raises UserError for
+    incomplete or impossible flags.
+    """
+    given = {"--coordinator": coordinator, "--processes": count, "--process": index}
+    missing = [flag for flag, value in given.items() if value is None]
+    if len(missing) < 3:
+        if coordinator is None or count is None or index is None:
+            raise UserError(f"{', '.join(missing)} missing: --coordinator=HOST:PORT --processes=N --process=I go together")
+        host, _, port = coordinator.rpartition(":")
+        if not host or whole_number(port, 1, 65_535) is None:
+            raise UserError(
+                f"--coordinator={coordinator} must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "
+                f"--coordinator={host or 'localhost'}:{PORT} is one"
+            )
+        if not 0 <= index < count:
+            raise UserError(f"--process={index} of --processes={count}: processes are numbered from 0 to {count - 1}")
+        names = tuple(f"process {i}" for i in range(count))
+        remedy = f"start one process for each of --process=0 to --process={count - 1}, with the same other flags"
+        return Hosts(coordinator, count, index, names, remedy) if count > 1 else None
+    if os.environ.get("JAX_PLATFORMS", "tpu").split(",")[0] != "tpu":
+        return None
+    slice_ = slice_variables()
+    return _tpu_hosts(slice_) if slice_ else None
+
+
+def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
+    """The workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single worker."""
+    workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
+    slices = _number_of(slice_, "MEGASCALE_NUM_SLICES", 1, 10_000, 1)
+    count = len(workers) * slices
+    if count == 1:
+        return None
+    here = _number_of(slice_, "MEGASCALE_SLICE_ID", 0, slices - 1, 0)
+    first = (slice_.get("MEGASCALE_COORDINATOR_ADDRESS") or workers[0]).split(":")[0]
+    names = tuple(
+        f"worker {i}" + (f" ({workers[i % len(workers)]})" if i // len(workers) == here else f" (slice {i // len(workers)})")
+        for i in range(count)
+    )
+    name, zone = slice_.get("NODE_ID") or "TPU_NAME", slice_.get("ZONE") or "ZONE"
+    verb = pathlib.Path(sys.argv[0]).stem
+    command = shlex.join(["tpu_scripts/run.sh", verb, *sys.argv[1:]])
+    where = pathlib.Path(__file__).resolve().parents[2]
+    everywhere = shlex.quote(f"cd {shlex.quote(str(where))} && {command}")
+    group = f"tpu-vm ssh {name}" if slices == 1 else f"queued-resources ssh {name.rpartition('-')[0] or name} --node=all"
+    remedy = f"gcloud compute tpus {group} --zone={zone} --worker=all --command={everywhere}"
+    worker = _number_of(slice_, "TPU_WORKER_ID", 0, len(workers) - 1, 0)
+    return Hosts(f"{first}:{PORT}", count, worker + here * len(workers), names, remedy)
+
+
+def _number_of(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
+    """The number in the description of a slice, or the default without one. Raises UserError for another text."""
+    text = slice_.get(name) or str(default)
+    number = whole_number(text, low, high)
+    if number is None:
+        raise UserError(f"{name}={cut(text)} is not a whole number from {low} to {high}; correct the variable, or unset it")
+    return number
+
+
+def slice_variables() -> dict[str, str] | None:
+    """The variables that describe the slice of this process and, where there are several, its place among them; None elsewhere.
+
+    Raises UserError where slices that were started one by one do not find each other.
+    """
+    if "TPU_WORKER_HOSTNAMES" in os.environ:
+        return dict(os.environ)
+    devices = [*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")]
+    if not devices or "TPU_SKIP_MDS_QUERY" in os.environ:
+        return None
+    endpoints, index = _metadata("attributes/worker-network-endpoints"), _metadata("attributes/agent-worker-number")
+    if not endpoints or not index:
+        return None
+    # `tpu-env` has lines such as NODE_ID: 'my-slice'; an endpoint is a host name, or NAME:ID:ADDRESS on older slices
+    lines = [line.split(":", 1) for line in (_metadata("attributes/tpu-env") or "").splitlines() if ":" in line]
+    described = {name.strip(): value.strip().strip("'") for name, value in lines}
+    workers = [endpoint.split(":")[-1] for endpoint in endpoints.split(",")]
+    addresses = os.environ.get("SKYPILOT_NODE_IPS", "").split()
+    if len(addresses) > len(workers) and "MEGASCALE_NUM_SLICES" not in described | dict(os.environ):
+        os.environ |= _megascale(joined_slices(workers, int(index), addresses), workers)
+    described |= {name: value for name, value in os.environ.items() if name.startswith("MEGASCALE_")}
+    return described | {"TPU_WORKER_HOSTNAMES": ",".join(workers), "TPU_WORKER_ID": index}
+
+
+def _metadata(key: str) -> str | None:
+    request = urllib.request.Request(METADATA + key, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as response:
+            return response.read().decode()
+    except OSError:  # not on Google Cloud, or no such attribute
+        return None
+
+
+def _megascale(slices: Sequence[Sequence[str]], own: Sequence[str]) -> dict[str, str]:
+    """The variables of libtpu for the slice with the workers `own`."""
+    return {
+        "MEGASCALE_NUM_SLICES": str(len(slices)),
+        "MEGASCALE_SLICE_ID": str([list(one) for one in slices].index(list(own))),
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{slices[0][0]}:{MEGASCALE_PORT}",
+        "MEGASCALE_PORT": str(MEGASCALE_PORT),
+    }
+
+
+def joined_slices(
+    own: Sequence[str], worker: int, addresses: Sequence[str], *, port: int = PORT, timeout: float = 300.0
+) -> list[list[str]]:
+    """Returns the addresses of the workers of every slice, the same in every process of all slices, which all call this function.
+
+    own: the addresses of the slice of this process, in which it is number `worker`.
+    addresses: those of all hosts of all slices; the slice of the first one comes first. That host collects the slices.
+
+    Raises UserError if hosts are missing after `timeout` seconds.
+    """
+    if own[worker] == addresses[0]:
+        slices, missing = _collected(own, addresses, port, timeout)
+    else:
+        slices, missing = [], [addresses[0]]
+        if found := ask((addresses[0], port), {"slice": list(own), "worker": worker}, timeout=timeout):
+            answer, connection = found
+            slices, missing = cast(tuple[list[list[str]], list[str]], answer)
+            connection.close()
+    if missing:
+        raise UserError(
+            f"{', '.join(missing)} of {counted(len(addresses), 'host')} did not start within {timeout:.0f} s, so the slices "
+            "cannot be joined; look for the error of that host in the log of the job, and launch it again"
+        )
+    return slices
+
+
+def _collected(own: Sequence[str], addresses: Sequence[str], port: int, timeout: float) -> tuple[list[list[str]], list[str]]:
+    """Returns the slices, and the addresses of the hosts that are missing, in the host that collects them."""
+    slice_of, connections = {addresses[0]: list(own)}, list[socket.socket]()
+
+    def accept(message: Json, connection: socket.socket) -> bool:
+        match message:
+            case {"slice": [*workers], "worker": int(worker)}:
+                names = [str(address) for address in workers]
+                if {*names} <= {*addresses} and worker in range(len(names)):
+                    slice_of[names[worker]] = names
+                    connections.append(connection)
+                    return True
+        return False
+
+    try:
+        hear(
+            (addresses[0], port),
+            accept,
+            expected=len(addresses),
+            timeout=timeout,
+            complete=lambda: slice_of.keys() == set(addresses),
+        )
+    except OSError as error:
+        raise UserError(f"port {port} cannot be opened ({error.strerror}): another run on this machine? Stop it") from error
+    found = [slice_of[address] for address in addresses if address in slice_of]
+    slices = [one for i, one in enumerate(found) if one not in found[:i]]
+    missing = [address for address in addresses if address not in slice_of]
+    for connection in connections:
+        with connection, contextlib.suppress(OSError):  # it has ended meanwhile, which the roll call will tell
+            connection.sendall(framed(signed([slices, missing])))
+    return slices, missing
+
+
+def isolate_tpu_chips() -> None:
+    """Makes JAX, before it starts, treat the TPU chips of this host as a slice of their own; other hardware needs no change.
+
+    Sets the environment variables by which several processes share the chips of one host, here for one process. Without them
+    libtpu waits for all hosts of the slice.
+    """
+    chips = len([*pathlib.Path("/dev").glob("accel[0-9]*"), *pathlib.Path("/dev/vfio").glob("[0-9]*")])
+    bounds = {1: "1,1,1", 8: "2,4,1"}.get(chips, "2,2,1")
+    os.environ |= {"TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds, "CLOUD_TPU_TASK_ID": "0"}
+    os.environ |= {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
+    for name in [name for name in os.environ if name.startswith("MEGASCALE_")]:
+        del os.environ[name]

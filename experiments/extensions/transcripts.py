@@ -1,0 +1,24 @@
+"""A source of text: the transcripts of talks, from the subtitles of their recordings (SubRip, `.srt`).
+
+    tpu_scripts/run.sh corpus --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt' \
+        --vocab=models/base --output=runs/talks_corpus
+
+A file is a document. The numbers and times of the subtitles are left out, and so is their mark-up; the lines of a talk are joined
+to one text, since a subtitle ends where the screen does. The corpus command calls the function once to count the documents, and
+again in each of its processes: their order and number follow from the names of the files.
+"""
+
+import glob
+import pathlib
+import re
+
+NUMBER_OR_TIME = re.compile(r"\d+|\d\d:\d\d:\d\d[,.]\d+ --> .*")
+MARKUP = re.compile(r"</?\w+[^>]*>|\{\\[^}]*\}|♪")
+
+
+def transcripts(pattern):
+    """Yields the text of each file, sorted by name."""
+    for path in sorted(glob.glob(pattern, recursive=True)):
+        lines = pathlib.Path(path).read_text(encoding="utf-8-sig").splitlines()
+        spoken = (MARKUP.sub("", line).strip() for line in lines if not NUMBER_OR_TIME.fullmatch(line.strip()))
+        yield " ".join(line for line in spoken if line)

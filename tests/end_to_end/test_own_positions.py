@@ -1,0 +1,85 @@
+"""Positions in a user's own file (`experiments/extensions/alibi.py`), through the real command line."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import import_model
+from bert_jax.model.kernels.dispatch import choose_attention
+from tests.end_to_end import forked
+from tests.end_to_end.conftest import ASKED, command
+from tests.end_to_end.forked import Signal
+from tests.end_to_end.runs import REPOSITORY, learned, weights
+
+FLAGS = ["--config.phases.0.steps=6", "--config.phases.1.steps=1", "--config.checkpoints.every=2", "--config.evaluation.every=7"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The user's file, outside of the package."""
+    return pathlib.Path(shutil.copy(REPOSITORY / "experiments/extensions/alibi.py", tmp_path_factory.mktemp("mine")))
+
+
+@pytest.fixture(scope="module")
+def run(experiment: pathlib.Path, file: pathlib.Path) -> pathlib.Path:
+    """The workdir of a run that nothing interrupted."""
+    workdir = file.parent / "run"
+    (done,) = forked.run(file.parent, command(experiment, workdir, *FLAGS, f"--config.model.positions={file}:Alibi"))
+    assert done.status == 0, done.output
+    return workdir
+
+
+def test_it_is_killed_and_resumed_to_the_bit(experiment: pathlib.Path, file: pathlib.Path, run: pathlib.Path):
+    workdir = file.parent / "killed"
+    ours = command(experiment, workdir, *FLAGS, f"--config.model.positions={file}:Alibi")
+    forked.run(file.parent, ours, at=Signal(ASKED, argument=5, once_there=(f"{workdir}/checkpoints/4",)))
+    (done,) = forked.run(file.parent, ours)
+    assert done.status == 0, done.output
+    assert learned(workdir) == learned(run)
+    for name, array in weights(run).items():
+        np.testing.assert_array_equal(array, weights(workdir)[name], err_msg=name)
+
+
+def test_eight_devices_train_what_one_does(experiment: pathlib.Path, file: pathlib.Path, run: pathlib.Path):
+    workdir = file.parent / "eight"
+    ours = command(experiment, workdir, *FLAGS, f"--config.model.positions={file}:Alibi")
+    (done,) = forked.run(file.parent, ours, devices=8)
+    assert done.status == 0, done.output
+    for a, b in zip(learned(workdir), learned(run), strict=True):
+        assert a.get("train/loss", 0) == pytest.approx(b.get("train/loss", 0), rel=1e-3)
+
+
+def test_the_model_is_read_again_by_us_alone_and_with_the_same_file_alone(file: pathlib.Path, run: pathlib.Path):
+    model = import_model(run / "model")
+    assert model.config.positions == f"{file}:Alibi"
+    assert "position_embeddings" not in model.params["embeddings"]
+    fields = json.loads((run / "model" / "config.json").read_text())
+    assert fields["model_type"] == "bert_jax"
+    assert all(name.startswith("bert_jax.") for name in weights(run))
+    reason = f"since model.positions={file}:Alibi changes the scores, which the kernels of fused attention keep on the chip"
+    choice = choose_attention(model.config, 32)
+    assert choice.why in (reason, "since fused attention is spread over a mesh, and none is set")
+    changed = shutil.copytree(run / "model", run / "changed")
+    fields["bert_jax"]["positions_file"]["sha256"] = "0" * 64
+    (changed / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(UserError, match=r"the positions of this model are computed by .*alibi\.py:Alibi, and there is no such"):
+        import_model(changed)
+
+
+def test_transformers_refuses_it(run: pathlib.Path):
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises((ValueError, KeyError), match="bert_jax"):
+        transformers.AutoModel.from_pretrained(run / "model")
+
+
+def test_a_name_that_is_not_in_the_file_is_refused_with_the_nearest(experiment: pathlib.Path, file: pathlib.Path):
+    flags = f"--config.model.positions={file}:Alabi"
+    (done,) = forked.run(file.parent, command(experiment, file.parent / "wrong", flags))
+    assert done.status == 2
+    assert f"error: config.model.positions={file}:Alabi: {file} has no 'Alabi'; did you mean 'Alibi'?" in done.output

@@ -1,0 +1,289 @@
+"""The processes of a run by flags, by the environment, by the metadata, and by what hosts tell each other."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import socket
+import sys
+import time
+import types
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.runtime import hosts, messages
+from tests.end_to_end.runs import free_port
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+def on_tpu(monkeypatch: pytest.MonkeyPatch, **variables: str) -> hosts.Hosts | None:
+    for name in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["/x/bert_jax/pretrain.py", "--config=a b.py"])
+    return hosts.find_hosts()
+
+
+def test_a_slice_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+    found = on_tpu(monkeypatch, TPU_WORKER_HOSTNAMES="t0,t1,t2,t3", TPU_WORKER_ID="2")
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == ("t0:8476", 4, 2)
+    assert found.names[3] == "worker 3 (t3)"
+    assert "gcloud compute tpus tpu-vm ssh TPU_NAME --zone=ZONE --worker=all" in found.remedy
+    monkeypatch.delenv("TPU_WORKER_ID")
+    first = on_tpu(monkeypatch)
+    assert first is not None
+    assert first.index == 0
+    assert on_tpu(monkeypatch, TPU_WORKER_HOSTNAMES="localhost", TPU_WORKER_ID="0") is None
+
+
+def test_several_slices_number_their_workers_one_slice_after_the_other(monkeypatch: pytest.MonkeyPatch):
+    found = on_tpu(
+        monkeypatch,
+        TPU_WORKER_HOSTNAMES="t4,t5",
+        TPU_WORKER_ID="1",
+        MEGASCALE_NUM_SLICES="3",
+        MEGASCALE_SLICE_ID="2",
+        MEGASCALE_COORDINATOR_ADDRESS="t0:8080",
+    )
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == ("t0:8476", 6, 5)
+    assert found.names == (
+        "worker 0 (slice 0)",
+        "worker 1 (slice 0)",
+        "worker 2 (slice 1)",
+        "worker 3 (slice 1)",
+        "worker 4 (t4)",
+        "worker 5 (t5)",
+    )
+
+
+def on_a_tpu_vm(monkeypatch: pytest.MonkeyPatch, tpu_env: str = "", **variables: str) -> hosts.Hosts | None:
+    """The hosts as the second worker of `my-slice` finds them."""
+    metadata = {
+        "attributes/worker-network-endpoints": "name:8470:10.0.0.2,name:8470:10.0.0.3",
+        "attributes/agent-worker-number": "1",
+        "attributes/tpu-env": f"ACCELERATOR_TYPE: 'v4-16'\nNODE_ID: 'my-slice'\nZONE: 'us-central2-b'\n{tpu_env}",
+    }
+    monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
+    monkeypatch.setattr(hosts, "_metadata", metadata.get)
+    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: [pathlib.Path("/dev/accel0")])
+    return on_tpu(monkeypatch, **variables)
+
+
+def test_a_slice_is_read_from_the_metadata_of_a_tpu_vm(monkeypatch: pytest.MonkeyPatch):
+    found = on_a_tpu_vm(monkeypatch)
+    assert found is not None
+    assert (found.coordinator, found.index, found.names) == ("10.0.0.2:8476", 1, ("worker 0 (10.0.0.2)", "worker 1 (10.0.0.3)"))
+    assert "gcloud compute tpus tpu-vm ssh my-slice --zone=us-central2-b --worker=all --command=" in found.remedy
+    assert f"cd {REPOSITORY} && tpu_scripts/run.sh pretrain" in found.remedy
+    assert "--config=a b.py" in found.remedy
+
+
+def test_slices_that_were_requested_together_are_read_from_the_metadata(monkeypatch: pytest.MonkeyPatch):
+    tpu_env = "MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '1'\nMEGASCALE_COORDINATOR_ADDRESS: '10.0.0.9:8080'\n"
+    found = on_a_tpu_vm(monkeypatch, tpu_env, SKYPILOT_NODE_IPS="10.0.0.8\n10.0.0.9\n10.0.0.2\n10.0.0.3")
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == ("10.0.0.9:8476", 4, 3)
+    assert "gcloud compute tpus queued-resources ssh my --node=all --zone=us-central2-b --worker=all" in found.remedy
+
+
+def test_slices_that_skypilot_has_requested_one_by_one_are_joined(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hosts.os, "environ", os.environ.copy())
+    asked: list[object] = []
+
+    def joined(own: list[str], worker: int, addresses: list[str]) -> list[list[str]]:
+        asked.append((own, worker, addresses))
+        return [["10.0.0.8", "10.0.0.9"], ["10.0.0.2", "10.0.0.3"]]
+
+    monkeypatch.setattr(hosts, "joined_slices", joined)
+    found = on_a_tpu_vm(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.9\n10.0.0.2\n10.0.0.3\n10.0.0.8")
+    assert asked == [(["10.0.0.2", "10.0.0.3"], 1, ["10.0.0.9", "10.0.0.2", "10.0.0.3", "10.0.0.8"])]
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == ("10.0.0.8:8476", 4, 3)
+    found_by_libtpu = {name: os.environ[name] for name in os.environ if name.startswith("MEGASCALE_")}
+    assert found_by_libtpu == {
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+        "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.8:8080",
+        "MEGASCALE_PORT": "8080",
+    }
+    asked.clear()
+    for name in found_by_libtpu:
+        del os.environ[name]
+    alone = on_a_tpu_vm(monkeypatch, SKYPILOT_NODE_IPS="10.0.0.2\n10.0.0.3")  # the hosts of this slice
+    assert alone is not None
+    assert asked == []
+
+
+def test_hosts_tell_each_other_which_of_them_are_one_slice():
+    """The first address is that of the host that collects; the others stand in the order of their names, not of hosts."""
+    first, other = ["c", "127.0.0.1"], ["d", "b"]
+    addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
+    with ThreadPoolExecutor(4) as pool:
+        told = [
+            pool.submit(hosts.joined_slices, own, worker, addresses, port=port, timeout=30)
+            for own in (first, other)
+            for worker in range(2)
+        ]
+        assert [one.result() for one in told] == [[first, other]] * 4
+
+
+def test_a_host_that_does_not_start_is_named_in_those_that_did():
+    addresses, port = ["127.0.0.1", "b", "c", "d"], free_port()
+    with ThreadPoolExecutor(2) as pool:
+        told = [
+            pool.submit(hosts.joined_slices, own, worker, addresses, port=port, timeout=0.5)
+            for own, worker in ((["127.0.0.1", "b"], 0), (["c", "d"], 0))
+        ]
+        for one in told:
+            with pytest.raises(UserError, match="b, d of 4 hosts did not start within 0 s, so the slices cannot be joined"):
+                one.result()
+
+
+def test_only_hosts_that_know_the_secret_are_joined(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SKYPILOT_TASK_ID", "the secret of this run")
+    addresses, port = ["127.0.0.1", "b"], free_port()
+    stranger = messages.framed([{"slice": ["127.0.0.1", "b"], "worker": 1}, ""])
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(hosts.joined_slices, ["127.0.0.1"], 0, addresses, port=port, timeout=30)
+        with connected(port) as connection:
+            connection.sendall(stranger)
+            assert connection.recv(1) == b"", "it is turned away"
+        second = pool.submit(hosts.joined_slices, ["b"], 0, addresses, port=port, timeout=30)
+        assert [first.result(), second.result()] == [[["127.0.0.1"], ["b"]]] * 2
+
+
+@pytest.mark.parametrize("said", [{"slice": ["b", "c"], "worker": 0}, {"slice": ["b"], "worker": 1}, {"slice": "b"}, [1, {}], 7])
+def test_a_caller_that_is_no_host_of_the_run_is_turned_away(said: Any):
+    addresses, port = ["127.0.0.1", "b"], free_port()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(hosts.joined_slices, ["127.0.0.1"], 0, addresses, port=port, timeout=1)
+        with connected(port) as connection:
+            connection.sendall(messages.framed(messages.signed(said)))
+            assert connection.recv(1) == b""
+        with pytest.raises(UserError, match=r"^b of 2 hosts did not start within 1 s"):
+            first.result()
+
+
+def test_a_port_in_use_keeps_slices_apart():
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(UserError, match=r"cannot be opened .*another run"):
+        hosts.joined_slices(["127.0.0.1"], 0, ["127.0.0.1", "b"], port=server.getsockname()[1])
+
+
+def connected(port: int) -> socket.socket:
+    """A connection to a port that may not be open yet."""
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=20)
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+
+
+def test_a_host_without_chips_or_without_metadata_is_no_slice(monkeypatch: pytest.MonkeyPatch):
+    environment: dict[str, str] = {}
+    devices: list[str] = []
+    metadata: dict[str, str] = {}
+    asked: list[str] = []
+
+    def ask(key: str) -> str | None:
+        asked.append(key)
+        return metadata.get(key)
+
+    monkeypatch.setattr(hosts.os, "environ", environment)
+    monkeypatch.setattr(hosts.pathlib, "Path", lambda path: types.SimpleNamespace(glob=lambda pattern: devices))
+    monkeypatch.setattr(hosts, "_metadata", ask)
+    assert hosts.slice_variables() is None
+    devices.append("accel0")
+    environment["TPU_SKIP_MDS_QUERY"] = "1"
+    assert hosts.slice_variables() is None
+    assert asked == []
+    del environment["TPU_SKIP_MDS_QUERY"]
+    for name, value in (("worker-network-endpoints", "h0,h1"), ("agent-worker-number", "1")):
+        metadata.clear()
+        metadata[f"attributes/{name}"] = value
+        assert hosts.slice_variables() is None
+    metadata |= {"attributes/worker-network-endpoints": "h0,h1"}
+    assert hosts.slice_variables() == {"TPU_WORKER_HOSTNAMES": "h0,h1", "TPU_WORKER_ID": "1"}
+    metadata["attributes/tpu-env"] = "a line\nZONE: 'us:b'\n"
+    environment |= {"MEGASCALE_NUM_SLICES": "2", "OTHER": "x"}
+    found = {"ZONE": "us:b", "MEGASCALE_NUM_SLICES": "2", "TPU_WORKER_HOSTNAMES": "h0,h1", "TPU_WORKER_ID": "1"}
+    assert hosts.slice_variables() == found
+    environment["SKYPILOT_NODE_IPS"] = "h0 h1 h2 h3"
+    assert hosts.slice_variables() == found, "GKE has joined them"
+    environment["TPU_WORKER_HOSTNAMES"] = "t0"
+    assert hosts.slice_variables() == environment
+
+
+def test_the_metadata_server_is_asked_as_google_wants(monkeypatch: pytest.MonkeyPatch):
+    answers: list[Callable[[], Any]] = []
+
+    def urlopen(request: Any, timeout: float) -> Any:
+        url = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/x"
+        assert (request.full_url, request.headers, timeout) == (url, {"Metadata-flavor": "Google"}, 5)
+        return answers.pop()()
+
+    def answer() -> Any:
+        return io.BytesIO(b"h0")
+
+    def nobody() -> Any:
+        raise OSError
+
+    monkeypatch.setattr(hosts.urllib.request, "urlopen", urlopen)
+    answers += [nobody, answer]
+    assert [hosts._metadata("attributes/x"), hosts._metadata("attributes/x")] == ["h0", None]
+
+
+@pytest.mark.parametrize(("chips", "bounds"), [(1, "1,1,1"), (4, "2,2,1"), (8, "2,4,1"), (0, "2,2,1")])
+def test_a_host_that_stays_apart_is_a_slice_of_its_own(monkeypatch: pytest.MonkeyPatch, chips: int, bounds: str):
+    names = ("TPU_PROCESS_BOUNDS", "TPU_CHIPS_PER_PROCESS_BOUNDS", "CLOUD_TPU_TASK_ID", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES")
+    found = [pathlib.Path(f"/dev/accel{i}") for i in range(chips)]
+    monkeypatch.setattr(pathlib.Path, "glob", lambda self, pattern: found if pattern.startswith("accel") else [])
+    environment = dict.fromkeys(names, "of the slice") | {"MEGASCALE_NUM_SLICES": "2", "OTHER": "stays"}
+    monkeypatch.setattr(hosts.os, "environ", environment)
+    hosts.isolate_tpu_chips()
+    assert environment == dict(zip(names, ("1,1,1", bounds, "0", "0", "localhost"), strict=True)) | {"OTHER": "stays"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("host:1", 2, None), "--process missing"),
+        ((None, None, 1), "--coordinator, --processes missing"),
+        (("host", 2, 0), "--coordinator=host must be HOST:PORT of process 0, with a port of at least 1 and at most 65,535; "),
+        (("host:99999", 2, 0), "--coordinator=host:99999 must be .* at most 65,535; --coordinator=host:8476 is one"),
+        (("host:0", 2, 0), "--coordinator=host:0 must be .* at least 1 "),
+        (("host:1", 2, 2), "numbered from 0 to 1"),
+        (("host:1", 2, -1), "numbered from 0 to 1"),
+        (("host:65536", 2, 0), "at most 65,535"),
+        ((":1", 2, 0), "--coordinator=:1 must be HOST:PORT of process 0.*; --coordinator=localhost:8476 is one"),
+        ((None, 2, 0), "--coordinator missing"),
+        (("host:1", None, 0), "--processes missing"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_errors(flags: tuple[str | None, int | None, int | None], message: str):
+    with pytest.raises(UserError, match=message):
+        hosts.find_hosts(*flags)
+
+
+@pytest.mark.parametrize("port", [1, 65_535])
+def test_flags_that_go_together_are_the_hosts(port: int):
+    found = hosts.find_hosts(f"host:{port}", 2, 1)
+    assert found is not None
+    assert (found.coordinator, found.count, found.index) == (f"host:{port}", 2, 1)
+    assert found.names == ("process 0", "process 1")
+    assert found.remedy == "start one process for each of --process=0 to --process=1, with the same other flags"
+
+
+def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch):
+    assert hosts.find_hosts("host:1", 1, 0) is None
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    assert hosts.find_hosts() is None  # the user asked for the CPU

@@ -1,0 +1,60 @@
+"""What a run keeps of the files of the user's own that its configuration names, and a file that has changed since."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.runtime.workdir import open_workdir, run_config
+
+MAY_CHANGE = ("log.*",)
+
+
+def start(workdir: pathlib.Path, file: pathlib.Path, **how: bool) -> None:
+    """A start of a run whose optimizer and log sink are in `file`, with a line of metrics."""
+    config = {"seed": 0, "optimizer": {"name": f"{file}:mine"}, "log": {"sinks": ["tensorboard", f"{file.parent}/sink.py:Sink"]}}
+    with open_workdir(workdir, "pretrain", config, MAY_CHANGE, **how):
+        (workdir / "metrics.jsonl").write_text("{}\n")
+
+
+@pytest.fixture
+def file(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "sink.py").write_text("class Sink: pass\n")
+    file = tmp_path / "mine.py"
+    file.write_text("def mine(config, parameters): ...\n")
+    start(tmp_path / "run", file)
+    return file
+
+
+def test_config_json_keeps_path_hash_and_source_and_the_configuration_is_as_without(file: pathlib.Path):
+    workdir = file.parent / "run"
+    kept = json.loads((workdir / "config.json").read_text())["files"]
+    text = file.read_text()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert kept["optimizer.name"] == {"path": str(file), "sha256": digest, "source": text}
+    assert kept.keys() == {"optimizer.name", "log.sinks.1"}
+    assert run_config(workdir, "pretrain").keys() == {"seed", "optimizer", "log"}
+
+
+def test_a_changed_file_is_refused_with_its_name_and_the_flag_that_goes_on_all_the_same(file: pathlib.Path):
+    workdir, before = file.parent / "run", (file.parent / "run" / "config.json").read_text()
+    start(workdir, file)
+    file.write_text("def mine(config, parameters): return 1\n")
+    with pytest.raises(UserError) as error:
+        start(workdir, file)
+    says = str(error.value)
+    assert says.startswith(f"--workdir={workdir} holds a run with another {file}: the file that config.optimizer.name names has")
+    assert says.endswith("or continue with the new one by --changed-files")
+    assert (workdir / "config.json").read_text() == before
+    start(workdir, file, changed_files=True)
+    assert "return 1" in (workdir / "config.json").read_text()
+    start(workdir, file)
+
+
+def test_what_a_continued_run_may_change_may_change_in_its_file_too(file: pathlib.Path):
+    (file.parent / "sink.py").write_text("class Sink: changed = True\n")
+    start(file.parent / "run", file)

@@ -1,0 +1,173 @@
+"""Processes that share out a sweep, connected in one process."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.runtime import processes
+from bert_jax.runtime.processes import FOLDER, Processes, ProcessesLost, Share
+from tests.runtime.connected import Group, group
+from tests.runtime.test_workdir import other_process
+
+
+class Sharing:
+    """Processes of a group that work apart; `asked` is set once each was asked to stop."""
+
+    def __init__(self, several: Group, directory: pathlib.Path):
+        self.asked = [threading.Event() for _ in several.members]
+        self._contexts = [one.sharing(directory, self.asked[one.index].set) for one in several.members]
+        self.shares = [context.__enter__() for context in self._contexts]
+
+    def stopped(self) -> list[int]:
+        """The processes that were asked to stop, a moment after this is called."""
+        time.sleep(0.2)
+        return [i for i, asked in enumerate(self.asked) if asked.is_set()]
+
+
+def keep_waiting() -> bool:
+    return False
+
+
+@pytest.mark.parametrize(("items", "count"), [(27, 4), (3, 8), (8, 1)])
+def test_every_run_is_the_share_of_one_process(items: int, count: int):
+    with group(count=count, beating=()) as several:
+        shares = [Share(one).of(range(items)) for one in several.members]
+    assert sorted(item for own in shares for item in own) == list(range(items))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_the_first_process_gets_what_all_have_and_the_others_may_leave(tmp_path: pathlib.Path):
+    def one(own: Processes) -> Any:
+        with own.sharing(tmp_path, lambda: pytest.fail("asked to stop")) as share:
+            time.sleep(0.1 * own.index)  # the last one long after the first
+            found = share.gather({"score": 0.1 * own.index}, keep_waiting)
+            own.__exit__(None, None, None)
+            return found
+
+    with group() as three:
+        assert three.all(one) == [[{"score": 0.0}, {"score": 0.1}, {"score": 0.2}], None, None]
+        assert three.left.empty()
+
+
+def test_one_process_is_alone_and_writes_nothing(tmp_path: pathlib.Path):
+    with Processes().sharing(tmp_path, lambda: pytest.fail("asked to stop")) as share:
+        assert (share.index, share.count, share.of([3, 4, 5])) == (0, 1, [3, 4, 5])
+        assert share.gather({"a": 5}, keep_waiting) == [{"a": 5}]
+        share.tell_stopped()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_that_work_apart_agree_on_nothing_else(tmp_path: pathlib.Path):
+    with group() as three:
+        Sharing(three, tmp_path)
+        assert three.members[1].gather({"kernels": "of this one"}) == [{"kernels": "of this one"}]
+
+
+def test_if_one_is_stopped_all_stop_and_say_why(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    with group() as three:
+        here = Sharing(three, tmp_path)
+        here.shares[1].tell_stopped()
+        assert here.asked[2].wait(20)
+        assert here.shares[0].gather({"a": "mine"}, keep_waiting) is None
+        assert here.stopped() == [0, 2], "the one that was stopped knows"
+    assert caplog.messages.count("another process was asked to stop, or process 0 is lost: saving, then stopping") == 2
+
+
+def test_a_stop_is_heard_by_a_process_that_begins_later(tmp_path: pathlib.Path):
+    with group(count=2) as two:
+        asked = threading.Event()
+        with two.members[1].sharing(tmp_path, lambda: None) as second:
+            second.tell_stopped()
+            time.sleep(0.2)
+        with two.members[0].sharing(tmp_path, asked.set) as first:
+            assert asked.is_set()
+            assert first.gather({}, keep_waiting) is None
+
+
+def test_the_first_one_stops_waiting_when_it_is_asked_to_and_says_so(tmp_path: pathlib.Path):
+    with group() as three:
+        here = Sharing(three, tmp_path)
+        assert here.shares[0].gather({}, lambda: True) is None
+        assert here.asked[1].wait(20)
+        assert here.asked[2].wait(20)
+
+
+@pytest.mark.parametrize("how", ["an error", "a kill", "an end before its share"])
+def test_a_process_that_failed_is_named_and_ends_no_other(how: str, tmp_path: pathlib.Path):
+    with group() as three:
+        here = Sharing(three, tmp_path)
+        assert here.shares[1].gather({}, keep_waiting) is None
+        if how == "a kill":
+            three.die(2)
+        else:
+            three.exit(2, ZeroDivisionError() if how == "an error" else None).join(30)
+        with pytest.raises(ProcessesLost, match=r"^process 2 of 3 failed or does not respond"):
+            here.shares[0].gather({}, keep_waiting)
+        assert {*here.stopped()} <= {2}
+        assert three.left.empty()
+
+
+def test_a_process_that_shows_no_sign_of_life_is_named_and_one_that_does_is_waited_for(tmp_path: pathlib.Path):
+    with group(patience=1.0, beating=(0, 1)) as three:
+        here = Sharing(three, tmp_path)
+        with pytest.raises(ProcessesLost, match=r"^process 2 of 3 failed"):
+            here.shares[0].gather({}, keep_waiting)
+        assert three.left.empty()
+
+
+@pytest.mark.parametrize("how", ["an error", "a kill", "silence", "an end without waiting for the others"])
+def test_when_the_first_process_is_gone_the_others_stop(how: str, tmp_path: pathlib.Path):
+    with group(patience=0.5 if how == "silence" else 60.0, beating=(1, 2) if how == "silence" else None) as three:
+        here = Sharing(three, tmp_path)
+        if how == "a kill":
+            three.die(0)
+        elif how != "silence":
+            three.exit(0, ZeroDivisionError() if how == "an error" else None)
+        assert here.asked[1].wait(20)
+        assert here.asked[2].wait(20)
+        assert three.left.empty(), "each saves before it ends"
+
+
+def test_a_share_that_is_done_outlives_the_first_process(tmp_path: pathlib.Path):
+    with group() as three:
+        here = Sharing(three, tmp_path)
+        assert here.shares[1].gather({}, keep_waiting) is None
+        three.die(0)
+        assert here.asked[2].wait(20)
+        assert here.shares[2].gather({}, keep_waiting) is None, "its results are on the disk"
+        assert here.stopped() == [2]
+
+
+def test_the_last_words_of_a_process_are_heard(tmp_path: pathlib.Path):
+    """Its connection would be reset if it closed before it has read what process 0 has sent."""
+    with group(beat=0.001) as three:
+        here = Sharing(three, tmp_path)
+        here.shares[2].tell_stopped()
+        three.exit(2).join(30)
+        assert here.shares[0].gather({}, keep_waiting) is None
+        assert here.asked[1].wait(20)
+
+
+def test_a_process_waits_until_its_predecessor_has_left_and_says_who_it_is_if_it_does_not(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(processes, "EARLIER", 0.1)
+    (tmp_path / FOLDER).mkdir()
+    with group(patience=0.1, count=2, beating=()) as two, other_process(tmp_path / FOLDER / "1.lock") as predecessor:
+        assert predecessor.stdout.readline() == "held\n"
+        with (
+            pytest.raises(UserError, match=rf"is in use by process {predecessor.pid} on "),
+            two.members[1].sharing(tmp_path, lambda: None),
+        ):
+            pass
+        monkeypatch.setattr(processes, "EARLIER", 30.0)
+        leaving = threading.Timer(0.3, predecessor.stdin.close)
+        leaving.start()
+        with two.members[1].sharing(tmp_path, lambda: None):
+            assert leaving.finished.is_set()
