@@ -51,7 +51,8 @@ class HeldoutEvaluation:
         targets, labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
-        continues = None if examples.masking == "tokens" or is_in_file(examples.masking) else tables_of(corpora.heldout).continuation
+        whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
+        continues = tables_of(corpora.heldout).continuation if whole_words else None
         further = objective.heldout_scores(HeldoutRows(targets, predicted, labels, corpora.train, plan, continues))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
