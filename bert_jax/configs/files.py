@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,10 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
             from bert_jax.configs.pretraining import objective_of_values
 
             options = config.setdefault(OBJECTIVE_OPTIONS, {})
-            override(options, objective_of_values(config), key.partition(".")[2], text, f"{flag}.{OBJECTIVE_OPTIONS}")
+            kind = objective_of_values(config)
+            if not dataclasses.fields(kind):
+                raise UserError(f"--{flag}.{key}={text}: the objective {kind.__name__} has no settings; leave it out")
+            override(options, kind, key.partition(".")[2], text, f"{flag}.{OBJECTIVE_OPTIONS}")
     return config
 
 

@@ -23,9 +23,9 @@ from bert_jax.model.tokens import Tokens
 
 def natural_objective(config: ModelConfig) -> str:
     """The name of the objective that trains a model of this configuration where none is named: its encoder says which."""
-    _, layers = ENCODERS[config.encoder]
-    names: Mapping[str, str] = layers.objectives  # type: ignore[attr-defined]
-    return names[config.direction]
+    layers = load_named("layers", {"layers": ENCODERS[config.encoder][1]}, "config.model.encoder")
+    name: str = layers.objectives[config.direction]
+    return name
 
 
 class Bert(nn.Module):

@@ -75,7 +75,8 @@ def log_of(
     workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, config: str = "", teacher: Any = None, **values: Any
 ) -> PretrainingLog:
     workdir.mkdir(exist_ok=True)
-    experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **values})
+    taught = {"teacher": "models/teacher"} if teacher else {}
+    experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
     program: Any = types.SimpleNamespace(
         experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher
     )
@@ -302,6 +303,8 @@ def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baselin
     with log_of(tmp_path) as log:
         log.evaluation(1, SCORES | {"word_perplexity": 21.25})
         assert lines.messages[-1].endswith(", perplexity 7.4 (21.2 by word)")
+    static = {**SIZES, "encoder": "static", "num_layers": 0, "num_heads": 1}
+    with log_of(tmp_path, model=static, examples={"pairs": "none"}) as log:
         log.evaluation(2, {"skip_gram_accuracy": 0.75, "skip_gram_loss": 3.25})
         assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 a pair"
 

@@ -151,7 +151,7 @@ def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and
         assert says in find_curve(shipped, EXPERIMENT, int(tokens.replace(",", "")), "b")[1]
     assert "config.abort" not in find_curve(shipped, dataclasses.replace(other, abort_after_skipped=3), 1_000, "a")[1]
     both = dataclasses.replace(other, examples=dataclasses.replace(other.examples, duplicates=3))
-    assert find_curve(shipped, both, 1_000, "a")[1].endswith("0.0001 there, 1.0 here, and in 1 other key")
+    assert find_curve(shipped, both, 1_000, "a")[1].endswith("0 there, 3 here, and in 1 other key")
     assert line.endswith("0.0001 there, 1.0 here")
 
 

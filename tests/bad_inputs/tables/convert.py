@@ -31,7 +31,7 @@ CASES = [
     Case(
         "a new part that is none",
         "--new=pooled",
-        "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, skip_gram_head,",
+        "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, softmax, skip_gram_head,",
     ),
     Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs labels; give them"),
     Case(

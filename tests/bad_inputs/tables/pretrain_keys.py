@@ -301,8 +301,13 @@ CASES = [
     ),
     Case(
         "negatives for BERT",
+        "--config.objective_options.negatives=7",
+        "--config.objective_options.negatives=7: the objective MlmNsp has no settings; leave it out",
+    ),
+    Case(
+        "the old name of the settings of an objective",
         "--config.skip_gram.negatives=7",
-        "config.skip_gram is for model.encoder=static, not for transformer; leave it out",
+        "config.skip_gram is called config.objective_options now; write --config.objective_options.negatives=7",
     ),
     Case(
         "an unknown activation",
