@@ -127,7 +127,7 @@ class PretrainingExperiment:
     predicted from those before it. "bilm": from those before it and, apart from that, from those after it. "skip_gram": its
     neighbours are predicted from a word. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an
     `Objective` in a file of your own."""
-    objective_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
     examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)

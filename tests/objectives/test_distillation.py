@@ -14,6 +14,7 @@ from scipy import special
 
 from bert_jax.model.bert import attention_weights
 from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.distillation import (
     PROJECTION,
     TEACHER_PARTS,
@@ -94,7 +95,7 @@ def test_the_losses_are_those_of_plain_numpy(batch, student, wide, layers, pairs
     squares = np.mean([np.square(ours[i] @ kernel - theirs[j]).mean(-1) for i, j in pairs], 0)
     assert float(found["hidden_difference"]) == pytest.approx(squares[real].sum(), rel=1e-4)
 
-    maps = jax.jit(attention_weights, static_argnums=1)
+    maps = jax.jit(lambda params, config, batch: attention_weights(params, config, Tokens.of(batch)), static_argnums=1)
     a, b = (maps(*model, batch) for model in ((student, STUDENT), (whole, wide)))
     of_layers = [(i - 1, j - 1) for i, j in pairs if j]  # the teacher's embeddings have no map
     kl = [special.rel_entr(np.asarray(b[j], np.float64), np.asarray(a[i], np.float64)) for i, j in of_layers]
