@@ -19,7 +19,8 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import load_named
+from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,
@@ -146,7 +147,9 @@ class PretrainingExperiment:
     @property
     def trained_objective(self) -> Objective:
         """The objective of the run for its model, with the terms against a teacher if there is one."""
-        plain = objective_class(self.objective, self.model)(**self.objective_options)
+        kind = objective_class(self.objective, self.model)
+        with file_errors_explained(file_of(self.objective), OBJECTIVE):
+            plain = kind(**self.objective_options)
         taught = Distillation(plain, self.distillation) if self.teacher and isinstance(plain, MlmNsp) else plain
         return taught.for_model(Model(self.model, self.next_sentence))
 
@@ -380,7 +383,8 @@ def _with_objective(values: JsonObject) -> JsonObject:
             f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out"
         )
     given = values.get("objective_options", {})
-    options = dataclass_from_dict(kind, given, f"config.{OPTIONS}", kind).settings()
+    with file_errors_explained(file_of(objective), OBJECTIVE):
+        options = dataclass_from_dict(kind, given, f"config.{OPTIONS}", kind).settings()
     return {**values, "objective": objective, OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
 
 

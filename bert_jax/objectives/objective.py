@@ -216,33 +216,50 @@ class Objective:
         return _counted_flops(self, self.model, length, predictions) if known is None else known
 
     def check(self, key: str) -> None:
-        """Raises UserError unless the parameters have axes, and sums and counts fit the scores. `key` names the objective."""
+        """Raises UserError unless the parameters have axes, sums and counts fit the scores, and the loss is linear in the sums.
+        `key` names the objective."""
         params = jax.tree.map(lambda box: box.value, self.abstract_parameters(), is_leaf=_is_box)
         batch = abstract_rows(1, 16, 4)
-        found: dict[str, Any] = {}
-        for what, function in (("sums", lambda p, b: self.sums(p, b, jnp.uint32(0))), ("counts", lambda p, b: self.counts(b))):
-            made = jax.eval_shape(function, params, batch)
-            wrong = made if not isinstance(made, dict) else {name: x.shape for name, x in made.items() if x.shape != ()}
-            if wrong:
-                raise UserError(f"{key}: {what} must return a dict of scalars, name to sum over the batch, and returns {wrong}")
-            if again := sorted(found.keys() & made.keys()):
-                raise UserError(f"{key}: {again[0]!r} is both a sum and a count; give one of them another name")
-            if taken := sorted(made.keys() & RESERVED):
-                raise UserError(f"{key}: {what} returns {taken[0]!r}, which is a number of every step; give it another name")
-            found |= made
-        if lacking := [name for name in COUNTED if name not in found]:
+        sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(0)), params, batch))
+        counts = self._checked(key, "counts", jax.eval_shape(self.counts, batch))
+        if again := sorted(sums & counts):
+            raise UserError(f"{key}: {again[0]!r} is both a sum and a count; give one of them another name")
+        if lacking := [name for name in COUNTED if name not in counts]:
             raise UserError(f"{key}: counts lacks {lacking[0]!r}; begin it with `super().counts(batch) | {{...}}`")
-        for title, score in self.named_scores().items():
-            parts = (score.numerator, score.denominator) if isinstance(score, Score) else ()
-            for part in parts:
-                if part not in found:
-                    hint = nearest(part, found)
-                    raise UserError(f"{key}: the score {title!r} needs {part!r}, which neither sums nor counts returns; {hint}")
-        if not any(isinstance(score, Score) for score in self.named_scores().values()):
+
+        scores = {title: score for title, score in self.named_scores().items() if isinstance(score, Score)}
+        if not scores:
             raise UserError(f"{key} has no scores; give it one, such as scores = {{'my loss': ('my_loss', 'masked')}}")
-        loss = jax.eval_shape(lambda sums: self.loss(sums, sums), found)
-        if getattr(loss, "shape", None) != ():
-            raise UserError(f"{key}: loss must return a scalar, and returns {loss}")
+        if unknown := [title for title in self.baselines if score_name(title) not in scores]:
+            raise UserError(f"{key}: baselines has {unknown[0]!r}, which is not a score; {nearest(unknown[0], self.scores)}")
+        needed = [(f"the score {one.title!r}", part) for one in scores.values() for part in (one.numerator, one.denominator)]
+        needed += [(f"the baseline of {title!r}", part) for title, one in self.baselines.items() for part in (one.ones, one.of)]
+        for what, part in needed:
+            if part not in sums | counts:
+                hint = nearest(part, sorted(sums | counts))
+                raise UserError(f"{key}: {what} needs {part!r}, which neither sums nor counts returns; {hint}")
+
+        def loss(scale: float, shift: float) -> Float[Array, ""]:
+            numbers = {name: jnp.float32(scale * (3 + i) + shift * (1 + 5 * i % 7)) for i, name in enumerate(sorted(sums))}
+            return self.loss(numbers, {name: jnp.float32(100 + i) for i, name in enumerate(sorted(counts))})
+
+        first, last = loss(1, 0), loss(0, 1)
+        if jnp.shape(first) != ():
+            raise UserError(f"{key}: loss must return a scalar, and returns an array {jnp.shape(first)}")
+        if not np.isclose(first + last, 2 * loss(0.5, 0.5), rtol=1e-3):
+            raise UserError(
+                f"{key}: loss is not linear in the sums, so those of microbatches would not add up to that of the batch; divide "
+                "sums by counts alone"
+            )
+
+    def _checked(self, key: str, what: str, made: Any) -> set[str]:
+        """The names of the sums or counts that `what` returns."""
+        wrong = made if not isinstance(made, dict) else {name: x.shape for name, x in made.items() if x.shape != ()}
+        if wrong:
+            raise UserError(f"{key}: {what} must return a dict of scalars, name to sum over the batch, and returns {wrong}")
+        if taken := sorted(made.keys() & RESERVED):
+            raise UserError(f"{key}: {what} returns {taken[0]!r}, which is a number of every step; give it another name")
+        return {*made}
 
 
 RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "learning_rate", "spikes", "spikes_in_a_row", "loss"})

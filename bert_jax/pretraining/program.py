@@ -13,8 +13,13 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import OBJECTIVE, PretrainingExperiment
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.named import file_of, is_in_file
+from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.distillation import Distillation, Teacher
 from bert_jax.objectives.model import Batch, Params
@@ -82,12 +87,40 @@ def pretraining_program(
 ) -> PretrainingProgram:
     """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed
     for the steps of a distillation only."""
+    check_objective(experiment)
     optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
     state = with_shardings(abstract, shardings)
     if teacher is not None:
         teacher = _on_mesh(dataclasses.replace(teacher, config=taught_config(teacher.config, experiment)), mesh)
     return PretrainingProgram(experiment, mesh, optimizer, state, shardings, teacher)
+
+
+EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
+"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`)."""
+
+
+def check_objective(experiment: PretrainingExperiment) -> None:
+    """Raises UserError if the objective of a user's file does not keep its contract; a sentence then says where."""
+    if not is_in_file(experiment.objective):
+        return
+    key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
+    with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
+        objective.check(key)
+        exported, parts = objective.exported, objective.model_parameters().keys()
+    if exported is None:
+        return
+    if exported not in EXPORTED:
+        raise UserError(
+            f"{key}: exported={exported!r} is not a class that this project writes: {nearest(exported, EXPORTED)}; None exports "
+            "the encoder alone"
+        )
+    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in ARCHITECTURES[exported]]
+    if lacking := [part for part in needed if part not in parts]:
+        raise UserError(
+            f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "
+            "set exported=None for the encoder alone"
+        )
 
 
 def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:

@@ -14,8 +14,9 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.hub import is_hub_name
 from bert_jax.data.corpus.store import SETTINGS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
+from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training
 from bert_jax.interop.card import training_of as read_training
@@ -28,7 +29,7 @@ from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import Corpora
-from bert_jax.pretraining.program import PretrainingProgram
+from bert_jax.pretraining.program import EXPORTED, PretrainingProgram
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
@@ -63,8 +64,11 @@ def results(
     }
 
 
-def training_of(experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float]) -> Training:
-    """The training section of the exported model's card, for a run that ended with these held-out `scores`."""
+def training_of(
+    experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
+) -> Training:
+    """The training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are the
+    user's own files that the run used, by the keys that name them."""
     train, start = corpora.train, Training()
     sources = []
     with contextlib.suppress(UserError, OSError):  # they may have been removed during the run
@@ -77,10 +81,12 @@ def training_of(experiment: PretrainingExperiment, corpora: Corpora, scores: Map
         f"{phase.steps:,} of {counted(phase.batch_size, 'row')} of {counted(phase.length, 'token')}"
         for phase in experiment.phases
     )
+    named = [f"config.{key} {pathlib.PurePath(one['path']).name} ({one['sha256'][:12]})" for key, one in (files or {}).items()]
+    own = f" With files of its own: {', '.join(named)}." if named else ""
     origin = f", starting from {pathlib.PurePath(experiment.init_from).name}" if experiment.init_from else ""
     return Training(
         data=f"Pretrained on {counted(train.num_tokens, 'token')} in {counted(train.num_documents, 'document')}{name}.",
-        steps=f"Steps: {phases}{origin}.",
+        steps=f"Steps: {phases}{origin}.{own}",
         scores=card_scores(experiment.trained_objective, scores),
         language="en" if "embedded" in sources else start.language,
         license=start.license,
@@ -103,15 +109,11 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
     """The parts of the parameters that are exported: the encoder, and those of the objective that belong to its class of
-    transformers or to the files of this project. Raises UserError for a class that is not written."""
+    transformers or to the files of this project."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
-    if objective.exported not in ARCHITECTURES:
-        raise UserError(
-            f"{type(objective).__name__}.exported={objective.exported!r} is not a class that this project writes: "
-            f"{nearest(objective.exported, ARCHITECTURES)}; None exports the encoder alone"
-        )
-    return {row.part for row in rows(model)} - {*objective.temporary}
+    others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}
+    return {row.part for row in rows(model)} - {*objective.temporary} - others
 
 
 def _spikes(state: TrainState) -> JsonObject:
