@@ -54,7 +54,7 @@ from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_ove
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
-from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, stored_config
+from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -187,7 +187,7 @@ def pretrain(
     if run.is_first:
         found = results(program, trained.state, run_log.scores, corpora, time.monotonic() - started)
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
-        files = stored_config(run.workdir).get(FILES, {})
+        files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
         model = trained_model(experiment, params, corpora.train.tokenizer)
         told = training_of(experiment, corpora, run_log.scores, files)

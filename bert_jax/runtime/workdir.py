@@ -141,6 +141,11 @@ def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObje
     return values
 
 
+def own_files(directory: Place) -> Mapping[str, Record]:
+    """The user's own files that the run in a workdir names, by their keys; {} where there is no run."""
+    return stored_config(directory).get(FILES, {}) if (directory / CONFIG).exists() else {}
+
+
 def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> None:
     """Sets the FILE of the value at `path` to the place of the user's file that a `run` used. Raises UserError for a file that
     has changed since; what a log sink is has no effect on a model."""
