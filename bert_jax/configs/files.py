@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bert_jax.configs.overrides import override, read_value
@@ -19,6 +20,9 @@ Schema = type | Callable[[JsonObject], type] | None
 
 
 TOTAL_STEPS = "steps"
+OBJECTIVE_OPTIONS = "objective_options"
+RENAMED_GROUPS = {"skip_gram": OBJECTIVE_OPTIONS}
+"""Groups of keys that have another name now."""
 
 
 def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Schema, flag: str = "config") -> JsonObject:
@@ -38,33 +42,33 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
             config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
             overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
     for key, text in overrides:
-        override(config, known, key, text, flag)
+        group, _, option = key.partition(".")
+        if group in RENAMED_GROUPS:
+            now = f"{flag}.{RENAMED_GROUPS[group]}"
+            raise UserError(f"--{flag}.{key}={text}: {flag}.{group} is called {now} now; write --{now}.{option}={text}")
+        if group != OBJECTIVE_OPTIONS or not option or known is None:
+            override(config, known, key, text, flag)
+    for key, text in overrides:  # then it is known what objective these are of
+        if key.startswith(f"{OBJECTIVE_OPTIONS}.") and known is not None:
+            from bert_jax.configs.pretraining import objective_of_values
+
+            options = config.setdefault(OBJECTIVE_OPTIONS, {})
+            kind = objective_of_values(config)
+            if not dataclasses.fields(kind):
+                raise UserError(f"--{flag}.{key}={text}: the objective {kind.__name__} has no settings; leave it out")
+            override(options, kind, key.partition(".")[2], text, f"{flag}.{OBJECTIVE_OPTIONS}")
     return config
-
-
-RENAMED: dict[tuple[str, str], tuple[str, dict[bool, str]]] = {
-    ("mesh", "spread_state"): ("zero_sharding", {}),
-    ("examples", "whole_word"): ("masking", {False: "tokens", True: "whole_words"}),
-}
-"""Keys of stored configurations that have another name now: (group, old name) to (new name, old value to new value where values
-have other names too)."""
 
 
 def with_defaults(
     kind: type[PretrainingExperiment] | type[FinetuningExperiment], stored: JsonObject, *, beside: str
 ) -> JsonObject:
-    """Returns a configuration that a workdir stores, with the present names of its keys and the defaults of keys added since.
+    """Returns a configuration that a workdir or a reference curve stores, with the defaults of keys added since.
 
     The key `beside`, which is not part of the experiment, is kept. Values that are no configuration of this kind are returned
     unchanged.
     """
     values = {key: value for key, value in stored.items() if key != beside}
-    for (group, old), (new, now) in RENAMED.items():
-        there = values.get(group)
-        if isinstance(there, Mapping) and old in there:
-            value = there[old]
-            renamed = {new: now.get(value, value) if isinstance(value, bool) else value}
-            values[group] = {name: value for name, value in there.items() if name != old} | renamed
     try:
         experiment = kind.from_dict(values)
     except UserError:

@@ -16,11 +16,12 @@ import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
 from bert_jax.training.steps import TrainState
-from tests.pretraining.notebook import Notebook
+from tests.objectives.scored import objective_of
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment.from_dict(
@@ -67,93 +68,6 @@ def test_the_batch_of_a_step_is_that_of_its_place_in_its_phase_behind_those_that
     assert sources == [0, 1], "each phase has one source"
 
 
-@pytest.mark.parametrize(
-    ("saved", "every", "step", "found"),
-    [
-        ([4, 8], 5, 6, 4),
-        ([4, 8], 5, 8, 8),
-        ([4, 8], 5, 9, 8),
-        ([4, 8], 5, 3, "the beginning"),
-        ([4, 8], 3, 3, 4),  # too far from the beginning: the earliest that is left
-        ([4, 8], 2, 3, 4),
-        ([], 5, 4, "the beginning"),
-        (None, 5, 4, "the beginning"),
-        ([], 5, 5, None),
-        (None, 5, 5, None),
-        (None, 5, 6, None),
-    ],
-)
-def test_the_weights_are_made_from_the_newest_state_before_the_step_else_the_earliest(
-    saved, every, step, found, monkeypatch, tmp_path
-):
-    class Checkpoints:
-        steps = saved
-
-        def __init__(self, directory: pathlib.Path, *, read_only: bool):
-            assert (directory, read_only) == (tmp_path / "checkpoints", True)
-
-        def __enter__(self) -> Checkpoints:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def restore(self, step: int, layout: Any) -> int:
-            assert layout == "layout"
-            return step
-
-    monkeypatch.setattr(module, "Checkpoints", Checkpoints)
-    monkeypatch.setattr(module, "first_parameters", lambda *arguments: (arguments == (program, "corpus")) and "the beginning")
-    program = program_of()
-    kept = dataclasses.replace(EXPERIMENT.checkpoints, every=every)
-    program.experiment = dataclasses.replace(EXPERIMENT, checkpoints=kept)
-    if saved is not None:
-        (tmp_path / "checkpoints").mkdir()
-    if found is None:
-        with pytest.raises(UserError, match=f"holds no checkpoint, so the weights of step {step} are lost"):
-            module._nearest_state(program, tmp_path, "corpus", step)  # type: ignore[arg-type]
-    else:
-        assert module._nearest_state(program, tmp_path, "corpus", step) == found  # type: ignore[arg-type]
-
-
-def test_the_steps_up_to_the_one_that_is_asked_for_are_trained_again_each_with_its_batch(sources, monkeypatch):
-    trained: list[Any] = []
-    shown: list[Any] = []
-
-    def training_step(phase: int) -> Callable[..., Any]:
-        trained.append(f"compiled for phase {phase}")
-
-        def step(state: Any, batch: Any) -> Any:
-            trained.append((int(state.step), batch))
-            return dataclasses.replace(state, step=state.step + 1), {}
-
-        return step
-
-    class Progress:
-        def __init__(self, *about: Any):
-            shown.append(about)
-
-        def update(self, done: int) -> None:
-            shown.append(done)
-
-        def close(self) -> None:
-            shown.append("end")
-
-    monkeypatch.setattr(module, "Progress", Progress)
-    program = program_of(training_step=training_step, arguments=lambda state, batch: (state, batch))
-    state = module._trained_on(program, at_step(1), batches(), 5)
-    assert int(state.step) == 5
-    on = ("on", "mesh", module.BATCH)
-    assert trained == [
-        *("compiled for phase 0", (1, (*on, (0, 1, 10))), (2, (*on, (0, 2, 10)))),
-        *("compiled for phase 1", (3, (*on, (1, 3, 10))), (4, (*on, (1, 4, 10)))),
-    ]
-    assert shown == [("trained", 4, "steps"), 1, 2, 3, 4, "end"]
-    for first in (5, 6):
-        assert int(module._trained_on(program, at_step(first), batches(), 5).step) == first
-    assert len(trained) == 6
-
-
 @pytest.fixture
 def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Replay, list[Any]]]:
     """(step, the step of the state that is found) -> (the replay, what was asked for), with everything costly left out."""
@@ -186,7 +100,7 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
     monkeypatch.setattr(module, "pretraining_program", make)
     monkeypatch.setattr(module, "_trained_on", lambda program, state, batches, step: asked.append(step) or state)
     monkeypatch.setattr(module, "passed_over", lambda state: 20)
-    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch, measure: (params, batch, measure))
+    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch: (params, batch))
     return run
 
 
@@ -200,7 +114,7 @@ def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replaye
     assert (phase, step, given, mesh.size) == (1, 4, batch, 8)
     assert found.learning_rate == pytest.approx(0.5 * (1 - 1 / 4))
     assert found.norms == {"head": 3.0}
-    assert found.losses == ({}, batch, "mlm")  # type: ignore[comparison-overlap]
+    assert found.losses == ({}, batch)  # type: ignore[comparison-overlap]
 
 
 def test_with_later_weights_the_dropout_is_still_that_of_the_step(replayed):
@@ -288,18 +202,17 @@ def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(row
         sizes.append(len(batch["input_ids"]))
         return batch
 
-    def forward(model: Any, params: Any, batch: Any, seed: Any, next_sentence: bool) -> Any:
-        assert (model, seed, next_sentence) == (TINY, None, True)
-        return params * batch["input_ids"]
-
     monkeypatch.setattr(module, "to_device", to_device)
-    monkeypatch.setattr(module, "forward", forward)
-    monkeypatch.setattr(module, "row_losses", lambda outputs, batch, measure: {f"{measure}_loss": (outputs + batch["x"]).sum(1)})
+
+    def row_losses(self: MlmNsp, params: Any, batch: Any) -> dict[str, Any]:
+        return {"mlm_loss": (params * batch["input_ids"] + batch["x"]).sum(1)}
+
+    monkeypatch.setattr(MlmNsp, "row_losses", row_losses)
     ids = np.arange(2 * rows).reshape(rows, 2)
     program: Any = types.SimpleNamespace(
         experiment=dataclasses.replace(EXPERIMENT, model=TINY), mesh=types.SimpleNamespace(size=devices)
     )
-    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1}, "mlm")
+    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
     np.testing.assert_array_equal(found["mlm_loss"], (4 * ids + 1).sum(1))
     assert sizes == parts
 
@@ -319,6 +232,7 @@ FOUND = Replay(
     norms={"a": 3.0, "b": 4.0, "c": math.nan},
     batch=BATCH,
     losses={"mlm_loss": np.array([1.0, np.nan, 2.5]), "nsp_loss": np.array([0.5, 0.0, 0.25])},
+    objective=objective_of("mlm"),
 )
 TOKENIZER: Any = types.SimpleNamespace(
     decode=lambda ids: "".join(f"<{i}>" for i in ids), tokens=lambda ids: [f"t{i}" for i in ids]
@@ -355,6 +269,7 @@ def test_a_step_whose_own_weights_are_lost_says_so_and_a_gradient_that_is_no_num
 def test_an_objective_without_pairs_is_told_under_its_own_name_and_an_empty_batch_divides_by_nothing():
     sums: Any = {"next_token_loss": 0.5, "next_token_correct": 0.25, "next_token_targets": 0.0}
     found = dataclasses.replace(FOUND, sums=sums, losses={"next_token_loss": np.array([1.0, 2.0, 3.0])})
+    found = dataclasses.replace(found, objective=objective_of("next_token"))
     told = list(report(found, pathlib.Path("run"), None))
     assert told[2] == "next token loss 0.5, 25.0 % of 1 right (with dropout, as in the log)"
     assert "NSP" not in "".join(told)
@@ -364,17 +279,3 @@ def test_without_a_tokenizer_a_row_is_told_by_its_ids_and_a_row_without_text_aft
     assert row_text(BATCH, 0, None) == "101 5 [103 -> 6] 7 102"
     batch = {name: array[:1, :3] if array.shape[1] == 6 else array for name, array in BATCH.items()}
     assert row_text(batch, 0, TOKENIZER) == "<101><5> [t103 -> t6]"
-
-
-def test_a_replayed_step_is_printed_and_nothing_else_is_said(monkeypatch, capsys):
-    notebook = Notebook()
-    corpus = types.SimpleNamespace(tokenizer="tokenizer")
-    for name in ("quiet_libraries", "start_logging", "enable_compilation_cache"):
-        monkeypatch.setattr(module, name, notebook.says(name))
-    monkeypatch.setattr(module, "experiment_of", lambda *about: (about, corpus))
-    monkeypatch.setattr(module, "replay", lambda *about: about)
-    monkeypatch.setattr(module, "report", lambda *about: iter([f"{about}", "the end"]))
-    assert module.replay_step("workdir", 5, [("mesh.data", "2")], ("mesh.*",)) == 0  # type: ignore[arg-type]
-    experiment = ("workdir", [("mesh.data", "2")], ("mesh.*",))
-    assert capsys.readouterr().out == f"{((experiment, 'workdir', corpus, 5), 'workdir', 'tokenizer')}\nthe end\n"
-    assert notebook.notes == [("quiet_libraries",), ("start_logging", 0), ("enable_compilation_cache",)]
