@@ -20,9 +20,9 @@ PACKAGE = REPOSITORY / "bert_jax"
 FOLDERS = (
     "interface",
     "storage",
-    "sharding",
     "data",
     "model",
+    "sharding",
     "objectives",
     "tasks",
     "interop",

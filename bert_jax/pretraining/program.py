@@ -19,6 +19,7 @@ from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.objectives.distillation import Teacher, abstract_projection, distillation_objective, projection_parameters
 from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.objectives.objective import PRETRAINING, Batch, Objective, Params
+from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import (
     BATCH,
     check_batch_size,
@@ -193,11 +194,11 @@ def _taught(
     inputs = shardings, NamedSharding(mesh, BATCH)
     if teacher is None:
         return functools.partial(function, rule=rule), inputs
-    config = teacher.config
+    config = resolve(teacher.config, mesh)
 
     def taught(state: TrainState, batch: Batch, params: Params) -> Any:
         objective = distillation_objective(
-            experiment.model,
+            resolve(experiment.model, mesh),
             rule.objective,
             experiment.distillation,
             Teacher(config, params),
@@ -214,7 +215,7 @@ def update_rule(
     """The rule by which the steps of a phase turn a batch into an update on `mesh`."""
     return UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
-        objective=objective_of(experiment),
+        objective=objective_of(experiment, mesh),
         optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
@@ -235,16 +236,16 @@ def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], 
     return learning_rate_multipliers(shapes, decay=decay)
 
 
-def objective_of(experiment: PretrainingExperiment) -> Objective:
-    """The objective of the run: `PretrainingExperiment.objective_name`."""
+def objective_of(experiment: PretrainingExperiment, mesh: Mesh) -> Objective:
+    """The objective of the run, `PretrainingExperiment.objective_name`, computed on `mesh`."""
     name = experiment.objective_name
     settings = {"skip_gram": experiment.skip_gram} if name == "skip_gram" else {}
-    return PRETRAINING[name](experiment.model, next_sentence=experiment.next_sentence, **settings)
+    return PRETRAINING[name](resolve(experiment.model, mesh), next_sentence=experiment.next_sentence, **settings)
 
 
 def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
     """The jitted evaluation step, (parameters, batch) -> sums; the sums are replicated on every device of `mesh`."""
-    scored = functools.partial(eval_step, objective=objective_of(experiment))
+    scored = functools.partial(eval_step, objective=objective_of(experiment, mesh))
     return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 

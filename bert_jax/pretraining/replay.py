@@ -35,6 +35,7 @@ from bert_jax.pretraining.rollback import first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
+from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import Place
@@ -202,11 +203,11 @@ def _losses_of_rows(
     program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch, measure: str
 ) -> dict[str, Float[np.ndarray, " B"]]:
     """The losses of each row under the name `measure`, by `ROWS` rows at a time, or as many as the mesh divides."""
-    experiment = program.experiment
+    experiment, model = program.experiment, resolve(program.experiment.model, program.mesh)
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        outputs = forward(experiment.model, params, dict(rows), None, experiment.next_sentence)
+        outputs = forward(model, params, dict(rows), None, experiment.next_sentence)
         return row_losses(outputs, dict(rows), measure)
 
     rows = len(batch["input_ids"])
