@@ -42,8 +42,8 @@ def in_numpy(a: jax.Array, b: jax.Array, axes: tuple[int, int]) -> np.ndarray:
 def test_products_are_those_of_numpy_whichever_axes_are_summed(shape, dtype, axes):
     a, b = operands(*shape, axes)
     expected = in_numpy(a, b, axes)
-    uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))
-    for use, one_cpu in itertools.product(uses, (True, False)):  # XLA once laid a result out as its user liked, and could not run it
+    uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # XLA once laid a result out as its user liked, and could not run it
+    for use, one_cpu in itertools.product(uses, (True, False)):
         product = jax.jit(lambda a, b, use=use, one_cpu=one_cpu: use(multiply(a, b, axes, one_cpu)))
         got = product(a.astype(dtype), b.astype(dtype))
         assert got.dtype == dtype

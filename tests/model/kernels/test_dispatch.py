@@ -63,7 +63,7 @@ def test_a_model_that_was_resolved_for_no_devices_does_not_pass_over_the_kernel_
     model = Encoder(SHAPE)
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
     with pytest.raises(UserError, match=r"model\.attention='fused' cannot be had: .* none are given"):
-        model.apply({"params": layers(1)}, x, tokens_of(ids), None)
+        model.apply({"params": layers(SHAPE.num_layers)}, x, tokens_of(ids), None)
 
 
 def test_rows_that_are_too_long_take_the_plain_path_in_the_same_model_or_are_refused_where_the_kernel_is_asked_for():
