@@ -21,49 +21,21 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.analyse", flags="parse_flags")
+    run_command("bert_jax.analyse", check="bert_jax.analysis.flags:check_flags")
 
-import argparse
 import importlib
-import sys
 from collections.abc import Sequence
-from typing import Any
 
-from bert_jax.analysis import VERBS
+from bert_jax.analysis.flags import parse_flags
 from bert_jax.analysis.folder import appearing_together
-from bert_jax.interface.command import choose_verb
-from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.runtime.environment import enable_compilation_cache
 from bert_jax.storage.mirror import uploaded
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
-    name, flags = parse_flags(argv)
+    name, flags = parse_flags(__doc__, argv)
     enable_compilation_cache()
     flags.place = flags.output
     with uploaded(flags.output, "--output") as flags.output, appearing_together():
-        return int(_verb(name).run(flags))
-
-
-def parse_flags(argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
-    """The verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    name = choose_verb("python -m bert_jax.analyse", __doc__, VERBS, arguments)
-    if name is None:
-        sys.exit(0)
-    return name, _parser(name).parse_args(arguments[1:])
-
-
-def _verb(name: str) -> Any:
-    """The module of a verb: its `add_flags` and `run`."""
-    return importlib.import_module(f"bert_jax.analysis.{name}.verb")
-
-
-def _parser(name: str) -> FlagParser:
-    parser = FlagParser(prog=f"python -m bert_jax.analyse {name}", description=VERBS[name])
-    parser.may_be_in_bucket = ("--model", "--input", "--output", "--corpus")
-    parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
-    parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
-    _verb(name).add_flags(parser)
-    return parser
+        return int(importlib.import_module(f"bert_jax.analysis.{name}.verb").run(flags))

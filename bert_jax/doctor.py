@@ -15,36 +15,28 @@ from __future__ import annotations
 if __name__ == "__main__":  # before the imports below, which take seconds
     from bert_jax.interface.command import run_command
 
-    run_command("bert_jax.doctor", flags="parse_flags")
+    run_command("bert_jax.doctor", check="bert_jax.tpu.diagnosis.flags:check_flags")
 
 import argparse
 import contextlib
 import logging
-import sys
-from collections.abc import Sequence
 
 import jax
-from annotated_types import Interval
 
 from bert_jax.configs.files import read_experiment
-from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.overrides import split_overrides, suggested_flag
-from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, write_json
 from bert_jax.interface.command import require_stdout
-from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
-from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.first_contact import KERNELS, compare_kernels_once, verdicts
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
-from bert_jax.runtime.flags import add_process_flags
 from bert_jax.runtime.hosts import find_hosts
 from bert_jax.runtime.processes import Processes, meet
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked
 from bert_jax.tpu.diagnosis import machine, speed
 from bert_jax.tpu.diagnosis.experiment import corpus_check, fit_checks, workdir_check
+from bert_jax.tpu.diagnosis.flags import Overrides, parse_flags
 from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report
 from bert_jax.tpu.programs import kind_of
 
@@ -53,35 +45,9 @@ log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ whe
 FAULT = 1
 """The exit status where something is wrong."""
 
-Overrides = Sequence[tuple[str, str]]
-
-
-def flag_parser() -> FlagParser:
-    """The parser of the command's flags, without the overrides `--config.key=value`."""
-    parser = FlagParser(prog="python -m bert_jax.doctor", description=__doc__)
-    schemas = (PretrainingExperiment, FinetuningExperiment)
-    parser.hint_for_unknown = lambda argument: next(filter(None, (suggested_flag(argument, schema) for schema in schemas)), "")
-    parser.may_be_in_bucket = ("--workdir",)
-    parser.add_argument("--config", type=nonempty, metavar="FILE[:ARG]", help="an experiment: do its steps fit, how long is one?")
-    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
-    parser.add_argument("--workdir", type=nonempty, metavar="DIR", help="a directory, or gs://BUCKET/PATH: can a run use it?")
-    chips = InRange(int, Interval(ge=1, le=MAX_COUNT))
-    parser.add_argument("--chips", type=chips, metavar="N", help="the chips that all hosts should have together")
-    parser.add_argument("--no-estimate", action="store_true", help="on TPUs, do not estimate the time of a step with aot")
-    parser.add_argument("--json", type=nonempty_path, metavar="FILE", help="writes all figures to FILE")
-    add_process_flags(parser)
-    return parser
-
-
-def parse_flags(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Overrides]:
-    """The flags, and the keys that they set. Raises UserError."""
-    overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
-    return flag_parser().parse_args(rest), overrides
-
-
 def main() -> int:
     """The verb."""
-    flags, overrides = parse_flags()
+    flags, overrides = parse_flags(__doc__)
     require_stdout("open it, or send it to a file with >FILE")
     quiet_libraries()
     if overrides and not flags.config:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from bert_jax import analyse, aot, convert, corpus, doctor
+from bert_jax import corpus
+from bert_jax.analysis import flags as analyse_flags
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
@@ -22,7 +23,10 @@ from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
+from bert_jax.interop import flags as convert_flags
 from bert_jax.prediction.verbs import VERBS, parser_of
+from bert_jax.tpu.costs import flags as aot_flags
+from bert_jax.tpu.diagnosis import flags as doctor_flags
 from bert_jax.tpu.programs import kind_of
 from tests.documented import own_experiment
 from tests.test_architecture import FOLDERS, TOP_LEVEL
@@ -245,23 +249,23 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
     elif verb in SCHEMAS:
         parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
     elif verb == "aot":
-        options, overrides, others = aot.parse_flags(arguments)
+        options, overrides, others = aot_flags.parse_flags("", arguments)
         for given in [options.config, *options.against]:
             schema = FinetuningExperiment if "/finetune/" in given else PretrainingExperiment
             read_experiment(given, overrides if given == options.config else others, schema)
     elif verb == "doctor":
         overrides, rest = split_overrides(arguments)
-        given = doctor.flag_parser().parse_args(rest)
+        given = doctor_flags.flag_parser("").parse_args(rest)
         if given.config:
             read_experiment(given.config, overrides, kind_of)
     elif verb == "convert":
-        convert._parser().parse_args(arguments)
+        convert_flags.flag_parser("").parse_args(arguments)
     elif verb == "corpus":
         corpus._parser().parse_args(arguments)
     elif verb == "predict":
         parser_of(arguments[0], VERBS[arguments[0]]).parse_args(arguments[1:])
     elif verb == "analyse":
-        analyse._parser(arguments[0], analyse.VERBS[arguments[0]]).parse_args(arguments[1:])
+        analyse_flags.parse_flags("", arguments)
     else:
         check_script(REPOSITORY / "bert_jax" / f"{verb.replace('.', '/')}.py", arguments)
 

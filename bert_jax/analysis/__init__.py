@@ -19,19 +19,8 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     neighbours/    the pieces and the words in context that are nearest to a word
     compare/       where two models differ: heads, layers, predictions
     analyser.py    Analyser: the same from Python
-    verb.py        what the verbs of the command line share
+    flags.py       the verbs of the command line, and the flags that several of them have
+    verb.py        what the verbs share once their flags are right
 
-A question is a folder: `measure.py`, `figures.py` and `verb.py`, the verb of its name.
+A question is a folder: `measure.py`, `figures.py`, and the verb of its name, `flags.py` and `verb.py`.
 """
-
-VERBS = {
-    "attention": "the attention of every head for a text or a pair, as a page or pictures",
-    "heads": "what every head attends to: entropy, [CLS], [SEP], neighbours, distances",
-    "neighbours": "the pieces nearest to a word; in a text, the words nearest to it and its senses",
-    "dependencies": "the head that finds each dependency relation of a treebank",
-    "coreference": "the head that finds the antecedents of pronouns, names and nouns",
-    "probe": "what is read from words by layer: labels, trees, heads, with control tasks",
-    "compare": "where two models differ: heads, layers, and predictions of masked words",
-    "vocabulary": "the pieces by kind, script and length; the parameters by part",
-}
-"""The verbs of `python -m bert_jax.analyse`; each is the module `verb` of the folder of its name."""

@@ -9,14 +9,20 @@ from typing import Any
 
 from bert_jax.analysis.attention.measure import Attention, read_attention
 from bert_jax.analysis.compare.aligned import paired_windows
-from bert_jax.analysis.compare.measure import Comparing, Comparison, compare_models
-from bert_jax.analysis.coreference.measure import Coreference, CoreferenceScores, score_coreference
+from bert_jax.analysis.compare.flags import Comparing
+from bert_jax.analysis.compare.measure import Comparison, compare_models
+from bert_jax.analysis.coreference.flags import Coreference
+from bert_jax.analysis.coreference.measure import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.readers import open_texts
-from bert_jax.analysis.dependencies.measure import Dependencies, DependencyScores, score_dependencies
-from bert_jax.analysis.heads.measure import Heads, HeadStatistics, measure_heads
-from bert_jax.analysis.neighbours.measure import Neighbouring, Neighbours, WordPieces, find_neighbours, nearest_pieces
+from bert_jax.analysis.dependencies.flags import Dependencies
+from bert_jax.analysis.dependencies.measure import DependencyScores, score_dependencies
+from bert_jax.analysis.heads.flags import Heads
+from bert_jax.analysis.heads.measure import HeadStatistics, measure_heads
+from bert_jax.analysis.neighbours.flags import Neighbouring
+from bert_jax.analysis.neighbours.measure import Neighbours, WordPieces, find_neighbours, nearest_pieces
 from bert_jax.analysis.probe.annotated import AnnotatedFile
-from bert_jax.analysis.probe.measure import Probes, Probing, measure_probes, silent_stage
+from bert_jax.analysis.probe.flags import Probing
+from bert_jax.analysis.probe.measure import Probes, measure_probes, silent_stage
 from bert_jax.analysis.reading import Note, Show, Treebank, in_silence, progress_of, progress_of_stage, progress_through
 from bert_jax.analysis.vocabulary.measure import Vocabulary, read_vocabulary
 from bert_jax.analysis.windows import Window, read_window, read_windows

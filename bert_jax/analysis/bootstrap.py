@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Interval
 from jaxtyping import Float64, Int64, Num
 
-Replicates = Annotated[int, Interval(ge=100, le=100_000)]
 CONFIDENCE = 0.95
 """Of every interval."""
 

@@ -12,13 +12,6 @@ from bert_jax.interop.huggingface import Model, NewParts, with_new_parts, withou
 from bert_jax.prediction.engine import Engine
 from bert_jax.tasks.readers.conllu import Sentence
 
-CONTROLS = {
-    "random-weights": "a model of the same shape with the weights that pretraining begins with",
-    "shuffled-words": "the words of each sentence in a random order, which the model reads; the heads move with them",
-    "permuted-heads": "the heads of each sentence exchanged at random between its words",
-}
-"""Control -> its description."""
-
 
 def random_weights(model: Model, seed: int = 0) -> Model:
     """The model with random embeddings and layers, drawn as at the start of pretraining; its heads for tasks are left out."""

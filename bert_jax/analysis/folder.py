@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from bert_jax.analysis.flags import FORMATS
 from bert_jax.errors import UserError
 from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove_leftovers
-from bert_jax.interface.figures import FORMATS, rendered
+from bert_jax.interface.figures import rendered
 from bert_jax.prediction.output import checked_target, writing
 
 _LOCK = "analysis"  # of its temporary file, which a process keeps in the directory that it writes to

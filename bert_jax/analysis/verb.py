@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: flags, the folder of --output, the model, the list of files."""
+"""What the verbs of the command line share once their flags are right: the folder of --output, the model, the list of files."""
 
 from __future__ import annotations
 
@@ -11,26 +11,11 @@ from collections.abc import Iterable, Sequence
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
-from bert_jax.interface.figures import FORMATS
-from bert_jax.interface.flags import names_with_commas, nonempty
 from bert_jax.prediction.streams import check_whole_file
 from bert_jax.storage.fetching import local_place
 
 NAME = 60
 """Most characters of a model's name below a picture, its last ones."""
-
-
-def text_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of verbs that read texts."""
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
-    parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
-
-
-def format_flag(parser: argparse.ArgumentParser) -> None:
-    """The flag of verbs that draw figures."""
-    form = names_with_commas(FORMATS)
-    parser.add_argument("--format", type=form, default=("png",), metavar="F,F", help="png, pdf, svg (png)")
 
 
 def check_annotated(flags: argparse.Namespace, *names: str) -> None:

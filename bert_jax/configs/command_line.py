@@ -96,6 +96,12 @@ def _found(schema: type | str | None) -> type | None:
     return found
 
 
+def suggested_key(argument: str) -> str:
+    """The end of an error message about an unknown flag that is similar to a key of pretraining or of fine-tuning; "" for any
+    other flag."""
+    return next(filter(None, (suggested_flag(argument, _found(SCHEMAS[verb])) for verb in ("pretrain", "finetune"))), "")
+
+
 def flag_parser(verb: str, description: str | None, schema: type | str | None = None) -> FlagParser:
     """The parser of the flags of `pretrain` or `finetune`, without the overrides `--config.key=value`."""
     parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)

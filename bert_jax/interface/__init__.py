@@ -7,7 +7,6 @@ In: a command line, counts, errors. Out: parsed flags, checked values, lines of 
     numbers.py        whole_number and decimal_number: numbers from the text of files and flags
     ranges.py         ranges of settings and flags: declared in type annotations, checked here
     flags.py          FlagParser: argparse that raises UserError; flags made of an options dataclass
-    early_flags.py    checks the flags of a command before the libraries that it computes with are imported
     progress.py       Progress: one line with an estimate of the time left
     figures.py        draws figures: panels, heat maps, names; PNG, PDF, SVG, with every text as it is
     python_files.py   loads experiment files and task modules; an exception in one becomes a UserError that shows its lines

@@ -23,7 +23,6 @@ from types import FrameType
 from typing import NoReturn, Self
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError, nearest
-from bert_jax.interface.early_flags import checked_early
 from bert_jax.interface.progress import CLEAR_LINE
 from bert_jax.interface.words import shortened, without_controls
 
@@ -31,16 +30,15 @@ INTERRUPTED = 128 + signal.SIGINT
 """The exit status after Ctrl-C."""
 
 
-def run_command(module: str, check: str = "", flags: str = "") -> NoReturn:
+def run_command(module: str, check: str = "") -> NoReturn:
     """Imports the `module` of a command, runs its `main` and exits, as `run_verb` does. Every command begins with this call.
 
         if __name__ == "__main__":  # before the imports below, which take seconds
             from bert_jax.interface.command import run_command
-            run_command("bert_jax.convert")
+            run_command("bert_jax.convert", check="bert_jax.interop.flags:check_flags")
 
     `check`, as "MODULE:FUNCTION", is called before the import, with the name of the command and its docstring: it prints the help
-    and refuses wrong flags without what the command computes with. So does `flags`, the function of the module that parses them,
-    by `early_flags`.
+    and refuses wrong flags without what the command computes with.
     """
     os.environ.pop("MPLBACKEND", None)  # figures are drawn without a display, and matplotlib refuses some values
     _end_when_interrupted()
@@ -52,15 +50,13 @@ def run_command(module: str, check: str = "", flags: str = "") -> NoReturn:
             made = kind.instead_of(stream)
             setattr(sys, name, made)
             setattr(sys, f"__{name}__", made)
-    run_verb(lambda: _checked_and_run(module, check, flags))
+    run_verb(lambda: _checked_and_run(module, check))
 
 
-def _checked_and_run(module: str, check: str, flags: str) -> int | None:
+def _checked_and_run(module: str, check: str) -> int | None:
     if check:
         checking, _, function = check.partition(":")
         getattr(importlib.import_module(checking), function)(module.rpartition(".")[2], sys.modules["__main__"].__doc__)
-    if flags:
-        checked_early(module, flags)
     refuses_flags = _start_parsing_xla_flags()
     try:
         command = importlib.import_module(module)

@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import Formatter
 
-FORMATS = ("png", "pdf", "svg")
 BLUE, ORANGE, GREEN = "#1f4e9c", "#b5541c", "#2f7d4f"
 LONGEST = 200
 """Most characters of a text, since an image is as wide as its longest one."""

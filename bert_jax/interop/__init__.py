@@ -15,5 +15,22 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a mo
     stablehlo.py            exports a forward pass with its weights as one file
     word2vec.py             word vectors: word2vec's text and binary formats, GloVe, fastText
     surgery.py              changes positions, layers or vocabulary; averages models
+    flags.py                the flags of `convert`
     conversion.py           the steps of `convert`: read, change, write, with lines of output that describe each
 """
+
+from __future__ import annotations
+
+from bert_jax.model.heads import HEAD_PARTS
+
+PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
+"""The optional parts of a model, which an import may drop or add with random weights."""
+DTYPES = ("float32", "float16", "bfloat16")
+"""Of the weights of a Hugging Face directory."""
+NEW_POSITIONS = ("copied", "random")
+"""The new rows of a larger position table."""
+FUNCTIONS = ("encode", "pretraining", "labels")
+"""What is exported as StableHLO: the encoder's vectors; the logits of the pretraining heads at every position; the logits of a
+labelled head."""
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+"""Those that StableHLO is exported for."""

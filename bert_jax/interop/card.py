@@ -16,9 +16,9 @@ from typing import Any
 import jax
 
 from bert_jax.interface.words import counted
+from bert_jax.interop import PARTS
 from bert_jax.interop.directory import CARD, card_facts, signed_card
 from bert_jax.interop.huggingface_config import architecture_of
-from bert_jax.interop.names import PARTS
 from bert_jax.model.positions import is_own_transformer
 
 UNKNOWN = "unknown"

@@ -15,13 +15,13 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax.data.corpus.hub import find_vocabulary, is_hub_name
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
+from bert_jax.interop import NEW_POSITIONS, PARTS
 from bert_jax.interop.card import model_card, training_of
-from bert_jax.interop.directory import FORMATS, aside
+from bert_jax.interop.directory import aside
 from bert_jax.interop.huggingface import (
-    DTYPES,
     Model,
     NewParts,
     check_parts,
@@ -33,10 +33,8 @@ from bert_jax.interop.huggingface import (
 )
 from bert_jax.interop.huggingface_config import FIXED
 from bert_jax.interop.locate import local_model
-from bert_jax.interop.names import PARTS
-from bert_jax.interop.stablehlo import FUNCTIONS, export_stablehlo, natural_function, parts_used
+from bert_jax.interop.stablehlo import export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
-    NEW_POSITIONS,
     extended,
     read_tokens,
     sources_of,
@@ -49,14 +47,11 @@ from bert_jax.interop.tensor_bundle import index_path
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
-from bert_jax.model.config import ACTIVATIONS
+from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.outputs import PROBLEMS
-from bert_jax.model.heads.registry import HEAD_PARTS, HEADS
+from bert_jax.model.heads.registry import HEADS
 from bert_jax.model.pretraining import NEVER_TRAINED, ParameterCounts
 from bert_jax.storage.paths import checked, is_remote
-
-FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -333,26 +328,6 @@ def _new_head(flags: argparse.Namespace) -> TaskHead | None:
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None
     return kinds[0](labels=tuple(flags.labels or ()), problem=flags.problem or "classification")
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Raises UserError for flags with unknown values, and for flags that contradict each other."""
-    for name, known in (
-        ("format", FORMATS), ("dtype", tuple(DTYPES)), ("activation", ACTIVATIONS), ("problem", PROBLEMS),
-        ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS),
-    ):  # fmt: skip
-        value = getattr(flags, name)
-        if value is not None and value not in known:
-            raise UserError(f"--{name.replace('_', '-')}={value} is unknown: {nearest(value, known)}")
-    for name, form in FORMAT_OF_FLAG.items():
-        if getattr(flags, name) is not None and flags.format != form:
-            raise UserError(f"--{name} is for --format={form}, not for {flags.format}; leave it out")
-    if flags.new_positions and not flags.max_position:
-        raise UserError("--new-positions applies to a larger position table only; add --max-position=N, or leave it out")
-    if flags.layers and flags.keep_layers is not None:
-        raise UserError("--layers and --keep-layers are both given; give one of them")
-    if flags.labels and len(set(flags.labels)) < len(flags.labels):
-        raise UserError(f"--labels={','.join(flags.labels)} repeats a label; give every output a label of its own")
 
 
 def _check_tf1(model: Model) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import flax.linen as nn
 import jax
-import ml_dtypes
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -31,6 +30,7 @@ from bert_jax.data.tokenizers.tokenizer_files import vocabulary_files
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import Json, JsonObject, read_object, write_json
 from bert_jax.interface.words import counted
+from bert_jax.interop import DTYPES, PARTS
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import FORMATS, OURS, replaced_when_complete
 from bert_jax.interop.huggingface_config import (
@@ -50,7 +50,6 @@ from bert_jax.interop.huggingface_config import (
 from bert_jax.interop.locate import CONFIG, MODULES, find_model_directory, transformer_folder
 from bert_jax.interop.names import (
     OWN_PREFIX,
-    PARTS,
     REQUIRED_PARTS,
     canonical_names,
     matching,
@@ -64,9 +63,9 @@ from bert_jax.interop.names import (
 )
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEAD_PARTS
 from bert_jax.model.positions import is_own_transformer
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
 
@@ -75,7 +74,6 @@ log = logging.getLogger(__name__)
 FILES = FORMATS["huggingface"][1]
 METADATA = {"format": "pt"}  # transformers 4 refuses a file without the framework of its layout
 _UNUSED = re.compile(r"\[unused\d+\]")
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +158,7 @@ def export_model(
             directory,
             config.positions,
         )
-    tensors = {name: x.astype(DTYPES[dtype]) for name, x in tensors.items()} if dtype != "float32" else tensors
+    tensors = {name: x.astype(np.dtype(dtype)) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
         write_json(incomplete / CONFIG, fields)

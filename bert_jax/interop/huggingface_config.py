@@ -12,9 +12,10 @@ from bert_jax.interface.named import is_in_file, record_of, split_named
 from bert_jax.interop.directory import OURS
 from bert_jax.model import POSITIONS
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import OUTPUTS
-from bert_jax.model.heads.registry import HEAD_PARTS, HEADS, head_class
+from bert_jax.model.heads.registry import HEADS, head_class
 from bert_jax.model.positions import is_own_transformer
 
 FIELDS = {

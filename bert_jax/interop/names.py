@@ -21,11 +21,13 @@ from jaxtyping import PyTree
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
+from bert_jax.interop import PARTS
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.characters import BYTES, character_shapes
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEAD_PARTS, HEADS
+from bert_jax.model.heads.registry import HEADS
 from bert_jax.model.positions import fixed_table, has_parameters
 from bert_jax.model.pretraining import abstract_parameters
 
@@ -97,9 +99,6 @@ TABLE = (
 )
 
 REQUIRED_PARTS = ("embeddings", "encoder")
-
-PARTS = ("pooler", "mlm_head", "nsp_head", "skip_gram_head", *HEAD_PARTS)
-"""The optional parts of a model, which an import may drop or add with random weights."""
 
 DECODER = Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D")
 """The decoder of a model in which it is not tied to the word embeddings (`ModelConfig.tied_decoder`)."""

@@ -25,6 +25,7 @@ from jax import export
 from bert_jax import __version__
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import JsonObject, write_json
+from bert_jax.interop import FUNCTIONS, PLATFORMS
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
@@ -41,9 +42,6 @@ INPUTS = {
     "attention_mask": "1 on tokens, 0 on padding",
     "token_type_ids": "0 on a first text, 1 on a second",
 }
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-FUNCTIONS = ("encode", "pretraining", "labels")
-"""The encoder's vectors; the logits of the pretraining heads at every position; the logits of a labelled head."""
 HOW = """import jax, numpy
 forward = jax.export.deserialize(open("forward.stablehlo", "rb").read())
 outputs = forward.call(input_ids, attention_mask, token_type_ids)  # int32 numpy arrays [batch, length] -> a dict of arrays"""

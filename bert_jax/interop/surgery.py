@@ -23,11 +23,11 @@ from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
+from bert_jax.interop import NEW_POSITIONS
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import Row, rows
 from bert_jax.model.layers import truncated_normal
 
-NEW_POSITIONS = ("copied", "random")
 _BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
 

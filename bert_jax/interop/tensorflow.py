@@ -29,11 +29,11 @@ from bert_jax.data.tokenizers.tokenizer import VOCAB_FILE, Tokenizer, load_token
 from bert_jax.data.tokenizers.tokenizer_files import unfit_for_vocab_txt
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object, write_json
+from bert_jax.interop import PARTS
 from bert_jax.interop.directory import OURS, replaced_when_complete
 from bert_jax.interop.huggingface import check_same_vocabulary, check_vocabulary, rows_without_pieces
 from bert_jax.interop.huggingface_config import FIELDS, config_from_json
 from bert_jax.interop.names import (
-    PARTS,
     REQUIRED_PARTS,
     Row,
     drop_remedy,

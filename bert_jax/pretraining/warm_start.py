@@ -13,7 +13,7 @@ from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, without_parts
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.registry import HEAD_PARTS
+from bert_jax.model.heads import HEAD_PARTS
 
 log = logging.getLogger(__name__)
 

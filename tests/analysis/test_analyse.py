@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
 from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.controls import random_weights
 from bert_jax.analysis.folder import Folder
-from bert_jax.interop.conversion import load_model
+from bert_jax.errors import UserError
+from bert_jax.prediction.engine import Engine
+from tests.analysis.coreference.test_antecedents import GAP
 from tests.analysis.coreference.written import PARIS, conllu, write
 from tests.analysis.test_treebank import row
 from tests.bad_inputs.places import REPOSITORY
@@ -121,10 +125,89 @@ def test_a_model_is_the_same_as_itself(tmp_path, capsys):
     assert {path.stem for path in out.glob("*.png")} == {"divergences", "moved", "layers"}
 
 
-def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed():
-    model = load_model(REPOSITORY / "tests" / "golden" / "tf1" / "bert")
-    assert "embeddings" in model.params
-    assert any("activation" in note for note in model.notes)
+def test_a_checkpoint_of_the_original_is_read_as_it_is_and_says_which_gelu_was_assumed(tmp_path, capsys):
+    path = REPOSITORY / "tests" / "golden" / "tf1" / "bert"
+    assert main(["vocabulary", f"--model={path}", f"--output={tmp_path / 'out'}"]) == 0
+    (note,) = capsys.readouterr().err.splitlines()
+    assert "activation" in note
+
+
+@pytest.mark.usefixtures("loaded")
+def test_a_model_with_random_weights_is_compared_as_drawn_by_the_seed(tmp_path, capsys, analyser, monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
+    text = "the capital of France is Paris."
+    flags = ["--control=random-weights", "--seed=5", "--masked=0.5", text]
+    assert main(["compare", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
+    drawn = Analyser(Engine(random_weights(analyser.engine.model, 5)))
+    expected = analyser.compare(drawn, [text], seed=5)
+    said = capsys.readouterr().out
+    for layer in range(3):
+        assert f"  {layer} | {layer}: {expected.cka.sel(layer=layer, other=layer).values:.3f}\n" in said
+    assert "predictions are left out: " in said
+
+
+def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
+    with pytest.raises(UserError, match="is the directory of the model itself; choose another --output"):
+        main(["heads", f"--model={directory}", f"--output={directory}/x/..", "the"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "units"), [("dependencies", "half of its sentences"), ("coreference", "half of its documents")]
+)
+def test_what_heads_are_chosen_on_is_another_file(verb, units, tmp_path):
+    path = write(tmp_path, PARIS)
+    flags = [f"--input={path}", f"--choose={tmp_path}/../{tmp_path.name}/x.conllu"]
+    with pytest.raises(UserError, match=f"--choose=.* is --input too; without --choose, {units} are chosen on"):
+        main([verb, "--model=m", f"--output={tmp_path / 'out'}", *flags])
+
+
+@pytest.mark.usefixtures("loaded")
+def test_a_damaged_line_of_what_heads_are_chosen_on_fails_too(tmp_path, capsys):
+    good = row(1, "the", 2, "det") + row(2, "river", 0, "root")
+    (tmp_path / "x.conllu").write_text("\n".join([good] * 3))
+    (tmp_path / "y.conllu").write_text("\n".join([good, row(1, "a", 1)]))
+    run = ["--model=m", f"--output={tmp_path / 'out'}", "--replicates=100"]
+    flags = [f"--input={tmp_path / 'x.conllu'}", f"--choose={tmp_path / 'y.conllu'}", *["--control=permuted-heads"] * 2]
+    assert main(["dependencies", *run, *flags, "--least=1"]) == 1
+    said, problems = capsys.readouterr()
+    assert "y.conllu, line 4: " in problems
+    assert said.count("permuted-heads") == 2, "the control of each of two relations, once"
+    write(tmp_path, PARIS + PARIS.replace("id = d", "id = e"))
+    write(tmp_path, PARIS + conllu("a/NOUN/0/(1-x-1", name="f"), "y.conllu")
+    assert main(["coreference", *run, *flags[:2]]) == 1
+    said, problems = capsys.readouterr()
+    assert "y.conllu, line " in problems
+    assert said.startswith("2 documents; heads were chosen on 2 others\n")
+
+
+@pytest.mark.usefixtures("loaded")
+def test_pronouns_of_neither_name_are_told_of_a_file_that_asks_once(tmp_path, capsys):
+    flags = [f"--input={write(tmp_path, GAP, 'x.tsv')}", f"--choose={write(tmp_path, GAP, 'y.tsv')}", "--replicates=100"]
+    assert main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
+    assert "1 pronoun of neither name: counted only where neither is an answer\n" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("loaded")
+def test_a_control_of_probes_has_a_folder_of_its_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
+    for name in ("train.txt", "dev.txt"):
+        (tmp_path / name).write_text("the X Y\nriver X Z\nParis Y Y\n\n" * 9)
+    out = tmp_path / "out"
+    flags = [f"--input={tmp_path / 'train.txt'}", f"--eval={tmp_path / 'dev.txt'}", "--column=1", "--epochs=1", "--seeds=1"]
+    run = ["probe", f"--output={out}", *flags, "--probes=labels", "--control=random-weights"]
+    out.mkdir()
+    (out / "random-weights").write_text("")
+    with pytest.raises(UserError, match="out/random-weights is a file; name a directory"):
+        main([*run, "--model=not-there"])  # found before the model is loaded
+    (out / "random-weights").unlink()
+    assert main([*run, "--model=m"]) == 0
+    said = capsys.readouterr().out
+    assert ": trained on 27 words" in said
+    assert "\nrandom-weights: trained on 27 words" in said
+    assert said.count("written to ") == 2
+    own, control = ((folder / "mix.tsv").read_text() for folder in (out, out / "random-weights"))
+    assert own.splitlines()[0] == control.splitlines()[0]
+    assert own != control
 
 
 @pytest.mark.usefixtures("loaded")

@@ -1,17 +1,24 @@
 from __future__ import annotations
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
+from bert_jax.analysis.analyser import MOST_TOKENS, Analyser
 from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.heads import measure
 from bert_jax.analysis.heads.figures import write_heads
-from bert_jax.analysis.heads.measure import STATISTICS, Heads
+from bert_jax.analysis.heads.flags import Heads
+from bert_jax.analysis.heads.measure import STATISTICS
 from bert_jax.analysis.windows import Kind, read_windows
 from bert_jax.errors import UserError
+from bert_jax.prediction.engine import Engine
 from tests.analysis.reference import in_words, sources, weights_of
 
 TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab " * 12]
@@ -93,6 +100,13 @@ def test_the_divergence_of_every_two_heads_is_scipys(found, by_hand):
     assert found.divergence["head"][:5] == ["1-1", "1-2", "1-3", "1-4", "2-1"]
 
 
+def test_a_loaded_model_is_read_in_batches_of_at_most_so_many_tokens(directory):
+    engine = Analyser.load(directory).engine
+    assert engine.tokens <= MOST_TOKENS
+    engine.tokens = 10 * MOST_TOKENS
+    assert Analyser(engine).engine.tokens == MOST_TOKENS
+
+
 def test_windows_are_counted_and_options_are_checked(found, analyser):
     assert found.windows == 5
     with pytest.raises(UserError, match=r"heads.reach=0 must be at least 1"):
@@ -101,6 +115,23 @@ def test_windows_are_counted_and_options_are_checked(found, analyser):
         analyser.heads([])
     with pytest.raises(UserError, match=r"one text, not a list of them; give \[text\]"):
         analyser.heads("the")
+
+
+def test_words_are_read_in_groups_and_texts_without_a_token_are_left_out(found, analyser, monkeypatch):
+    monkeypatch.setattr(measure, "WINDOWS", 1)
+    again = analyser.heads([TEXTS[0], " ", *TEXTS[1:]], reach=REACH, sampled=40, divergence_words=8)
+    np.testing.assert_allclose(again.statistics.values, found.statistics.values, rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(again.n.values, found.n.values)
+    assert again.windows == found.windows
+    assert again.n_divergence == 8, "two windows on two devices hold as many words as are wanted"
+
+
+def test_a_model_that_gives_numbers_that_are_not_finite_is_named(model, monkeypatch):
+    params = jax.tree.map(np.array, {part: model.params[part] for part in ("embeddings", "encoder")})
+    params["encoder"]["layers"]["attention"]["query"]["kernel"][:] = np.float32(3e38)
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:2])
+    with pytest.raises(UserError, match="gives numbers that are not finite"):
+        Analyser(Engine(dataclasses.replace(model, params=params))).heads(TEXTS[:1])
 
 
 def test_heads_that_look_at_a_known_place_are_found_to(pointing):
@@ -114,6 +145,7 @@ def test_heads_that_look_at_a_known_place_are_found_to(pointing):
         assert np.delete(values.ravel(), 2 * (layer - 1) + head - 1).max() < 0.5, statistic
     assert found.statistics.sel(statistic="entropy").values.max() < 0.02
     assert found.n_divergence == 0
+    assert np.isnan(found.divergence.values).all()
 
 
 def drawn(figure: Figure) -> bytes:

@@ -9,12 +9,15 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from bert_jax.analysis.analyser import Analyser
-from bert_jax.analysis.compare.aligned import paired_windows
+from bert_jax.analysis.compare import measure
+from bert_jax.analysis.compare.aligned import WindowPair, paired_windows
 from bert_jax.analysis.compare.cka import alignments, cross_sums, own_sums
 from bert_jax.analysis.compare.figures import write_comparison
+from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.compare.masked import MaskedWords, twins
-from bert_jax.analysis.compare.measure import Comparing, Comparison, compared_layers, matched
+from bert_jax.analysis.compare.measure import Comparison, compared_layers, matched
 from bert_jax.analysis.folder import Folder
+from bert_jax.analysis.windows import Kind, Word
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
@@ -218,6 +221,48 @@ def test_large_models_are_compared_at_evenly_spaced_layers():
     assert len(own) == 11
     small = dataclasses.replace(large, num_layers=12, hidden_size=768)
     assert compared_layers(small, small) == (tuple(range(13)),) * 2
+
+
+def test_windows_are_as_full_as_the_shorter_table_allows(analyser):
+    sizes = [len(each.own.item().ids) for each in paired_windows(analyser.engine, analyser.engine, "the " * 80)]
+    assert sizes == [40, 40, 6]
+    (long,) = paired_windows(analyser.engine, analyser.engine, "x" * 90)
+    assert len(long.own.item().ids) == 40
+    with pytest.raises(UserError, match="holds no token; give text"):
+        list(paired_windows(analyser.engine, analyser.engine, " "))
+
+
+def test_words_that_are_one_known_piece_of_both_models_are_masked_at_random_in_each_window_anew(analyser):
+    engines = (analyser.engine, analyser.engine)
+    (window,) = paired_windows(*engines, "the cab, river \u2603 of Paris!")
+    words = window.own.words
+    fit = [i for i, word in enumerate(words) if word.text in ("the", "river", "of", "Paris")]
+    assert {len(words[i].ids) for i in fit} == {1}
+    every = MaskedWords(engines, 1.0, 0, 0)
+    assert every.choose(window) == every.choose(window) == fit
+    split = dataclasses.replace(window.other, words=(*words[:1], Word("the", (5, 6), Kind.WORD), *words[2:]))
+    assert every.choose(WindowPair(window.own, split)) == fit[1:]
+    half, again = MaskedWords(engines, 0.5, 3, 0), MaskedWords(engines, 0.5, 3, 0)
+    chosen = [half.choose(window) for _ in range(20)]
+    assert chosen == [again.choose(window) for _ in range(20)]
+    assert len({*map(tuple, chosen)}) > 5
+    assert 20 < sum(map(len, chosen)) < 60
+    assert chosen != [MaskedWords(engines, 0.5, 4, 0).choose(window) for _ in range(20)]
+
+
+def test_words_are_read_in_groups_and_where_none_was_masked_there_are_no_predictions_and_the_reason(
+    other, analyser, stranger, monkeypatch
+):
+    monkeypatch.setattr(measure, "WINDOWS", 1)
+    again = analyser.compare(stranger, [" ", *TEXTS], sampled=64, masked=1e-9, divergence_words=1)
+    assert (again.words, again.windows) == (other.words, other.windows)
+    assert 1 <= again.n_divergence < other.n_divergence
+    np.testing.assert_allclose(again.cka.values, other.cka.values, atol=2e-4)  # less another mean
+    assert again.predictions is None
+    assert "no word that was masked is one piece" in again.missing
+    none = analyser.compare(stranger, ["river"], divergence_words=0)
+    assert (none.words, none.n_divergence) == (1, 0)
+    assert np.isnan([*none.divergence.values.ravel(), *none.cka.values.ravel(), *none.biased_cka.values.ravel()]).all()
 
 
 def test_what_cannot_be_compared_is_refused_or_left_out_with_the_reason(analyser, copy):

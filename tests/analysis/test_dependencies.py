@@ -8,16 +8,11 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.bootstrap import poisson_weights
 from bert_jax.analysis.controls import engine_with_random_weights, permuted_heads, random_weights, shuffled_words
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
-from bert_jax.analysis.dependencies.measure import (
-    DIRECTIONS,
-    MOST_RELATIONS,
-    Dependencies,
-    Dependents,
-    Relations,
-    count_hits,
-)
+from bert_jax.analysis.dependencies.flags import Dependencies
+from bert_jax.analysis.dependencies.measure import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
 from bert_jax.analysis.dependencies.published import PUBLISHED_COLUMNS, published_rows
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.reading import Treebank
@@ -178,6 +173,55 @@ def test_heads_that_look_at_the_verb_and_at_the_word_before_are_found_to(verbs, 
     # a head that attends evenly attends to no word most
     scores = verbs.dependencies(path, replicates=100)
     assert scores.accuracy.sel(layer=1, head=2, relation="all").values.tolist() == [0, 0]
+
+
+MIXED = [row(1, "the", 3, "x"), row(2, "river", 3, "y"), row(3, "is", 0, "root"), row(4, "Paris", 1, "x")]
+"""The head that looks at the verb finds one of the two x, and so does the offset 2."""
+
+
+def test_intervals_are_those_of_a_bootstrap_over_sentences(verbs, tmp_path):
+    path = tmp_path / "x.conllu"
+    other = [*MIXED[:3], row(4, "of", 3, "x"), row(5, "Paris", 3, "x")]
+    kinds = [MIXED, MIXED, other, MIXED, other, other, other] * 3  # the second, fourth, ... are reported
+    path.write_text("\n".join("".join(some) for some in kinds))
+    found = verbs.dependencies(path, replicates=200, seed=3)
+    (best,) = [best for best in found.best if best.relation == "x"]
+    assert (best.name, best.direction, best.offset) == ("2-2", DIRECTIONS[0], 2)
+    reported = kinds[1::2]
+    n, hits = np.array([(3, 3) if some is other else (2, 1) for some in reported]).T
+    at_offset = np.ones(len(reported))
+    assert (best.accuracy, best.baseline) == pytest.approx((hits.sum() / n.sum(), at_offset.sum() / n.sum()))
+    weights = poisson_weights(3, range(len(reported)), 200)
+    n, hits, at_offset = (values @ weights for values in (n, hits, at_offset))
+    ends = np.quantile(hits / n, (0.025, 0.975)), np.quantile((hits - at_offset) / n, (0.025, 0.975))
+    assert (best.low, best.high, best.gain_low, best.gain_high) == pytest.approx((*ends[0], *ends[1]), abs=1e-6)
+    np.testing.assert_allclose(found.replicates.sel(relation="x").values, hits / n, rtol=1e-6)
+    for low, beats in ((-0.1, False), (0.0, False), (0.01, True), (1.0, True)):
+        assert dataclasses.replace(best, gain_low=low).beats_offset == beats
+
+
+def test_the_choice_of_heads_and_offsets_does_not_see_the_sentences_that_are_reported(verbs, tmp_path):
+    adverse = [row(1, "the", 3, "det"), row(2, "a", 3, "prt"), row(3, "river", 4, "nsubj"), row(4, "b", 0, "root")]
+    files = {"choose": SUBJECTS, "same": SUBJECTS, "adverse": [*adverse, row(5, "is", 1, "obj")]}
+    for name, lines in files.items():
+        (tmp_path / name).write_text("\n".join(["".join(lines)] * 3))
+    found = [verbs.dependencies(tmp_path / name, tmp_path / "choose", replicates=100) for name in ("same", "adverse")]
+    chosen = [{b.relation: (b.direction, b.name, b.offset, b.chosen_at, b.n_choosing) for b in some.best} for some in found]
+    assert {"nsubj", "prt", "all"} < chosen[1].keys() < chosen[0].keys(), "a relation of one part alone is not among the best"
+    assert {relation: chosen[0][relation] for relation in chosen[1]} == chosen[1]
+    nsubj = [next(best for best in some.best if best.relation == "nsubj") for some in found]
+    assert (nsubj[0].accuracy, nsubj[1].accuracy) == (1, 0), "other heads are the best of the reported sentences"
+    assert nsubj[1].baseline == 0 < found[1].baseline.sel(relation="nsubj").values.max(), "and other offsets"
+
+
+def test_a_control_is_the_same_for_a_seed(verbs, tmp_path):
+    path = tmp_path / "x.conllu"
+    path.write_text("\n".join("".join(SUBJECTS) for _ in range(8)))
+    one, again, other = (
+        verbs.dependencies(path, replicates=100, control="shuffled-words", seed=seed).accuracy.values for seed in (5, 5, 6)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other, equal_nan=True)
 
 
 def test_controls_take_away_what_the_known_heads_find(verbs, tmp_path):

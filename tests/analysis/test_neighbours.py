@@ -10,9 +10,9 @@ from scipy.spatial.distance import cosine
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.neighbours import measure as module
 from bert_jax.analysis.neighbours.figures import draw, summary, write_neighbours, write_pieces
+from bert_jax.analysis.neighbours.flags import Neighbouring
 from bert_jax.analysis.neighbours.measure import (
     Nearest,
-    Neighbouring,
     Sample,
     checked_layers,
     clusters,

@@ -24,16 +24,16 @@ from bert_jax.analysis.attention import page
 from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.bootstrap import CONFIDENCE
 from bert_jax.analysis.compare import measure as comparison
-from bert_jax.analysis.compare.measure import Comparing
+from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.controls import permuted_heads, shuffled_words
 from bert_jax.analysis.coreference import measure as antecedents
-from bert_jax.analysis.coreference.measure import Coreference
+from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.dependencies import measure as hits
-from bert_jax.analysis.dependencies.measure import Dependencies
+from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.divergence import mixture_entropies, plane, sampled_sources
 from bert_jax.analysis.folder import Folder, appearing_together
 from bert_jax.analysis.heads import measure as statistics
-from bert_jax.analysis.heads.measure import Heads
+from bert_jax.analysis.heads.flags import Heads
 from bert_jax.analysis.maps import Slots, word_slots
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.windows import Kind, Window, Word

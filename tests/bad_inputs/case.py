@@ -30,13 +30,13 @@ class Case:
     exit: int = 2
     files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
     """What lies in the directory beforehand."""
-    copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What lies there besides: name -> place of which it is a copy."""
+    copies: str = ""
+    """What lies there besides: copies of places, as NAME or, under another name, OTHER=NAME."""
     spoil: Spoil | Sequence[Spoil] = ()
     """The damage done to them."""
-    leaves: tuple[str, ...] = ()
+    leaves: str = ""
     """Patterns of files that may be new or other afterwards: where a run was right to begin."""
-    without: tuple[str, ...] = ()
+    without: str = ""
     """Usual flags that are left out."""
     stdin: str | bytes = ""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -52,8 +52,9 @@ class Case:
 
     def prepare(self, directory: pathlib.Path, places: Mapping[str, pathlib.Path]) -> None:
         """Makes the directory in which the verb runs."""
-        for name, place in self.copies.items():
-            _link(places[place], directory / name)
+        for copy in self.copies.split():
+            name, _, place = copy.partition("=")
+            _link(places[place or name], directory / name)
         for name, content in self.files.items():
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ class Table:
     def command(self, case: Case, places: Mapping[str, pathlib.Path]) -> list[str]:
         """The verb and its arguments: the case's, and those of the usual ones that they do not replace."""
         given = shlex.split(case.flags)
-        replaced = {*(argument.partition("=")[0] for argument in given), *case.without}
+        replaced = {*(argument.partition("=")[0] for argument in given), *case.without.split()}
         usual = [argument for argument in shlex.split(self.usual) if argument.partition("=")[0] not in replaced]
         return [self.verb, *(filled(argument, places) for argument in [*given, *usual])]
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax.interface.figures import FORMATS, LONGEST, label, plain, rendered
+from bert_jax.analysis.flags import FORMATS
+from bert_jax.interface.figures import LONGEST, label, plain, rendered
 from bert_jax.training.curves import draw_sweep, draw_task_curves
 
 HOSTILE = [
@@ -95,4 +96,4 @@ def test_curves_and_sweeps_are_drawn_with_any_names(tmp_path: pathlib.Path):
 def test_figures_are_written_in_one_place_alone():
     package = pathlib.Path(__file__).parents[2] / "bert_jax"
     found = [path for path in package.rglob("*.py") if re.search(r"savefig\(|print_png", path.read_text())]
-    assert found == [package / "metrics" / "figures.py"]
+    assert found == [package / "interface" / "figures.py"]

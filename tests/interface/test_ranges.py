@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax import analyse, aot, convert, corpus, doctor
+from bert_jax import corpus
+from bert_jax.analysis import flags as analyse_flags
 from bert_jax.configs.command_line import flag_parser
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
@@ -21,9 +22,12 @@ from bert_jax.errors import UserError
 from bert_jax.interface import ranges
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
 from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, kinds_of, range_error, range_text
+from bert_jax.interop import flags as convert_flags
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.prediction.verbs import VERBS as PREDICT_VERBS
 from bert_jax.prediction.verbs import parser_of
+from bert_jax.tpu.costs import flags as aot_flags
+from bert_jax.tpu.diagnosis import flags as doctor_flags
 from tests.flags import replacing
 
 ODD = ("nan", "inf", "-1", "0", "10000000000000", "")
@@ -151,12 +155,12 @@ VERBS = {
     "pretrain": flag_parser("pretrain", ""),
     "study": flag_parser("study", ""),
     "finetune": flag_parser("finetune", ""),
-    "aot": aot.flag_parser(),
-    "doctor": doctor.flag_parser(),
-    "convert": convert._parser(),
+    "aot": aot_flags.flag_parser(""),
+    "doctor": doctor_flags.flag_parser(""),
+    "convert": convert_flags.flag_parser(""),
     "corpus": corpus._parser(),
     **{f"predict {name}": parser_of(name, verb) for name, verb in PREDICT_VERBS.items()},
-    **{f"analyse {name}": analyse._parser(name) for name in analyse.VERBS},
+    **{f"analyse {name}": analyse_flags.flag_parser(name) for name in analyse_flags.VERBS},
 }
 
 

@@ -16,6 +16,7 @@ from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.interop import conversion
 from bert_jax.interop.conversion import changed, load_model, model_lines, part_lines, read_all, written
+from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.model.heads.registry import make_head
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
@@ -29,8 +30,7 @@ def model(tiny, vocabulary) -> Model:
 
 
 def flags_of(*arguments: str, **changes: Any) -> argparse.Namespace:
-    flags = convert._parser().parse_args(["--from=A", "--to=B", *arguments])
-    conversion.check_flags(flags)
+    flags = parse_flags("", ["--from=A", "--to=B", *arguments])
     return argparse.Namespace(**vars(flags) | changes)
 
 

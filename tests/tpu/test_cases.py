@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bert_jax.aot import parse_flags
 from bert_jax.errors import UserError
 from bert_jax.tpu import programs as module
+from bert_jax.tpu.costs.flags import parse_flags
 from bert_jax.tpu.programs import Case, cases, vocabulary_size
 
 BASE = "experiments/pretrain/bert_base.py"
@@ -21,7 +21,7 @@ TOPOLOGY = "--topology=v5e:2x2"
 
 def wanted(*flags: str) -> list[Case]:
     """The steps that a command line asks for."""
-    options, overrides, _ = parse_flags(flags)
+    options, overrides, _ = parse_flags("", flags)
     return cases(options.config, overrides, options)
 
 
@@ -64,9 +64,9 @@ def test_flags_at_their_limits_are_taken(flags: tuple[str, ...]):
 
 def test_the_key_of_another_experiment_is_that_of_against_and_an_error_names_its_flag():
     with pytest.raises(UserError, match=r"--against\.sede=1: .* did you mean 'seed'"):
-        cases(BASE, [("sede", "1")], parse_flags([f"--config={BASE}", "--topology=v5e:1x1"])[0], "against")
+        cases(BASE, [("sede", "1")], parse_flags("", [f"--config={BASE}", "--topology=v5e:1x1"])[0], "against")
     flags = [f"--config={BASE}", "--config.seed=1", "--against=b.py", "--against.seed=2", "--topology=v5e:1x1"]
-    _, own, others = parse_flags(flags)
+    _, own, others = parse_flags("", flags)
     assert (own, others) == ([("seed", "1")], [("seed", "2")])
 
 

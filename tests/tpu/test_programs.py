@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 
-from bert_jax import aot
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
@@ -30,6 +29,7 @@ from bert_jax.sharding.rules import BATCH
 from bert_jax.tasks.registry import head_class
 from bert_jax.tasks.task import TaskConfig
 from bert_jax.tpu import programs
+from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.programs import (
     StepProgram,
     batch_shapes,
@@ -122,7 +122,8 @@ def test_an_experiment_file_is_run_once(tmp_path: pathlib.Path):
         "    file.write_text('x' + (file.read_text() if file.exists() else ''))\n"
         "    return {'task': {'name': 'glue/mrpc', 'length': 128}}\n"
     )
-    options, overrides, _ = aot.parse_flags([f"--config={file}", "--topology=v5e:1x1", "--config.training.batch_size=7"])
+    own = [f"--config={file}", "--topology=v5e:1x1", "--config.training.batch_size=7"]
+    options, overrides, _ = aot_flags.parse_flags("", own)
     (case,) = programs.cases(options.config, overrides, options)
     experiment: Any = case.experiment
     assert (case.kind, experiment.training.batch_size, runs.read_text()) == ("finetune", 7, "x")

@@ -2,6 +2,7 @@
 
 In: a window of words. Out: the weights between pieces and between words, a page for the browser, figures.
 
+    flags.py    the flags of the verb
     measure.py  the weights of all heads for one text
     page.py     the weights -> a page for the browser, from page.html
     figures.py  the figures of heads and of all heads

@@ -8,22 +8,10 @@ import itertools
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
 from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.attention.page import attention_page
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written, text_flags
+from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.errors import UserError
-from bert_jax.interface.figures import FORMATS
-from bert_jax.interface.flags import names_with_commas, nonempty
 from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Field, Record, Records, read_texts
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the verb."""
-    text_flags(parser)
-    form, help_of_format = names_with_commas(("html", *FORMATS)), "html: a page; png, pdf, svg: pictures (html)"
-    parser.add_argument("--format", type=form, default=("html",), metavar="F,F", help=help_of_format)
-    head_help = "a picture of it, where the page opens; may be repeated"
-    parser.add_argument("--head", type=nonempty, action="append", default=[], metavar="LAYER-HEAD", help=head_help)
-    parser.add_argument("--pieces", action="store_true", help="pictures of pieces instead of words")
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -6,18 +6,18 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from annotated_types import Interval
 from jaxtyping import Float32, Float64
 
 from bert_jax.analysis.compare.aligned import Other, WindowPair, aligned_slots, other_batch, own_batch
 from bert_jax.analysis.compare.cka import alignments, cross_sums, own_sums
+from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.compare.masked import MaskedWords, Predictions
 from bert_jax.analysis.divergence import cross_entropies, crosswise, entropies, sampled_sources
 from bert_jax.analysis.heads.measure import WINDOWS, head_names
@@ -25,8 +25,6 @@ from bert_jax.analysis.maps import Batch, Params, layer_maps, word_vectors
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.windows import grouped
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import flag
-from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine
@@ -35,25 +33,6 @@ from bert_jax.prediction.questions import NOT_FINITE
 MOST_PRODUCTS = 512 << 20
 """Bytes of the products of two models' layers that leave the devices with each batch; of larger models evenly spaced layers are
 compared."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparing:
-    """The options of the verb `compare`."""
-
-    masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "of words to be masked (0.15)", "SHARE")
-    """The share of the words that are masked, of those of one piece in both models."""
-    seed: CountOrZero = flag(0, "of masks and of random weights (0)", "N")
-    """Of the choice of masked words."""
-    divergence_words: CountOrZero = flag(10_000, "words that heads are compared on (10000)", "N")
-    """Words that the divergences between heads are averaged over; their cost grows with the product of the numbers of heads."""
-    sampled: Annotated[int, Interval(ge=1, le=512)] = 16
-    """Words of each row, evenly spaced, that the divergences are averaged over."""
-    differences: CountOrZero = 20
-    """The masked words that are kept, of those that the models predict most differently."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "compare")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,23 +9,14 @@ import numpy as np
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.compare.aligned import paired_windows
 from bert_jax.analysis.compare.figures import FILES, distances, prediction_rows, write_comparison
-from bert_jax.analysis.compare.measure import Comparing, Comparison, compare_models, matched
-from bert_jax.analysis.controls import CONTROLS, random_weights
+from bert_jax.analysis.compare.flags import Comparing
+from bert_jax.analysis.compare.measure import Comparison, compare_models, matched
+from bert_jax.analysis.controls import random_weights
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import format_flag, load_analyser, open_folder, print_written, text_flags
-from bert_jax.interface.flags import add_option_flags, nonempty, read_options
+from bert_jax.analysis.verb import load_analyser, open_folder, print_written
+from bert_jax.interface.flags import read_options
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.streams import Field, read_texts
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
-    text_flags(parser)
-    other = parser.add_mutually_exclusive_group(required=True)
-    other.add_argument("--with", dest="other", type=nonempty, metavar="MODEL", help="the second model")
-    other.add_argument("--control", choices=("random-weights",), help=f"instead of a second model {CONTROLS['random-weights']}")
-    add_option_flags(parser, Comparing)
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Interval
 from jaxtyping import Array, Float, Float32, Float64, Int, Int32, Num
 
-from bert_jax.analysis.bootstrap import Replicates, interval, poisson_weights
-from bert_jax.analysis.controls import CONTROLS as OF_WORDS
+from bert_jax.analysis.bootstrap import interval, poisson_weights
 from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.coreference.documents import Document, Section, Text, TextFile, sections
+from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.maps import Batch, Params, from_chosen_words, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
 from bert_jax.analysis.reading import Show, in_silence
 from bert_jax.analysis.windows import grouped
-from bert_jax.errors import UserError, nearest
-from bert_jax.interface.flags import flag
-from bert_jax.interface.ranges import Seed, check_ranges
+from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.bert import attention_weights
 from bert_jax.model.config import ModelConfig
@@ -33,34 +29,8 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
-CONTROLS = {
-    "random-weights": OF_WORDS["random-weights"],
-    "shuffled-words": "the words of each window in a random order, which the model reads; candidates and answers stay",
-}
-"""Control -> its description."""
 SECTIONS = 64
 """Windows per device that are measured together."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Coreference:
-    """The options of the verb `coreference`."""
-
-    tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(2**20, "read together (the position table)", "TOKENS", "--window")
-    """Most tokens of a window; the position table is the limit."""
-    singletons: bool = flag(True, "candidates are of entities mentioned twice or more, as in CoNLL-2012", name="--coreferent")
-    """Whether mentions of entities that are mentioned once are candidates; CoNLL-2012 does not annotate them."""
-    control: str = ""
-    """One of CONTROLS; none if it is empty."""
-    replicates: Replicates = flag(1000, "of the bootstrap (1000)", "N")
-    """Replicates of the bootstrap over documents."""
-    seed: Seed = flag(0, "of both (0)", "N")
-    """Of the bootstrap and of the control."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "coreference")
-        if self.control and self.control not in CONTROLS:
-            raise UserError(f"coreference.control={self.control!r} is unknown: {nearest(self.control, CONTROLS)}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

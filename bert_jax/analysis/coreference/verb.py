@@ -7,25 +7,13 @@ import dataclasses
 
 from bert_jax.analysis.coreference.documents import TextFile
 from bert_jax.analysis.coreference.figures import FILES, of_group, write_coreference
-from bert_jax.analysis.coreference.measure import CONTROLS, Coreference, CoreferenceScores, score_coreference
+from bert_jax.analysis.coreference.flags import Coreference
+from bert_jax.analysis.coreference.measure import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.readers import open_texts
 from bert_jax.analysis.reading import progress_of
-from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load_analyser, open_folder, print_written
-from bert_jax.interface.flags import add_option_flags, nonempty, read_options
+from bert_jax.analysis.verb import check_annotated, check_choose, load_analyser, open_folder, print_written
+from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
-    formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
-    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
-    choose_help = "a file to choose heads on (every other document of --input, from the first on)"
-    parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
-    described = "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
-    control_help = f"measure a control as well; may be repeated. {described}"
-    parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
-    add_option_flags(parser, Coreference)
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Interval
 from jaxtyping import Array, Bool, Float, Float64, Int64
 
-from bert_jax.analysis.bootstrap import Replicates, ResampledSums, interval
-from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights, permuted_heads, shuffled_words
+from bert_jax.analysis.bootstrap import ResampledSums, interval
+from bert_jax.analysis.controls import engine_with_random_weights, permuted_heads, shuffled_words
+from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.maps import Batch, Params, layer_maps, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
 from bert_jax.analysis.reading import Show, Treebank, in_silence
 from bert_jax.analysis.windows import word_windows
-from bert_jax.errors import UserError, nearest
-from bert_jax.interface.flags import flag
-from bert_jax.interface.ranges import CountOrZero, check_ranges
+from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine, compiled
@@ -189,25 +186,6 @@ def finds(
 WHOLE = "all"
 """The group of all relations but punctuation; the root has no head, and is never counted."""
 PUNCTUATION = "punct"
-
-
-@dataclasses.dataclass(frozen=True)
-class Dependencies:
-    """The options of the verb `dependencies`."""
-
-    reach: Annotated[int, Interval(ge=1, le=128)] = flag(10, "of offsets (10)", "WORDS")
-    """The farthest fixed offset of the baseline, in words."""
-    replicates: Replicates = flag(1000, "of the bootstrap (1000)", "N")
-    """Replicates of the bootstrap over sentences."""
-    control: str = ""
-    """One of CONTROLS; none if it is empty."""
-    seed: CountOrZero = flag(0, "of bootstrap and controls (0)", "N")
-    """Of the bootstrap and of the control."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "dependencies")
-        if self.control and self.control not in CONTROLS:
-            raise UserError(f"dependencies.control={self.control!r} is unknown: {nearest(self.control, CONTROLS)}")
 
 
 @dataclasses.dataclass(frozen=True)

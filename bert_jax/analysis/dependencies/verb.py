@@ -5,36 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from annotated_types import Interval
-
-from bert_jax.analysis.controls import CONTROLS
 from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, write_dependencies
-from bert_jax.analysis.dependencies.measure import (
-    Best,
-    Dependencies,
-    DependencyScores,
-    score_dependencies,
-)
+from bert_jax.analysis.dependencies.flags import Dependencies
+from bert_jax.analysis.dependencies.measure import Best, DependencyScores, score_dependencies
 from bert_jax.analysis.reading import Treebank, progress_of
-from bert_jax.analysis.verb import check_annotated, check_choose, format_flag, load_analyser, open_folder, print_written
-from bert_jax.interface.flags import add_option_flags, nonempty, read_options
-from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.analysis.verb import check_annotated, check_choose, load_analyser, open_folder, print_written
+from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
-    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
-    choose_help = "a treebank to choose heads and offsets on (every other sentence of --input, from the first on)"
-    parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
-    control_help = "measure a control too; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
-    parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
-    add_option_flags(parser, Dependencies, "reach")
-    least_help = "dependents that a relation needs to be printed and drawn (100)"
-    least = InRange(int, Interval(ge=0, le=MAX_COUNT))
-    parser.add_argument("--least", type=least, default=100, metavar="N", help=least_help)
-    add_option_flags(parser, Dependencies, "replicates", "seed")
 
 
 def run(flags: argparse.Namespace) -> int:

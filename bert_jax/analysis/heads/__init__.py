@@ -2,6 +2,7 @@
 
 In: windows of words. Out: means over all words, tables, figures.
 
+    flags.py    the options of the verb, `Heads`, and its flags
     measure.py  the statistics, summed on the devices batch by batch
     figures.py  the tables and figures
     verb.py     `analyse heads`

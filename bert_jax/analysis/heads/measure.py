@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from annotated_types import Interval
 from jaxtyping import Array, Float, Float64
 
 from bert_jax.analysis.divergence import mixture_entropies, sampled_sources, symmetric
+from bert_jax.analysis.heads.flags import Heads
 from bert_jax.analysis.maps import Batch, Params, Slots, layer_maps, word_slots
 from bert_jax.analysis.named import Axes, NamedArray
 from bert_jax.analysis.windows import Kind, Window, grouped
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import flag
-from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine, compiled
@@ -29,24 +26,6 @@ STATISTICS = ("entropy", "cls", "sep", "punctuation", "self", "previous", "next"
 _KINDS = (Kind.CLS, Kind.SEP, Kind.PUNCTUATION)
 WINDOWS = 128
 """Windows per device that are measured together; after each group, the words of the divergences are counted."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Heads:
-    """The options of the verb `heads`."""
-
-    in_words: bool = flag(True, "measure between pieces instead of words", name="--pieces")
-    """Whether attention is measured between words; else between pieces."""
-    reach: Annotated[int, Interval(ge=1, le=128)] = flag(16, "of the distance profile (16)", "WORDS")
-    """The farthest distance of the distance profile, in words. Twice as many numbers are held for each pair of words of a batch:
-    540 MB at most on a CPU, for rows of 512 tokens."""
-    divergence_words: CountOrZero = flag(10_000, "words read for them (10000)", "N")
-    """Words that the divergences between heads are averaged over; their cost grows with the square of the number of heads."""
-    sampled: Annotated[int, Interval(ge=1, le=512)] = 16
-    """Words of each row, evenly spaced, that the divergences are averaged over."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "heads")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

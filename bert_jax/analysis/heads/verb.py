@@ -5,18 +5,12 @@ from __future__ import annotations
 import argparse
 
 from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
-from bert_jax.analysis.heads.measure import Heads, HeadStatistics, measure_heads
+from bert_jax.analysis.heads.flags import Heads
+from bert_jax.analysis.heads.measure import HeadStatistics, measure_heads
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import format_flag, load_analyser, open_folder, print_written, text_flags
-from bert_jax.interface.flags import add_option_flags, read_options
+from bert_jax.analysis.verb import load_analyser, open_folder, print_written
+from bert_jax.interface.flags import read_options
 from bert_jax.prediction.streams import Field, read_texts
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
-    text_flags(parser)
-    add_option_flags(parser, Heads)
 
 
 def run(flags: argparse.Namespace) -> int:

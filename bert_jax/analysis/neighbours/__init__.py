@@ -2,6 +2,7 @@
 
 In: words, and a text. Out: nearest pieces and words by layer, the senses of a word.
 
+    flags.py    the options of the verb, `Neighbouring`, and its flags
     measure.py  nearest pieces; nearest words of a text, the occurrences of a word and their clusters, the mean cosine
     figures.py  the tables and figures
     verb.py     `analyse neighbours`

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.cluster.hierarchy
-from annotated_types import Interval
 from jaxtyping import Array, Float, Float32, Float64, Int
 
 from bert_jax.analysis.heads.measure import WINDOWS
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
 from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.neighbours.flags import Neighbouring
 from bert_jax.analysis.windows import Window, Word, grouped, marked_window, text_words
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import flag
-from bert_jax.interface.ranges import CountOrZero, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
@@ -158,21 +155,6 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
 
 Key = tuple[int, int]
 """A word of the text: the number of its window, and its number there."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Neighbouring:
-    """The options of the verb `neighbours` for words in context."""
-
-    layers: tuple[CountOrZero, ...] = flag((), "0: embeddings; repeatable (all)", "N", "--layer")
-    """0 is the embeddings, N the last layer; all of them where none is named."""
-    count: Annotated[int, Interval(ge=1, le=1_000)] = flag(10, "nearest ones that are kept (10)", "N")
-    """The nearest words that are kept for each word in context and layer."""
-    occurrences: Annotated[int, Interval(ge=2, le=5_000)] = flag(200, "most occurrences of a word that are drawn (200)", "N")
-    """The occurrences of each word that are kept: of more, a random sample."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "neighbours")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

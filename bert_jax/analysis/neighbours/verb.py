@@ -5,37 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from annotated_types import Interval
-
 from bert_jax.analysis.neighbours.figures import FILES, PIECES, summary, write_neighbours, write_pieces
-from bert_jax.analysis.neighbours.measure import (
-    Neighbouring,
-    Neighbours,
-    WordPieces,
-    checked_layers,
-    find_neighbours,
-    nearest_pieces,
-)
+from bert_jax.analysis.neighbours.flags import Neighbouring
+from bert_jax.analysis.neighbours.measure import Neighbours, WordPieces, checked_layers, find_neighbours, nearest_pieces
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import format_flag, load_analyser, open_folder, print_written
+from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.analysis.windows import marked_window
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import add_option_flags, nonempty, read_options
-from bert_jax.interface.ranges import InRange
+from bert_jax.interface.flags import read_options
 from bert_jax.prediction.streams import Field, check_not_files, read_texts
-
-SENSES = Interval(ge=1, le=10)
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
-    parser.add_argument("words", nargs="+", metavar="WORD", help="a word, or a sentence with one in brackets: 'a [bank] of sand'")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="the text to look in: a line each, or .jsonl (.gz, .zst)")
-    parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
-    add_option_flags(parser, Neighbouring, "layers", "count")
-    parser.add_argument("--senses", type=InRange(int, SENSES), default=2, metavar="N", help="clusters of occurrences (2)")
-    add_option_flags(parser, Neighbouring, "occurrences")
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 In: an Engine, and files of annotated words. Out: accuracies and tree scores by layer, as arrays with named axes.
 
+    flags.py       the options of the verb, `Probing`, and its flags
     annotated.py   CoNLL-U or CoNLL files -> sentences with labels and trees; labels as numbers, and their control task
     features.py    the vectors of words at every layer; those of a file, in float16
     linear.py      linear probes of labels, of all layers and a learned mix together

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated as Ranged
 
 import numpy as np
-from annotated_types import Interval
 from jaxtyping import Float64
 
 from bert_jax.analysis.named import Label, NamedArray
@@ -23,16 +21,14 @@ from bert_jax.analysis.probe.annotated import (
     spread,
 )
 from bert_jax.analysis.probe.features import Say, read_features, scale_of, silent
+from bert_jax.analysis.probe.flags import PROBES, Probing
 from bert_jax.analysis.probe.linear import Probe, linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
 from bert_jax.analysis.probe.structural import chain_scores, structural_scores, train_structural, tree_sentences
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import flag
-from bert_jax.interface.ranges import OneOf, Seed, check_ranges
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 
-PROBES = ("labels", "structure", "parsers")
 MIX = "mix"
 """The name of the probe of the learned mix; those of the hidden states are named by the layer, 0 for the embeddings."""
 TASKS = ("label", "control")
@@ -45,29 +41,6 @@ Progress = Callable[[str, str], Say]
 def silent_stage(stage: str, unit: str) -> Say:
     """Shows no progress."""
     return silent
-
-
-@dataclasses.dataclass(frozen=True)
-class Probing:
-    """The options of the verb `probe`."""
-
-    probes: tuple[Ranged[str, OneOf(PROBES)], ...] = flag((), "labels, structure, parsers (all that the files have)", "P,P")
-    """The probes to train; all that the files have annotation for if empty."""
-    words: Ranged[int, Interval(ge=1, le=10_000_000)] = flag(50_000, "of each file at most (50000)", "N")
-    """Words of each of the two files at most: whole sentences, evenly spread. Their vectors are held in float16."""
-    rank: Ranged[int, Interval(ge=1, le=4_096)] = flag(64, "of structural probes (64)")
-    """The rank of structural probes."""
-    epochs: Ranged[int, Interval(ge=1, le=10_000)] = flag(10, "of structural probes and of mixes (10)")
-    """Of structural probes and of the mixes of linear ones, which themselves are trained to convergence."""
-    passes: Ranged[int, Interval(ge=1, le=10_000)] = flag(2, "of parsers (2)")
-    """Of parsers over the training sentences, which the model reads anew in each."""
-    seeds: Ranged[int, Interval(ge=1, le=100)] = flag(3, "probes are trained N times (3)", "N")
-    """The number of times that linear and structural probes are trained, each with another seed."""
-    seed: Seed = flag(0, "the first seed, and that of the control (0)")
-    """The first seed."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "probe")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

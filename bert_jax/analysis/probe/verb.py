@@ -5,32 +5,16 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from annotated_types import Interval
 
-from bert_jax.analysis.controls import CONTROLS, engine_with_random_weights
+from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.probe.annotated import AnnotatedFile
 from bert_jax.analysis.probe.figures import FILES, over_seeds, selectivity, write_probes
-from bert_jax.analysis.probe.measure import Probes, Probing, measure_probes
+from bert_jax.analysis.probe.flags import CONTROL, Probing
+from bert_jax.analysis.probe.measure import Probes, measure_probes
 from bert_jax.analysis.reading import progress_of_stage
-from bert_jax.analysis.verb import check_annotated, format_flag, load_analyser, open_folder, print_written
-from bert_jax.interface.flags import add_option_flags, nonempty, read_options
-from bert_jax.interface.ranges import InRange
+from bert_jax.analysis.verb import check_annotated, load_analyser, open_folder, print_written
+from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
-
-CONTROL = "random-weights"
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
-    add = parser.add_argument
-    add("--input", type=nonempty, required=True, metavar="FILE", help="to train on: .conllu or a CoNLL file; also .gz, .zst")
-    add("--eval", type=nonempty, required=True, metavar="FILE", help="to score on, of the same format")
-    column = InRange(int, Interval(ge=-100, le=100))
-    add("--column", type=column, default=-1, help="of the tags of a CoNLL file, from 0, or from the last (-1)")
-    add_option_flags(parser, Probing)
-    control_help = f"probe a control too, with files in DIR/{CONTROL}: {CONTROLS[CONTROL]}"
-    add("--control", choices=(CONTROL,), default="", help=control_help)
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 In: a Model, and a corpus. Out: pieces by kind, script and length; parameters by part.
 
+    flags.py    the flags of the verb
     measure.py  the pieces and the parameters; the words of a corpus that the vocabulary splits
     figures.py  the tables and figures
     verb.py     `analyse vocabulary`

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from annotated_types import Interval
-
-from bert_jax.analysis.verb import format_flag, load_analyser, open_folder, print_written
+from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.measure import groups
 from bert_jax.data.corpus.staging import staged
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import nonempty
-from bert_jax.interface.ranges import InRange
 from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Field, read_records
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the verb."""
-    format_flag(parser)
-    parser.add_argument("--corpus", type=nonempty, metavar="DIR", help="a corpus of the verb `corpus`, to count pieces in")
-    many = InRange(int, Interval(ge=1, le=100_000))
-    parser.add_argument("--new-words", type=many, metavar="N", help="the N most frequent words that it splits")
-    parser.add_argument("--names", type=nonempty, metavar="FILE", help="names, one a line, to look for among the pieces")
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ In: hidden states of packed rows, and their labels. Out: logits, the loss and th
 
 A kind of head is a class in a file of its own. It defines the positions that it reads, the arrays of its labels, its loss and
 accuracy, and its names in other formats; all other folders call its methods and never compare kinds. To add a kind: a file such
-as `token.py`, its class in the list of `registry.py`, and its line below.
+as `token.py`, and two lines below: in the map, and in `KINDS`.
 
     pretraining.py      the pooler and the heads of pretraining: masked language modelling, next sentence prediction
     outputs.py          Outputs: classification, multi-label classification or regression: loss, accuracy, predictions
@@ -17,3 +17,20 @@ as `token.py`, its class in the list of `registry.py`, and its line below.
     registry.py         HEADS: the kinds by name
     bert_with_head.py   BertWithHead: the encoder with a task head, and its initial parameters
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+KINDS: Mapping[str, str] = {
+    "sequence": "bert_jax.model.heads.sequence:SequenceHead",
+    "token": "bert_jax.model.heads.token:TokenHead",
+    "span": "bert_jax.model.heads.span:SpanHead",
+    "choice": "bert_jax.model.heads.choice:ChoiceHead",
+    "mention": "bert_jax.model.heads.mention:MentionHead",
+}
+"""Kind of a head -> where its class is."""
+HEAD_PARTS = tuple(f"{kind}_head" for kind in KINDS)
+"""The branches of the parameter tree that are task heads (`TaskHead.part`)."""
+PROBLEMS = ("classification", "regression", "multi_label")
+"""The names in `outputs.OUTPUTS`."""

@@ -14,7 +14,8 @@ from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
 from bert_jax.model.config import MOST_WIDE
-from bert_jax.model.heads.outputs import OUTPUTS, PROBLEMS, Outputs
+from bert_jax.model.heads import PROBLEMS
+from bert_jax.model.heads.outputs import OUTPUTS, Outputs
 from bert_jax.model.layers import gather_positions
 from bert_jax.model.tokens import Batch
 

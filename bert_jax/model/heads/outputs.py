@@ -212,7 +212,6 @@ class Regression(Outputs):
 
 OUTPUTS: Mapping[str, Outputs] = {outputs.name: outputs for outputs in (Outputs(), Regression(), MultiLabel())}
 """`Outputs` by `TaskHead.problem`."""
-PROBLEMS = tuple(OUTPUTS)
 
 
 def softmax(logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"]:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from bert_jax.interface.named import load_named
 from bert_jax.interface.ranges import OneOf, check_value
-from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads import KINDS
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.mention import MentionHead
-from bert_jax.model.heads.sequence import SequenceHead
-from bert_jax.model.heads.span import SpanHead
-from bert_jax.model.heads.token import TokenHead
 
-HEADS: Mapping[str, type[TaskHead]] = {
-    head.kind: head for head in (SequenceHead, TokenHead, SpanHead, ChoiceHead, MentionHead)
-}
-HEAD_PARTS = tuple(f"{kind}_head" for kind in HEADS)
-"""The branches of the parameter tree that are task heads (`TaskHead.part`)."""
+HEADS: Mapping[str, type[TaskHead]] = {kind: load_named(kind, KINDS, "head.kind") for kind in KINDS}
 
 
 def head_class(kind: str) -> type[TaskHead]:

@@ -33,7 +33,8 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.files import parse_json
 from bert_jax.interface.ranges import Name, OneOf, PathText, check_ranges
 from bert_jax.interface.words import counted
-from bert_jax.model.heads.outputs import OUTPUTS, PROBLEMS, Label
+from bert_jax.model.heads import PROBLEMS
+from bert_jax.model.heads.outputs import OUTPUTS, Label
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, files_of
 from bert_jax.tasks.readers.conll import conll_width, read_conll

@@ -2,6 +2,7 @@
 
 In: a lowered step and a topology. Out: bytes, seconds, utilisation, price.
 
+    flags.py             the flags of `aot`
     examination.py       compiles one step: its cost, or a search for the settings that make it fit
     topologies.py        a slice by name, and devices to compile for
     compiler.py          a lowered program -> the compiler's memory figures, text and schedules; the calibration of estimates

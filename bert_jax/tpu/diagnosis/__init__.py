@@ -3,6 +3,7 @@
 In: the processes, their devices, a workdir and an experiment. Out: checks, each with its figures and its faults; a fault is a
 sentence with the remedy.
 
+    flags.py        the flags of `doctor`
     machine.py      the record of a process: versions, host, devices seen and expected, memory, disks
     speed.py        FLOP/s and memory bandwidth of each device, and the bandwidth of the links between them
     judgement.py    the records of all processes -> checks, with what differs, is slow or is missing; the report

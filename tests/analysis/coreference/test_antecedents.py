@@ -10,7 +10,8 @@ import pytest
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.coreference import measure as antecedents
 from bert_jax.analysis.coreference.documents import sections, spans
-from bert_jax.analysis.coreference.measure import Coreference, measure_antecedents
+from bert_jax.analysis.coreference.flags import Coreference
+from bert_jax.analysis.coreference.measure import measure_antecedents
 from bert_jax.analysis.coreference.readers import open_texts
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model

@@ -13,7 +13,8 @@ import pytest
 from bert_jax.analysis.bootstrap import poisson_weights
 from bert_jax.analysis.coreference import measure as choices
 from bert_jax.analysis.coreference.figures import best_figure, write_coreference
-from bert_jax.analysis.coreference.measure import THREE_WAY, Antecedents, Coreference, CoreferenceScores, best_heads, halves
+from bert_jax.analysis.coreference.flags import Coreference
+from bert_jax.analysis.coreference.measure import THREE_WAY, Antecedents, CoreferenceScores, best_heads, halves
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
 from bert_jax.errors import UserError

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import aot
 from bert_jax.errors import UserError
 from bert_jax.tpu import programs
 from bert_jax.tpu.costs import examination
+from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.costs.compiler import DoesNotFit
 from bert_jax.tpu.costs.examination import Remedy, Size, Trial, attempt, first_that_fits, largest, largest_batch
 from bert_jax.tpu.costs.topologies import parse_topology
@@ -220,7 +220,7 @@ def lower(case: programs.Case, devices: Any) -> Any:
 )
 def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: list[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(programs.Case, "lower", lower)
-    options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
+    options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
     (case,) = programs.cases(options.config, overrides, options)
     found = examination.remedies(case, Reckoning(), lower(case, ()), DoesNotFit(1280 * MIB, 600 * MIB, "hbm"))  # type: ignore[arg-type]
     assert [remedy.removeprefix("--config.").rpartition(" (")[0] for remedy in found] == helps
@@ -228,7 +228,7 @@ def test_every_kind_of_step_has_remedies_of_its_own(flags: list[str], helps: lis
 
 def remedies(program: Any, compiler: Reckoning, needs: float, has: float, *flags: str) -> list[str]:
     """What is found for the step that `flags` ask for, on `program`, which needs so many MiB of so many."""
-    options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
+    options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
     (case,) = programs.cases(options.config, overrides, options)
     made = lower(case, ())
     for name, value in program.items():
@@ -293,7 +293,7 @@ def test_sharding_is_a_remedy_where_the_model_is_what_does_not_fit(monkeypatch: 
     monkeypatch.setattr(programs.Case, "lower", lower)
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
     flags = ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=8", "--config.mesh.data=8"]
-    options, overrides, _ = aot.parse_flags([*flags, "--topology=v5e:2x4"])
+    options, overrides, _ = aot_flags.parse_flags("", [*flags, "--topology=v5e:2x4"])
     (case,) = programs.cases(options.config, overrides, options)
     program = lower(case, ())
     program.rows = 8

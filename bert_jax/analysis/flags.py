@@ -1,0 +1,74 @@
+"""The flags of `analyse`. A verb adds its own in the `flags.py` of its folder. Imports nothing that takes long, so that help and
+what is wrong with flags come at once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from annotated_types import Interval
+
+from bert_jax.interface.command import choose_verb
+from bert_jax.interface.flags import FlagParser, names_with_commas, nonempty
+
+VERBS = {
+    "attention": "the attention of every head for a text or a pair, as a page or pictures",
+    "heads": "what every head attends to: entropy, [CLS], [SEP], neighbours, distances",
+    "neighbours": "the pieces nearest to a word; in a text, the words nearest to it and its senses",
+    "dependencies": "the head that finds each dependency relation of a treebank",
+    "coreference": "the head that finds the antecedents of pronouns, names and nouns",
+    "probe": "what is read from words by layer: labels, trees, heads, with control tasks",
+    "compare": "where two models differ: heads, layers, and predictions of masked words",
+    "vocabulary": "the pieces by kind, script and length; the parameters by part",
+}
+"""The verbs of `python -m bert_jax.analyse`; each is the modules `flags` and `verb` of the folder of its name."""
+
+FORMATS = ("png", "pdf", "svg")
+"""Of figures."""
+CONTROLS = {
+    "random-weights": "a model of the same shape with the weights that pretraining begins with",
+    "shuffled-words": "the words of each sentence in a random order, which the model reads; the heads move with them",
+    "permuted-heads": "the heads of each sentence exchanged at random between its words",
+}
+"""Control -> its description."""
+Replicates = Annotated[int, Interval(ge=100, le=100_000)]
+
+
+def check_flags(command: str, description: str | None) -> None:
+    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    parse_flags(description)
+
+
+def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
+    """The verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = choose_verb("python -m bert_jax.analyse", description, VERBS, arguments)
+    if name is None:
+        sys.exit(0)
+    return name, flag_parser(name).parse_args(arguments[1:])
+
+
+def flag_parser(name: str) -> FlagParser:
+    """The parser of the flags of a verb."""
+    parser = FlagParser(prog=f"python -m bert_jax.analyse {name}", description=VERBS[name])
+    parser.may_be_in_bucket = ("--model", "--input", "--output", "--corpus")
+    parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
+    parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
+    importlib.import_module(f"bert_jax.analysis.{name}.flags").add_flags(parser)
+    return parser
+
+
+def text_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of verbs that read texts."""
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
+    parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
+
+
+def format_flag(parser: argparse.ArgumentParser) -> None:
+    """The flag of verbs that draw figures."""
+    form = names_with_commas(FORMATS)
+    parser.add_argument("--format", type=form, default=("png",), metavar="F,F", help="png, pdf, svg (png)")

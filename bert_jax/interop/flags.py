@@ -1,0 +1,103 @@
+"""The flags of `convert`. Imports nothing that takes long, so that help and what is wrong with flags come at once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from annotated_types import Interval
+
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.flags import FlagParser, nonempty
+from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import COUNT, SEED, InRange
+from bert_jax.interface.words import cut
+from bert_jax.interop import DTYPES, FUNCTIONS, NEW_POSITIONS, PARTS, PLATFORMS
+from bert_jax.interop.directory import FORMATS
+from bert_jax.model import ACTIVATIONS
+from bert_jax.model.heads import PROBLEMS
+
+POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
+FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
+
+
+def check_flags(command: str, description: str | None) -> None:
+    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    parse_flags(description)
+
+
+def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The flags. Raises UserError, also for unknown values and for flags that contradict each other."""
+    flags: argparse.Namespace = flag_parser(description).parse_args(argv)
+    _check_values(flags)
+    return flags
+
+
+def _check_values(flags: argparse.Namespace) -> None:
+    """Raises UserError for flags with unknown values, and for flags that contradict each other."""
+    for name, known in (
+        ("format", FORMATS), ("dtype", DTYPES), ("activation", tuple(ACTIVATIONS)), ("problem", PROBLEMS),
+        ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS),
+    ):  # fmt: skip
+        value = getattr(flags, name)
+        if value is not None and value not in known:
+            raise UserError(f"--{name.replace('_', '-')}={value} is unknown: {nearest(value, known)}")
+    for name, form in FORMAT_OF_FLAG.items():
+        if getattr(flags, name) is not None and flags.format != form:
+            raise UserError(f"--{name} is for --format={form}, not for {flags.format}; leave it out")
+    if flags.new_positions and not flags.max_position:
+        raise UserError("--new-positions applies to a larger position table only; add --max-position=N, or leave it out")
+    if flags.layers and flags.keep_layers is not None:
+        raise UserError("--layers and --keep-layers are both given; give one of them")
+    if flags.labels and len(set(flags.labels)) < len(flags.labels):
+        raise UserError(f"--labels={','.join(flags.labels)} repeats a label; give every output a label of its own")
+
+
+def flag_parser(description: str | None) -> FlagParser:
+    """The parser of the flags."""
+    parser = FlagParser(prog="python -m bert_jax.convert", description=description)
+    parser.may_be_in_bucket = ("--from", "--to", "--average")
+    parser.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model to read")
+    parser.add_argument("--step", type=InRange(int, COUNT), metavar="N", help="the weights of the run A after N steps")
+    parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
+    parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")
+    parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")
+    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="vocabulary whose piece i has row i (default: its own)")
+    casing = parser.add_mutually_exclusive_group()
+    casing.add_argument("--lowercase", action="store_true", default=None, help="casing, if the files do not state it or disagree")
+    casing.add_argument("--cased", dest="lowercase", action="store_false")
+    parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="the variant for the original's gelu (default: gelu)")
+    parts = parser.add_argument_group("parts", ", ".join(PARTS))
+    parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these with random weights")
+    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these or tensors (name, x.*) out")
+    parts.add_argument("--labels", type=_list, metavar="A,B,C", help="labels of a sequence or token head, by id")
+    parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="problem of a sequence head (default: classification)")
+    parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="seed of random weights (default: 0)")
+    changes = parser.add_argument_group("changes")
+    changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="rows of the position table")
+    changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help="copied (default): the table repeated")
+    changes.add_argument("--token-types", type=TYPES, metavar="N", help="rows of the token type table; new ones copy type 0")
+    changes.add_argument("--add-tokens", type=nonempty, metavar="FILE", help="words, or special tokens in brackets, one per line")
+    changes.add_argument("--replace-vocab", type=nonempty, metavar="VOCAB", help="new pieces: the mean of their old pieces")
+    changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N layers")
+    changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
+    changes.add_argument("--average", type=nonempty, action="append", default=[], metavar="B", help="mean of A and B; repeatable")
+    lowered = parser.add_argument_group("stablehlo")
+    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="default: that of the model's head")
+    lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any)")
+    lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help="(default: cpu,cuda,tpu)")
+    return parser
+
+
+def _list(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as a,b,c")
+    return names
+
+
+def _layers(text: str) -> list[int]:
+    numbers = [whole_number(name) for name in _list(text)]
+    if None in numbers:
+        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not a list of layers such as 0,2,4")
+    return [number for number in numbers if number is not None]

@@ -1,0 +1,66 @@
+"""The flags of `aot`. Imports nothing that takes long, so that help and what is wrong with flags come at once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from annotated_types import Interval
+
+from bert_jax.configs.command_line import suggested_key
+from bert_jax.configs.overrides import split_overrides
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
+from bert_jax.interface.ranges import COUNT, MAX_COUNT, InRange
+
+STEPS = ("train", "eval", "finetune")
+SLICES, ROWS, PHASE = (InRange(int, interval) for interval in (Interval(ge=1, le=2**16), COUNT, Interval(ge=0, le=MAX_COUNT)))
+PRICE = InRange(float, Interval(ge=0, le=1e9))
+
+
+def check_flags(command: str, description: str | None) -> None:
+    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    parse_flags(description)
+
+
+def parse_flags(
+    description: str | None, argv: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, list[tuple[str, str]], list[tuple[str, str]]]:
+    """(options, overrides of --config, overrides of every --against). Raises UserError."""
+    parser = flag_parser(description)
+    overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
+    others, rest = split_overrides(rest, "against")
+    options = parser.parse_args(rest)
+    for flag, example in (("config", "experiments/pretrain/bert_base.py"), ("topology", "v5e:4x4")):
+        if not getattr(options, flag):
+            raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
+    if options.step and options.step not in STEPS:
+        raise UserError(f"--step={options.step} is unknown: {nearest(options.step, STEPS)}")
+    if others and not options.against:
+        raise UserError(f"--against.{others[0][0]} sets a key of --against, which is not given; add --against=FILE")
+    return options, overrides, others
+
+
+def flag_parser(description: str | None) -> FlagParser:
+    """The parser of the command's flags, without the overrides `--config.key=value`."""
+    parser = FlagParser(prog="python -m bert_jax.aot", description=description)
+    parser.hint_for_unknown = suggested_key
+    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file")
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
+    parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
+    parser.add_argument("--slices", type=SLICES, metavar="N", help="number of slices, as the prefix of --topology")
+    of_step = "which step (default: train, or finetune for a fine-tuning file)"
+    parser.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help=of_step)
+    parser.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, from 0 (default: all, and their sum)")
+    of_model = "the model to fine-tune: a size or a directory (default: init_from, else base)"
+    parser.add_argument("--model", type=nonempty, help=of_model)
+    of_against = "an experiment to compare with"
+    parser.add_argument("--against", type=nonempty, action="append", default=[], metavar="FILE[:ARG]", help=of_against)
+    parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of --against")
+    parser.add_argument("--rows", type=ROWS, metavar="N", help="estimates N held-out rows, or fine-tuning on N examples")
+    parser.add_argument("--price", type=PRICE, metavar="P", help="price of a chip-hour, in any currency")
+    parser.add_argument("--save", type=nonempty_path, metavar="DIR", help="saves compiled steps for `pretrain --compiled=DIR`")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument("--no-remedies", action="store_true", help="do not search for settings that would make the step fit")
+    return parser

@@ -1,0 +1,44 @@
+"""The flags of `doctor`. Imports nothing that takes long, so that help and what is wrong with flags come at once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from annotated_types import Interval
+
+from bert_jax.configs.command_line import suggested_key
+from bert_jax.configs.overrides import split_overrides
+from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
+from bert_jax.interface.ranges import MAX_COUNT, InRange
+from bert_jax.runtime.flags import add_process_flags
+
+Overrides = Sequence[tuple[str, str]]
+
+
+def check_flags(command: str, description: str | None) -> None:
+    """Prints the help that the command line asks for, and exits; else raises UserError as `parse_flags` does."""
+    parse_flags(description)
+
+
+def flag_parser(description: str | None) -> FlagParser:
+    """The parser of the command's flags, without the overrides `--config.key=value`."""
+    parser = FlagParser(prog="python -m bert_jax.doctor", description=description)
+    parser.hint_for_unknown = suggested_key
+    parser.may_be_in_bucket = ("--workdir",)
+    parser.add_argument("--config", type=nonempty, metavar="FILE[:ARG]", help="an experiment: do its steps fit, how long is one?")
+    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
+    parser.add_argument("--workdir", type=nonempty, metavar="DIR", help="a directory, or gs://BUCKET/PATH: can a run use it?")
+    chips = InRange(int, Interval(ge=1, le=MAX_COUNT))
+    parser.add_argument("--chips", type=chips, metavar="N", help="the chips that all hosts should have together")
+    parser.add_argument("--no-estimate", action="store_true", help="on TPUs, do not estimate the time of a step with aot")
+    parser.add_argument("--json", type=nonempty_path, metavar="FILE", help="writes all figures to FILE")
+    add_process_flags(parser)
+    return parser
+
+
+def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Overrides]:
+    """The flags, and the keys that they set. Raises UserError."""
+    overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
+    return flag_parser(description).parse_args(rest), overrides

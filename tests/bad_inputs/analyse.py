@@ -1,0 +1,124 @@
+"""Bad inputs of `analyse`."""
+
+from __future__ import annotations
+
+import os
+
+from tests.bad_inputs.case import Case, Table
+from tests.bad_inputs.damage import extra_tensors, not_finite
+
+HEADS, ATTENTION = "heads 'the house'", "attention 'the house'"
+
+TREE = "1\tthe\t_\t_\t_\t_\t0\troot\t_\t_\n"
+
+CASES = [
+    # ---------------------------------------------------------------------------------------------------- the command line
+    Case("a verb that is none", "head", "unknown verb 'head': did you mean 'heads'?; python -m bert_jax.analyse --help"),
+    Case("a flag before the verb", "--model=$model heads", "--model=$model comes after the verb: python -m bert_jax.analyse"),
+    Case("no model", HEADS, "the following arguments are required: --model", without="--model"),
+    Case("no output", HEADS, "the following arguments are required: --output", without="--output"),
+    Case("an unknown flag", f"{HEADS} --piece", "unknown argument --piece: did you mean '--pieces'?"),
+    Case("an output in a mistyped bucket", f"{HEADS} --output=gs:/b/x", "--output=gs:/b/x: ... did you mean gs://b/x?"),
+    Case("an output at nobody's home", f"{HEADS} --output=~no.body/x",
+      "--output=~no.body/x: there is no user 'no.body', so ~ stan"),
+    Case("a reach of nothing", f"{HEADS} --reach=0", "--reach=0 must be at least 1 and at most 128"),
+    Case("a number of words that is none", f"{HEADS} --divergence-words=all", "--divergence-words=all must be a whole number"),
+    Case("new words of no text", "vocabulary --new-words=5", "--new-words=5 looks for words in a corpus; name one by --corpus="),
+    Case("a format that is none", f"{ATTENTION} --format=gif", "--format=gif is unknown: known: html, pdf, png, svg"),
+    Case("a head without a layer", f"{ATTENTION} --head=7", "--head=7 is not the name of a head: LAYER-HEAD, such as 1-2"),
+    Case("a head of more digits than Python reads", f"{ATTENTION} --head=1-{'9' * 5000}",
+      f"--head=1-{'9' * 55}... is not there: the model has layers 1 to 1 of heads 1 to 2"),
+    Case("a layer out of range", f"{ATTENTION} --head=2-1",
+      "--head=2-1 is not there: the model has layers 1 to 1 of heads 1 to 2; did you mean '1-1'?"),
+    Case("a head out of range", f"{ATTENTION} --head=1-0", "--head=1-0 is not there: the model has layers 1 to 1 of heads"),
+    # --------------------------------------------------------------------------------------------------------- what it reads
+    Case("a model with tensors of another class", f"{HEADS} --model=model",
+      "not part of this model: mine.bias, mine.weight; `convert --drop='mine.*'` leaves them out", copies="model",
+      spoil=extra_tensors("model", "mine.bias", "mine.weight")),
+    Case("three texts", "attention a b c", "there are several texts, and a page shows one; give one, or two arguments as a pair"),
+    Case("no text", "attention --input=in.txt", "there is no text; give one, or two as a pair", files={"in.txt": "\n"}),
+    Case("a text without a token", "attention '\u200b'", "holds no token; give text"),
+    Case("a text longer than the position table", f"attention '{'the house ' * 40}'",
+      "is 82 tokens with its [CLS] and [SEP], more than the 64 of the model's position table; shorten it"),
+    Case("a model that is not there", f"{HEADS} --model=nothing",
+      "there is no nothing ... name a directory that holds config.json and model.safetensors, a"),
+    Case("a model whose weights are not finite", f"{HEADS} --model=model",
+      "cannot be used: NaN or infinity in embeddings/layer_norm", copies="model", spoil=not_finite("model")),
+    Case("texts that are not there", "heads --input=nowhere.txt",
+      "--input=nowhere.txt (looked for in $here) cannot be read: No such file or directory; name an existing file"),
+    *(
+        Case(f"a pipe for a file that is read several times: {flags}", flags,
+          "=pipe is a pipe, and this file is read several times; write it to a file, and name that", files={"in.conllu": TREE},
+          spoil=lambda directory: os.mkfifo(directory / "pipe"))
+        for flags in (
+            "dependencies --input=pipe",
+            "dependencies --input=in.conllu --choose=pipe",
+            "coreference --input=pipe",
+            "probe --input=pipe --eval=in.conllu",
+            "probe --input=in.conllu --eval=pipe",
+        )
+    ),
+    *(
+        Case(f"the name of a file for a text: {command}", f"{command} in.txt",
+          "in.txt is the name of a file, and not read as a text; read it with --input=in.txt", files={"in.txt": "the house\n"})
+        for command in ("attention", "heads", "compare --with=$model", "neighbours")
+    ),
+    Case("a table without the column of texts", "heads --input=in.csv",
+      "in.csv is read as a table, and its first line names no column 'text' (it is 'review,label'); name the column text, or",
+      files={"in.csv": "review,label\nthe house,1\n"}, leaves="out"),
+    Case("a text beside an input", f"{HEADS} --input=$text",
+      "both texts and --input are given; give the texts as arguments, or --input=FILE, not both"),
+    Case("no text at all", "heads --input=in.txt", "there is no word to measure attention on; give text",
+      files={"in.txt": "\n \n"}),
+    Case("a corpus that is not there", "vocabulary --corpus=nowhere",
+      "corpus nowhere ... does not exist; build one with python -m bert_jax.corpus --output=nowhere ..."),
+    Case("a corpus of another vocabulary", "vocabulary --model=$tf1 --corpus=$corpus",
+      "--corpus=$corpus has another vocabulary than $tf1 ... name a corpus that was made with --vocab=$tf1"),
+    Case("names that are not there", "vocabulary --names=nowhere.txt",
+      "nowhere.txt (looked for in $here) cannot be read: No such file or directory; name an existing file"),
+    Case("two words for one", "neighbours 'the house'", "'the house' is 2 words; give one word, or a sentence with one"),
+    Case("a word in context without a text", "neighbours 'the [house]'", "is looked for in a text; name one with --input=FILE"),
+    Case("a layer of words that is not there", "neighbours house --input=$text --layer=2",
+      "--layer=2 is not there: the model has layers 0 (the embeddings) to 1"),
+    Case("a treebank that is not there", "dependencies --input=nowhere.conllu",
+      "--input=nowhere.conllu (looked for in $here) cannot be read: No such file or directory; name an existing file"),
+    Case("a treebank to choose on that is the treebank itself", "dependencies --input=x.conllu --choose=./x.conllu",
+      "--choose=./x.conllu is --input too; without --choose, half of its sentences are chosen on", files={"x.conllu": TREE}),
+    Case("a treebank in UTF-16", "dependencies --input=x.conllu",
+      "x.conllu is not UTF-8: it begins as UTF-16 does; convert it (iconv -f UTF-16 -t UTF-8)",
+      files={"x.conllu": TREE.encode("utf-16")}),
+    Case("no treebank", "dependencies", "the following arguments are required: --input"),
+    Case("an unknown control", "dependencies --input=x.conllu --control=noise", "--control: invalid choice: 'noise'"),
+    Case("an offset of nothing", "dependencies --input=x.conllu --reach=0", "--reach=0 must be at least 1 and at most 128"),
+    Case("documents without coreference", "coreference --input=x.conllu",
+      "x.conllu holds no mention with an antecedent; give CoNLL-U with Entity= in MISC, CoNLL-2012 or GAP with labels",
+      files={"x.conllu": TREE}),
+    Case("documents to choose on of another format", "coreference --input=x.conllu --choose=$gap/gap-development.tsv",
+      "gap-development.tsv and x.conllu are of different formats; choose heads on texts of the same kind",
+      files={"x.conllu": TREE}),
+    Case("a window of nothing", "coreference --input=x.conllu --window=2",
+      "--window=2 must be at least 8 and at most 1,048,576"),
+    Case("no file to score probes on", "probe --input=x.conllu", "the following arguments are required: --eval"),
+    Case("a probe that is none", "probe --input=x --eval=y --probes=tree", "--probes=tree is unknown: known: labels, parsers"),
+    Case("probes trained never", "probe --input=x --eval=y --epochs=0", "--epochs=0 must be at least 1 and at most 10,000"),
+    Case("a file to score probes on that is not there", "probe --input=x.conllu --eval=y.conllu",
+      "y.conllu (looked for in $here; did you mean x.conllu?) cannot be read: No such file or directory; name a CoNLL-U or",
+      files={"x.conllu": TREE}),
+    Case("probes scored on the file that they are trained on", "probe --input=x.conllu --eval=./x.conllu",
+      "./x.conllu is the training file too; give another file to score the probes on", files={"x.conllu": TREE}),
+    Case("a column that a file of tags lacks", "probe --input=x.txt --eval=x.txt --column=2",
+      "x.txt has 2 columns, none of them tag=2; give one from -2 to 1", files={"x.txt": "a X\n"}),
+    Case("no second model", "compare 'the house'", "one of the arguments --with --control is required"),
+    Case("a second model that is not there", "compare 'the house' --with=nothing", "there is no nothing ... name a directory"),
+    Case("a share of no word", "compare 'the house' --with=$model --masked=0", "--masked=0 must be above 0 and at most 1"),
+    # ------------------------------------------------------------------------------------------------------- what it writes
+    Case("an output that is a file", f"{HEADS} --output=file", "--output=file is a file; name a directory", files={"file": ""}),
+    Case("an output under a file", f"{HEADS} --output=file/out",
+      "--output=file/out cannot be written: $here/file is a file; choose another --output", files={"file": ""}),
+    Case("the model's own directory as output", f"{HEADS} --model=model --output=model",
+      "--output=model is the directory of the model itself; choose another --output", copies="model"),
+    Case("an input that would be replaced", "heads --input=out/heads.tsv",
+      "--output=out/heads.tsv is the file that the texts are read from, which answers would replace; choose another --output",
+      files={"out/heads.tsv": "the house\n"}),
+]
+TABLE = Table("analyse", "--model=$model --output=out", CASES)

@@ -1,0 +1,356 @@
+"""Bad inputs of `corpus`."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+import zipfile
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from tests.bad_inputs.case import Case, Table
+from tests.bad_inputs.damage import cut
+from tests.compressed import zstd
+
+
+def parquet(columns: dict[str, Any]) -> bytes:
+    """A Parquet file with these columns."""
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
+
+
+def arrow(columns: dict[str, Any]) -> bytes:
+    """An Arrow stream, as `save_to_disk` writes it."""
+    table, file = pyarrow.table(columns), io.BytesIO()
+    with pyarrow.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    return file.getvalue()
+
+
+def tar(name: str, data: bytes) -> bytes:
+    """A tar archive with one file."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
+def zipped(name: str, data: bytes) -> bytes:
+    """A zip archive with one file."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, data)
+    return file.getvalue()
+
+
+LINES = b"A sentence of some words.\n" * 200
+RECORDS = b'{"text": "A sentence of some words."}\n' * 200
+PARQUET = parquet({"text": ["A sentence of some words."] * 20, "id": list(range(20))})
+GZIP = gzip.compress(b"A sentence of some words.\n" * 2_000)
+BAD = {"bad.txt": b"A sentence.\n\nA caf\xe9.\n"}
+TRAIN = "--train-vocab=wordpiece --vocab-size=80"
+WORDS = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n"
+"""A vocabulary that does not show its casing."""
+NO_VOCAB = "--vocab --lowercase"
+
+CASES = [
+    # ---------------------------------------------------------------------------------------------------- the command line
+    Case("an unknown flag", "--sorce=embedded", "unknown argument --sorce=embedded: did you mean '--source'?"),
+    Case("a flag nearly right", "--held-out-fraction=0.1",
+      "unknown argument --held-out-fraction=0.1: did you mean '--heldout-fraction'?"),
+    Case("a word too many", "embedded", "unexpected 'embedded': every argument is a flag, --name=value"),
+    Case("no source", says="--source is missing, for example --source=text:books/*.txt", without="--source"),
+    Case("no output", says="--output is missing, for example --output=corpora/books", without="--output"),
+    Case("a source that is none", "--source=txt:a",
+      "--source=txt:a: no source 'txt'; did you mean 'text'? (embedded, text:GLOB, jsonl:GLOB, parquet:GLOB, arrow:DIR,"),
+    Case("a source without its files", "--source=text:", "--source=text:: write text:GLOB"),
+    Case("a source without a kind", "--source=$text",
+      "--source=$text: no source '$text'; known: arrow, embedded, jsonl, parquet, text, tfds (embedded, text:GLOB, jsonl:GLOB,"),
+    Case("an embedded source with a name", "--source=embedded:x", "--source=embedded:x: embedded takes no name"),
+    Case("a part of a corpus in a bucket", "--output=gs://bucket/corpus --shard=0/8",
+      "--shard=0/8 with --output=gs://bucket/corpus: hosts build in a directory that all of them mount; name one, and upload"),
+    Case("an output in a mistyped bucket", "--output=gs:/bucket/corpus",
+      "--output=gs:/bucket/corpus: a path in a bucket begins with gs://; did you mean gs://bucket/corpus?"),
+    Case("texts at the home of nobody", "--source=text:~no.body/*.txt",
+      "--source=text:~no.body/*.txt: there is no user 'no.body'"),
+    Case("a source in a mistyped bucket", "--source=text:gs:/bucket/*.txt",
+      "--source=text:gs:/bucket/*.txt: a path in a bucket begins with gs://; did you mean gs://bucket/*.txt?"),
+    Case("a layout that is none", "--layout=sentence",
+      "argument --layout: invalid choice: 'sentence' (choose from 'auto', 'sentences', 'paragraphs', 'book', 'lines')"),
+    Case("a rule that is none", "--keep=markup-line", "--keep=markup-line: no such rule; did you mean 'markup-lines'?"),
+    Case("everything held out", "--heldout-fraction=1", "--heldout-fraction=1 must be at least 0 and below 1"),
+    Case("a fraction that is not a number", "--heldout-fraction=nan",
+      "--heldout-fraction=nan must be a finite number, at least 0 and below 1"),
+    Case("a negative fraction", "--heldout-fraction=-0.1", "--heldout-fraction=-0.1 must be at least 0 and below 1"),
+    Case("no shards", "--shards=0", "--shards=0 must be at least 1 and at most 99,999"),
+    Case("a shard that is not there", "--shard=2/2", "--shard=2/2 must be I/N with N at most 99,999 and I from 0 to N-1, as 0/8"),
+    Case("a shard that is no fraction", "--shard=one",
+      "--shard=one must be I/N with N at most 99,999 and I from 0 to N-1, as 0/8"),
+    Case("no workers", "--workers=0", "--workers=0 must be at least 1 and at most 4,096"),
+    Case("a word for a number of workers", "--workers=all", "--workers=all must be a whole number, at least 1 and at most 4,096"),
+    Case("lower-cased and cased", "--lowercase --cased", "--lowercase and --cased contradict each other; give one of them"),
+    Case("a vocabulary alone that is there already", "--vocab-only",
+      "--vocab-only trains a new vocabulary: give --train-vocab instead of --vocab"),
+    Case("a vocabulary and a new one", "--train-vocab=wordpiece",
+      "give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one"),
+    Case("no vocabulary", says="give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one",
+      without=NO_VOCAB),
+    Case("a trainer that is none", "--train-vocab=bpe",
+      "argument --train-vocab: invalid choice: 'bpe' (choose from 'wordpiece', 'sentencepiece')", without=NO_VOCAB),
+    Case("a vocabulary that every host trains", f"{TRAIN} --shard=0/2",
+      "--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab=corpus/tokenizer",
+      without=NO_VOCAB),
+    Case("a vocabulary of nothing", "--train-vocab=wordpiece --vocab-size=0",
+      "--vocab-size=0 must be at least 1 and at most 10,000,000", without=NO_VOCAB),
+    Case("a vocabulary smaller than its letters", "--train-vocab=wordpiece --vocab-size=6",
+      "--vocab-size=6 is less than the 50 pieces that the text's characters need", without=NO_VOCAB, leaves="corpus*"),
+    Case("a new vocabulary that would lose marks", f"{TRAIN} --source=text:a.txt",
+      "unless told otherwise, which changes 100.0% of the letters of this text ( ... ); give --cased to keep them, or",
+      files={"a.txt": "나는 오늘 아침에 새로 나온 책을 읽었다.\n"}, without=NO_VOCAB),
+    Case("an alphabet of nothing", f"{TRAIN} --alphabet=0", "--alphabet=0 must be at least 1 and at most 10,000,000",
+      without=NO_VOCAB),
+    Case("an alphabet of SentencePiece", "--train-vocab=sentencepiece --alphabet=10",
+      "--alphabet is the number of characters of WordPiece; SentencePiece keeps those that cover 99.95 % of it",
+      without=NO_VOCAB),
+    Case("pieces smaller than their letters", "--train-vocab=sentencepiece --vocab-size=6",
+      "SentencePiece cannot make 6 pieces from this text: INTERNAL: src/trainer_interface.cc(638)", without=NO_VOCAB,
+      leaves="corpus*"),
+    Case("a sentence of no characters", "--max-sentence-characters=0",
+      "--max-sentence-characters=0 must be at least 1 and at most 2,147,483,647"),
+    Case("bad bytes handled in no way", "--on-bad-bytes=skip",
+      "argument --on-bad-bytes: invalid choice: 'skip' (choose from 'error', 'replace')"),
+    Case("bad records handled in no way", "--on-bad-records=replace",
+      "argument --on-bad-records: invalid choice: 'replace' (choose from 'error', 'skip')"),
+    # ------------------------------------------------------------------------------------------------------------- the sources
+    Case("no file of a pattern", "--source='text:nowhere/*.txt'",
+      "--source=text:nowhere/*.txt: no file matches nowhere/*.txt (in $here); quote the pattern; ** matches"),
+    Case("a directory for a pattern", "--source=text:$tables",
+      "--source=text:$tables: $tables is a directory ... write 'text:$tables/*' for the files in it, or"),
+    Case("a pipe", "--source=text:a.txt",
+      "--source=text:a.txt: a.txt is a pipe or a device; write the text to a file, which is read in parts",
+      spoil=lambda root: os.mkfifo(root / "a.txt")),
+    Case("an empty file", "--source=text:a.txt", "the corpus is empty: there is no text in text:a.txt", files={"a.txt": ""}),
+    Case("a file of blank lines", "--source=text:a.txt",
+      "the corpus is empty: of 0 documents none was kept (the sources hold no text); see --keep", files={"a.txt": "\n\n \n"},
+      leaves="corpus*"),
+    Case("bytes that are no text", "--source=text:bad.txt",
+      "bad.txt is not UTF-8 at byte 18 (0xe9) ... convert it (iconv -f LATIN1 -t UTF-8), or pass --on-bad-bytes=replace",
+      files=BAD, leaves="corpus*"),
+    Case("noise", "--source=text:$noise",
+      "$noise is not UTF-8 at byte 0 (0xcd) ... convert it (iconv -f LATIN1 -t UTF-8), or pass --on-bad-bytes=replace",
+      leaves="corpus*"),
+    Case("text in UTF-16", "--source=text:a.txt",
+      "a.txt is not UTF-8 at byte 0 (0xff): it begins like UTF-16 ... convert it (iconv -f UTF-16 -t UTF-8), or pass",
+      files={"a.txt": "A sentence of words.\n".encode("utf-16")}, leaves="corpus*"),
+    Case("a gzip that is none", "--source=text:a.txt.gz",
+      "a.txt.gz is not a whole gzip file (Not a gzipped file (b'A ')); fetch it again", files={"a.txt.gz": "A sentence.\n"},
+      leaves="corpus*"),
+    Case("a gzip that is cut short", "--source=text:a.txt.gz",
+      "a.txt.gz is not a whole gzip file (Compressed file ended before the end-of-stream marker was reached); fetch it again",
+      files={"a.txt.gz": GZIP[:-20]}, leaves="corpus*"),
+    Case("a Parquet file as text", "--source='text:*.parquet'",
+      "--source=text:*.parquet: a.parquet is a Parquet file, not text; write --source=parquet:*.parquet",
+      files={"a.parquet": PARQUET}),
+    Case("a Parquet file as JSON lines", "--source=jsonl:a.parquet --on-bad-bytes=replace --on-bad-records=skip",
+      "--source=jsonl:a.parquet: a.parquet is a Parquet file, not text; write --source=parquet:a.parquet",
+      files={"a.parquet": PARQUET}),
+    Case("an Arrow file as text", "--source='text:saved/*.arrow'",
+      "saved/data-00000-of-00001.arrow is an Arrow file, not text; write --source=arrow:saved",
+      files={"saved/data-00000-of-00001.arrow": arrow({"text": ["a"]}), "saved/state.json": "{}"}),
+    Case("a Parquet file as Arrow", "--source=arrow:a.parquet",
+      "a.parquet is a Parquet file, not an Arrow file; write --source=parquet:a.parquet", files={"a.parquet": PARQUET}),
+    Case("JSON lines as Parquet", "--source='parquet:a.*'",
+      """a.jsonl is not a Parquet file: it begins with b'{"text": "A ... write --source=jsonl:a.*, or fetch it again""",
+      files={"a.jsonl": RECORDS}),
+    Case("two formats in one pattern", "--source='parquet:*'",
+      "b.jsonl is not a Parquet file: it begins with ... write --source=jsonl:*, or fetch it again",
+      files={"a.parquet": PARQUET, "b.jsonl": RECORDS}),
+    Case("a Parquet file that is cut short", "--source=parquet:a.parquet",
+      "a.parquet is not a whole Parquet file (Parquet magic bytes not found in footer); fetch it again",
+      files={"a.parquet": PARQUET[:-20]}),
+    Case("a Parquet file with damaged pages", "--source=parquet:a.parquet",
+      "a.parquet is not a whole Parquet file ( ... ); fetch it again",
+      files={"a.parquet": PARQUET[:4] + bytes(60) + PARQUET[64:]}),
+    Case("a Parquet file with a codec that is not read", "--source=parquet:a.parquet",
+      "a.parquet has a codec that is not read (While LZO compression is supported by ... ); write it again with zstd",
+      files={"a.parquet": PARQUET.replace(b"\x04text\x15\x02", b"\x04text\x15\x06")}),
+    Case("a Parquet file with a codec that nobody knows", "--source=parquet:a.parquet",
+      "a.parquet has a codec that is not read (Unsupported compression codec value: 21); write it again with zstd",
+      files={"a.parquet": PARQUET.replace(b"\x04text\x15\x02", b"\x04text\x15\x2a")}),
+    Case("a data set of the hub that is not here", "--source=parquet:owner/name",
+      "no file matches owner/name ... hf download owner/name --repo-type=dataset --local-dir=DIR"),
+    Case("a directory of Parquet files as JSON lines", "--source=jsonl:set",
+      "--source=jsonl:set: set is a directory with Parquet files; write parquet:set",
+      files={"set/data/train-00000-of-00001.parquet": PARQUET}),
+    Case("a table as text", "--source=text:a.csv.gz",
+      "a.csv.gz is a table by its name; write its texts to Parquet or to a file of JSON lines, or, if it is prose, give it a",
+      files={"a.csv.gz": gzip.compress(b"id,text\n1,A sentence.\n")}),
+    Case("an Arrow stream that is cut short", "--source=arrow:a.arrow",
+      "a.arrow is not a whole Arrow file (the mark at its end is missing); fetch it again",
+      files={"a.arrow": arrow({"text": ["A sentence of some words."] * 20})[:-8].rstrip(b"\0")}),
+    Case("a pointer of Git LFS", "--source=parquet:a.parquet",
+      "a.parquet is a pointer of Git LFS, not the file itself, not a Parquet file; fetch the file (git lfs pull)",
+      files={"a.parquet": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"}),
+    Case("a column that is not there", "--source=parquet:a.parquet --text-field=texts",
+      "a.parquet has no column 'texts'; did you mean 'text'? (--text-field)", files={"a.parquet": PARQUET}),
+    Case("a column of numbers", "--source=parquet:a.parquet --text-field=id",
+      "a.parquet: the column 'id' holds int64, not text; name one that does with --text-field (text)",
+      files={"a.parquet": PARQUET}),
+    Case("a column of lists", "--source=parquet:a.parquet",
+      "a.parquet has no column of texts (text: lists of texts); write the texts to one column, a document a row",
+      files={"a.parquet": parquet({"text": [["a", "b"], ["c"]]})}),
+    Case("a column of objects", "--source=arrow:a.arrow --text-field=translation",
+      "a.arrow: the column 'translation' holds objects with de, en, not text; write the texts to another column",
+      files={"a.arrow": arrow({"translation": [{"de": "a", "en": "b"}]})}),
+    Case("several columns of texts", "--source=parquet:a.parquet",
+      "a.parquet has several columns of texts: premise, hypothesis; choose the documents' with --text-field=NAME",
+      files={"a.parquet": parquet({"premise": ["a"], "hypothesis": ["b"]})}),
+    Case("a row without text", "--source=parquet:a.parquet",
+      "a.parquet: row 2 has no text (the column 'text' is null there); fill it in, or pass --on-bad-records=skip",
+      files={"a.parquet": parquet({"text": ["A sentence of some words.", None]})}, leaves="corpus*"),
+    Case("bytes in a table that are no text", "--source=parquet:a.parquet --text-field=b",
+      "a.parquet: row 1 of the column 'b' is not UTF-8 (byte 4 is 0xe9); write the table again in UTF-8, or pass",
+      files={"a.parquet": parquet({"b": [b"caf\xe9"]})}, leaves="corpus*"),
+    Case("a table without rows", "--source=parquet:a.parquet", "the corpus is empty: there is no text in parquet:a.parquet",
+      files={"a.parquet": parquet({"text": pyarrow.array([], pyarrow.string())})}),
+    Case("a directory without tables", "--source=parquet:set",
+      "--source=parquet:set: there is no .parquet file in it; write --source=arrow:set",
+      files={"set/data-00000-of-00001.arrow": arrow({"text": ["a"]})}),
+    Case("a split that is not there", "--source=parquet:set:dev", "--source=parquet:set:dev: no split 'dev'; known: test, train",
+      files={"set/data/train-00000-of-00001.parquet": PARQUET, "set/data/test-00000-of-00001.parquet": PARQUET}),
+    Case("splits of which none is for training", "--source=parquet:set",
+      "--source=parquet:set has the splits test, validation, and none is train; write --source=parquet:set:SPLIT, several as",
+      files={"set/data/validation-00000-of-00001.parquet": PARQUET, "set/data/test-00000-of-00001.parquet": PARQUET}),
+    Case("several data sets in a directory", "--source=parquet:set",
+      "--source=parquet:set holds 2 data sets side by side (de, en); give the folder of one, or 'parquet:' with a pattern",
+      files={f"set/{name}/train-00000-of-00001.parquet": PARQUET for name in ("de", "en")}),
+    Case("xz without its name", "--source=jsonl:a.jsonl",
+      "a.jsonl is compressed with xz, not text; give it a name that ends in .xz, or decompress it first",
+      files={"a.jsonl": lzma.compress(RECORDS)}),
+    Case("bzip2 without its name, with bad bytes replaced", "--source=text:a.txt --on-bad-bytes=replace",
+      "a.txt is compressed with bzip2, not text; give it a name that ends in .bz2, or decompress it first",
+      files={"a.txt": bz2.compress(LINES)}),
+    Case("a compression that is not read", "--source=text:a.txt.br",
+      "a.txt.br is compressed with brotli, not text; decompress it first",
+      files={"a.txt.br": b"\x0b\x02\x80A sentence\xff\xfe of words\x03" * 40}),
+    Case("zstd that is cut short", "--source=jsonl:a.jsonl.zst",
+      "a.jsonl.zst is not a whole zstd file (Truncated compressed stream); fetch it again",
+      files={"a.jsonl.zst": zstd(RECORDS)[:-9]}),
+    Case("xz that is cut short", "--source=jsonl:a.jsonl.xz",
+      "a.jsonl.xz is not a whole xz file (Compressed file ended before the end-of-stream marker was reached); fetch it again",
+      files={"a.jsonl.xz": lzma.compress(RECORDS)[:-40]}),
+    Case("bzip2 that is none", "--source=text:a.txt.bz2",
+      "a.txt.bz2 is not a whole bzip2 file (Invalid data stream); fetch it again", files={"a.txt.bz2": LINES}),
+    Case("gzip with something after it", "--source=text:a.txt.gz",
+      "a.txt.gz is not a whole gzip file (Not a gzipped file (b'so')); fetch it again",
+      files={"a.txt.gz": gzip.compress(LINES) + b"something else"}),
+    Case("a tar archive", "--source=text:a.tar", "a.tar is a tar archive, not text; unpack it first (tar -xf)",
+      files={"a.tar": tar("a.txt", LINES)}),
+    Case("a compressed tar archive", "--source=text:a.tar.gz", "a.tar.gz is a tar archive, not text; unpack it first (tar -xf)",
+      files={"a.tar.gz": gzip.compress(tar("a.txt", LINES))}),
+    Case("a zip archive", "--source=jsonl:a.zip",
+      "a.zip is a zip archive or an Excel workbook, not text; unpack it first (unzip)",
+      files={"a.zip": zipped("a.jsonl", RECORDS)}),
+    Case("JSON lines as text", "--source=text:a.jsonl",
+      "--source=text:a.jsonl: a.jsonl holds JSON, an object a line, not text; write jsonl: for text: --text-field=body",
+      files={"a.jsonl": '{"id": 1, "body": "A sentence."}\n{"id": 2, "body": "Another one."}\n'}),
+    Case("a long line of JSON as text", "--source=text:a.txt",
+      "a.txt holds JSON, an object a line, not text; write jsonl: for text:",
+      files={"a.txt": '{"text": "' + "A sentence of some words. " * 20_000 + '"}\n'}),
+    Case("a name that is too long", f"--source=text:{'a' * 5_000}", "a: no file matches aaa"),
+    Case("the home of a user who is not there", "--source='text:~nobody-here/*.txt'",
+      "--source=text:~nobody-here/*.txt: there is no user 'nobody-here' ... write the path in full"),
+    Case("compressed JSON lines as text", "--source=text:a.jsonl.zst",
+      "a.jsonl.zst holds JSON, an object a line, not text; write jsonl: for text:", files={"a.jsonl.zst": zstd(RECORDS)}),
+    Case("a JSON list as JSON lines", "--source=jsonl:a.json",
+      "a.json is a JSON list, not an object a line; write each record on a line of its own (jq -c '.[]' a.json",
+      files={"a.json": '[{"text": "A sentence."},\n {"text": "Another one."}]\n'}),
+    Case("a JSON list as text", "--source=text:a.json",
+      "a.json is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:",
+      files={"a.json": '[\n  {"text": "A sentence."}\n]\n'}),
+    Case("text in UTF-16 without its mark", "--source=text:a.txt",
+      "a.txt is not UTF-8: 50% of its bytes are zero, as in UTF-16; convert it (iconv -f UTF-16LE -t UTF-8)",
+      files={"a.txt": "A sentence of words.\n".encode("utf-16-le")}),
+    Case("lines that end in CR alone", "--source=text:a.txt",
+      r"the lines of a.txt end in CR alone, which is no line end here; convert it (tr '\r' '\n')",
+      files={"a.txt": b"A sentence of words.\r\rAnother one.\r"}),
+    Case("a line that is no JSON", "--source=jsonl:a.jsonl",
+      "a.jsonl: the record at byte 24 is bad: not JSON (Expecting value: line 1 ... correct it, or pass --on-bad-records=skip",
+      files={"a.jsonl": '{"text": "A sentence."}\nA sentence.\n'}, leaves="corpus*"),
+    Case("a line of JSON that is no object", "--source=jsonl:a.jsonl",
+      "a.jsonl: the record at byte 0 is bad: a JSON list, not an object; correct it, or pass --on-bad-records=skip",
+      files={"a.jsonl": "[1, 2]\n"}, leaves="corpus*"),
+    Case("a record without a text", "--source=jsonl:a.jsonl",
+      "a.jsonl: the record at byte 0 is bad: no field 'text' ... correct it, or pass --on-bad-records=skip",
+      files={"a.jsonl": '{"body": "A sentence."}\n'}, leaves="corpus*"),
+    Case("a record with a number for a text", "--source=jsonl:a.jsonl",
+      "a.jsonl: the record at byte 0 is bad: its field 'text' is 7, not text; correct it, or pass --on-bad-records=skip",
+      files={"a.jsonl": '{"text": 7}\n'}, leaves="corpus*"),
+    Case("a data set with a name that is none", "--source=tfds:a:b:c",
+      "tfds:a is not prepared in ... tensorflow_datasets, and cannot be ... or use --source=embedded, text: or jsonl:"),
+    # ---------------------------------------------------------------------------------------------------------- the vocabulary
+    Case("a vocabulary that is not there", "--vocab=nowhere.txt",
+      "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, a directory with one of "
+      "them, or a model of the hub as OWNER/NAME"),
+    Case("a vocabulary of the hub by its old name", "--vocab=bert-base-uncased",
+      "vocabulary bert-base-uncased (looked ... or a model of the hub as google-bert/bert-base-uncased"),
+    Case("a vocabulary of Japanese rules", "--vocab=words",
+      'words/config.json: tokenizer_class="BertJapaneseTokenizer" is not supported: its rules are not those of BERT; read are',
+      files={"words/vocab.txt": WORDS, "words/config.json": '{"tokenizer_class": "BertJapaneseTokenizer"}'}),
+    Case("a vocabulary of XLM-R", "--vocab=words",
+      'words/tokenizer_config.json: tokenizer_class="XLMRobertaTokenizer" is not supported: its ids are ... shifted by one',
+      files={"words/sentencepiece.bpe.model": "", "words/tokenizer_config.json": '{"tokenizer_class": "XLMRobertaTokenizer"}'}),
+    Case("a casing in quotation marks", "--vocab=words",
+      'words/tokenizer_config.json: do_lower_case="true" must be true, false or null, without quotation marks',
+      files={"words/vocab.txt": WORDS, "words/tokenizer_config.json": '{"do_lower_case": "true"}'}),
+    Case("a vocabulary of another directory", "--vocab=$tables",
+      "$tables holds neither vocab.txt nor spiece.model nor tokenizer.json"),
+    Case("an empty vocabulary", "--vocab=vocab.txt",
+      "vocabulary vocab.txt is empty ... copy the one that the model was trained with, or make one:", files={"vocab.txt": ""}),
+    Case("a vocabulary without special tokens", "--vocab=vocab.txt",
+      "the vocabulary of 2 pieces has no [PAD]; BERT needs [PAD], [UNK], [CLS], [SEP], [MASK]", files={"vocab.txt": "a\nb\n"}),
+    Case("a vocabulary that does not show its casing", "--vocab=vocab.txt",
+      "vocab.txt: 0 of its 3 pieces have capitals, which does not show its casing; give --lowercase or --cased",
+      files={"vocab.txt": WORDS}, without="--lowercase"),
+    Case("a vocabulary of noise", "--vocab=$noise", "vocabulary $noise is not UTF-8 at byte 0; convert it with iconv"),
+    Case("a SentencePiece model of noise", "--vocab=spiece.model",
+      "spiece.model is not a SentencePiece model (INTERNAL: src/sentencepiece_processor.cc(109)", copies="spiece.model=noise"),
+    # ------------------------------------------------------------------------------------------------- what is there already
+    Case("a directory of other things", "--output=.",
+      ". holds other files (thesis.txt) and is not a corpus; choose an empty --output", files={"thesis.txt": "years of work"}),
+    Case("a place under a file", "--output=file/corpus",
+      "file/corpus cannot be written: Not a directory; choose another --output", files={"file": ""}),
+    Case("a place that is a file", "--output=file", "file cannot be written: File exists; choose another --output",
+      files={"file": ""}),
+    Case("a corpus of other settings", "--output=corpus --heldout-fraction=0.5",
+      "corpus was begun with other settings: shards was 2, is 1 ... heldout_fraction was 0.2, is 0.5. Choose another --output,",
+      copies="corpus"),
+    Case("a corpus of another source", "--output=corpus --source=text:a.txt --heldout-fraction=0.2 --shards=2",
+      "corpus was begun with other settings: sources was ... files was [['$text', 'bytes', 19573, 'sentences']], is [['a.txt',",
+      copies="corpus", files={"a.txt": "A sentence.\n"}),
+    Case("a corpus of another vocabulary", "--output=corpus --vocab=$model --heldout-fraction=0.2 --shards=2",
+      "corpus was begun with other settings: vocabulary size was 132, is ... vocabulary sha256 was ... Choose another",
+      copies="corpus"),
+    Case("a corpus of a damaged tokenizer", "--output=corpus --heldout-fraction=0.2 --shards=2",
+      "corpus/tokenizer/tokenizer_config.json cannot be read as JSON (Expecting property name ... copy the file again",
+      copies="corpus", files={"corpus/tokenizer/tokenizer_config.json": "{"}),
+    Case("a corpus of damaged settings", "--output=corpus --heldout-fraction=0.2 --shards=2",
+      "corpus/settings.json cannot be read as JSON (Unterminated string starting ... remove it and run the same command again",
+      copies="corpus", spoil=cut("corpus/settings.json", 20)),
+    Case("an empty output", "--output=", "--output= is empty; give a name"),
+    Case("JSON that nests without end", "--source=jsonl:a.jsonl",
+      "a.jsonl: the record at byte 0 is bad: not JSON (brackets are nested too ... correct it, or pass --on-bad-records=skip",
+      files={"a.jsonl": "[" * 100_000 + "\n"}, leaves="corpus*"),
+    Case("a full disk", says="corpus cannot be written: File too large; choose another --output", file_size=2_000,
+      leaves="corpus*"),
+]
+TABLE = Table("corpus", "--source=text:$text --vocab=$vocabulary --lowercase --output=corpus --workers=1", CASES)
