@@ -45,12 +45,6 @@ POSITIONS: Mapping[str, str] = {
 }
 """`config.model.positions` -> an object as `positions.py` describes it."""
 
-NORMS: Mapping[str, str] = {
-    "post": "bert_jax.model.residual_norm:ResidualNorm",
-}
-"""The norm around the two parts of a block -> the module that joins a part's output to its input. BERT has one, so no key of a
-configuration chooses it yet; another one is a line here and that key."""
-
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "bert_jax.model.layers:gelu",
     "gelu_tanh": "bert_jax.model.layers:gelu_tanh",

@@ -62,20 +62,20 @@ class BertForPreTraining(Bert):
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The logits alone, for training: the last layer is computed only at the positions that a head reads.
 
-        mlm_logits float32 [B, M, V]; nsp_logits float32 [B, P, 2]. On a TPU the product is computed for M padded by
-        `whole_tiles`; XLA fuses the slice that leaves M into what reads the logits.
+        mlm_logits float32 [B, Q, V]: Q is M, on a TPU padded by `whole_tiles`, with meaningless logits beyond M; nsp_logits
+        float32 [B, P, 2].
         """
         platform, cls_positions = self.config.target.platform, batch["cls_positions"]
-        predicted, padded = batch["masked_positions"].shape[1], whole_tiles(batch["masked_positions"], platform)
+        padded = whole_tiles(batch["masked_positions"], platform)
         table, tokens = self.embeddings.word_embeddings, Tokens.of(batch)
         if not self.next_sentence:
             read = self.encode_queried(tokens.reading(padded), dropout_seed)
-            return {"mlm_logits": self.mlm_head(read, table.embedding)[:, :predicted]}
+            return {"mlm_logits": self.mlm_head(read, table.embedding)}
         positions = whole_tiles(jnp.concatenate([padded, cls_positions], axis=1), platform)
         read = self.encode_queried(tokens.reading(positions), dropout_seed)
         masked, cls, _ = jnp.split(read, [padded.shape[1], padded.shape[1] + cls_positions.shape[1]], axis=1)
         return {
-            "mlm_logits": self.mlm_head(masked, table.embedding)[:, :predicted],
+            "mlm_logits": self.mlm_head(masked, table.embedding),
             "nsp_logits": self.nsp_head(self.pooler(cls)),
         }
 
@@ -93,15 +93,14 @@ class BiLstmForPreTraining(BertForPreTraining):
     has the name of the MLM head."""
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """mlm_logits float32 [B, M, V] of the token after each of "masked_positions", from the LSTM that has read the tokens up
-        to there; of a biLM also backward_logits [B, M, V] of the same tokens, from the LSTM that has read those after them.
+        """mlm_logits float32 [B, Q, V] of the token after each of "masked_positions", from the LSTM that has read the tokens up
+        to there; of a biLM also backward_logits [B, Q, V] of the same tokens, from the LSTM that has read those after them.
 
-        A token without a token after it in its text has a meaningless backward logit.
+        Q is M, on a TPU padded by `whole_tiles`; a token without a token after it in its text has a meaningless backward logit.
         """
         tokens = Tokens.of(batch)
         last, _ = self.encode(tokens, dropout_seed)
-        predicted, platform = batch["masked_positions"].shape[1], self.config.target.platform
-        positions = whole_tiles(batch["masked_positions"], platform)
+        positions = whole_tiles(batch["masked_positions"], self.config.target.platform)
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
         read = gather_positions(self._half(last, 0), positions)
         if self.config.direction == "both":
@@ -109,9 +108,9 @@ class BiLstmForPreTraining(BertForPreTraining):
             read = jnp.concatenate([read, gather_positions(self._half(last, 1), after)], axis=1)
         read = dropout(read, Dropout(self.config.hidden_dropout, seed, rows=tokens.rows))
         if self.config.direction != "both":
-            return {"mlm_logits": self.mlm_head(read, self._table())[:, :predicted]}
+            return {"mlm_logits": self.mlm_head(read, self._table())}
         # Of halves of one array of logits each gradient would be padded to the whole: 42 MB at 32 rows of 20 predictions.
-        forward, backward = (self.mlm_head(half, self._table())[:, :predicted] for half in jnp.split(read, 2, axis=1))
+        forward, backward = (self.mlm_head(half, self._table()) for half in jnp.split(read, 2, axis=1))
         return {"mlm_logits": forward, "backward_logits": backward}
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:

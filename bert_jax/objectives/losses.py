@@ -71,8 +71,10 @@ def loss_sums(
     outputs: dict[str, Float[Array, "B ..."]], batch: dict[str, Num[Array, "B ..."]], measure: str = "mlm"
 ) -> Sums:
     """The summed losses and the correct predictions of both objectives, float32 scalars; those of next sentence prediction only
-    if `outputs` has "nsp_logits"."""
+    if `outputs` has "nsp_logits". Columns of "mlm_logits" beyond the targets are ignored."""
     targets = batch["masked_targets"]
+    beyond = outputs["mlm_logits"].shape[1] - targets.shape[1]
+    targets = jnp.pad(targets, ((0, 0), (0, beyond)), constant_values=IGNORED)
     sums = {
         f"{measure}_loss": cross_entropy(outputs["mlm_logits"], targets).sum(),
         f"{measure}_correct": correct_predictions(outputs["mlm_logits"], targets).sum(),
@@ -94,7 +96,8 @@ def row_losses(
     def mean(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Float[Array, " B"]:
         return cross_entropy(logits, targets).sum(1) / jnp.maximum((targets != IGNORED).sum(1), 1)
 
-    losses = {f"{measure}_loss": mean(outputs["mlm_logits"], batch["masked_targets"])}
+    predicted = outputs["mlm_logits"][:, : batch["masked_targets"].shape[1]]
+    losses = {f"{measure}_loss": mean(predicted, batch["masked_targets"])}
     if "nsp_logits" in outputs:
         losses["nsp_loss"] = mean(outputs["nsp_logits"], batch["nsp_labels"])
     return losses

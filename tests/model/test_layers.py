@@ -11,12 +11,10 @@ import pytest
 from jax.sharding import AbstractDevice
 
 from bert_jax.model.config import Target
-from bert_jax.model.kernels import dispatch
 from bert_jax.model.layers import Dense, Dropout, dropout, hash_word, random_words, row_words
-from bert_jax.model.pretraining import SOFTMAX_SEED, pretraining_model, whole_tiles
+from bert_jax.model.pretraining import SOFTMAX_SEED, whole_tiles
 from bert_jax.model.products import sum_rows
 from tests.model.lowbias32 import hashed, rate_at_a_word, word_of
-from tests.random_rows import TINY, largest_difference, random_batch, random_parameters
 
 TPU = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
 
@@ -81,18 +79,6 @@ def test_positions_are_padded_to_tiles_of_eight_rows_on_a_tpu_alone():
     assert whole_tiles(jnp.arange(1, 4)[None], "tpu").tolist() == [[1, 2, 3, 0, 0, 0, 0, 0]]
     assert whole_tiles(jnp.zeros((2, 16), jnp.int32), "tpu").shape == (2, 16)
 
-
-@pytest.mark.parametrize("next_sentence", [True, False])
-def test_the_padding_of_tiles_reaches_no_reader_of_the_logits(next_sentence: bool):
-    """A program for a TPU computes padded products, and hands over what one for any other device does."""
-    params, batch = random_parameters(), random_batch(rows=2)
-    found, wanted = (
-        pretraining_model(config, next_sentence=next_sentence).apply({"params": params}, batch, method="logits")
-        for config in (dispatch.resolve(TINY, TPU), TINY)
-    )
-    assert batch["masked_positions"].shape[1] % 8
-    assert jax.tree.map(jnp.shape, found) == jax.tree.map(jnp.shape, wanted)
-    assert largest_difference(found, wanted) < 1e-5
 
 
 @pytest.mark.parametrize(("activation", "recomputed"), [("gelu", True), ("", False)])
