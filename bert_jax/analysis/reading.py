@@ -171,18 +171,16 @@ def in_silence(file: object) -> Iterator[Note]:
 @contextlib.contextmanager
 def progress_of(file: AnnotatedSource) -> Iterator[Note]:
     """Yields a function that shows the progress through the lines of a file and the time left, with a note."""
-    progress, total = Progress("read", None, "lines", delay=DELAY), file.count()
-    try:
-        yield lambda note: progress.update(file.line, note, total)
-    finally:
-        progress.close()
+    total = file.count()
+    with Progress("read", total, "lines", delay=DELAY) as progress:
+        yield lambda note: progress.update(file.line, note)
 
 
 @contextlib.contextmanager
 def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
     """Yields (`texts`, which are counted as they are read; a function that shows the progress through them, with a note). The
     time left is shown for texts that have a length, as a list has."""
-    progress, read = Progress("read", len(texts) if isinstance(texts, Sized) else None, "texts", delay=DELAY), 0
+    read = 0
 
     def counted_texts() -> Iterator[str]:
         nonlocal read
@@ -190,10 +188,8 @@ def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note
             read += 1
             yield text
 
-    try:
+    with Progress("read", len(texts) if isinstance(texts, Sized) else None, "texts", delay=DELAY) as progress:
         yield counted_texts(), lambda note: progress.update(read, note)
-    finally:
-        progress.close()
 
 
 def progress_of_stage(stage: str, unit: str) -> Callable[[int, int], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bert_jax.configs.overrides import override, read_value
@@ -42,29 +42,15 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
     return config
 
 
-RENAMED: dict[tuple[str, str], tuple[str, dict[bool, str]]] = {
-    ("mesh", "spread_state"): ("zero_sharding", {}),
-    ("examples", "whole_word"): ("masking", {False: "tokens", True: "whole_words"}),
-}
-"""Keys of stored configurations that have another name now: (group, old name) to (new name, old value to new value where values
-have other names too)."""
-
-
 def with_defaults(
     kind: type[PretrainingExperiment] | type[FinetuningExperiment], stored: JsonObject, *, beside: str
 ) -> JsonObject:
-    """Returns a configuration that a workdir stores, with the present names of its keys and the defaults of keys added since.
+    """Returns a configuration that a workdir or a reference curve stores, with the defaults of keys added since.
 
     The key `beside`, which is not part of the experiment, is kept. Values that are no configuration of this kind are returned
     unchanged.
     """
     values = {key: value for key, value in stored.items() if key != beside}
-    for (group, old), (new, now) in RENAMED.items():
-        there = values.get(group)
-        if isinstance(there, Mapping) and old in there:
-            value = there[old]
-            renamed = {new: now.get(value, value) if isinstance(value, bool) else value}
-            values[group] = {name: value for name, value in there.items() if name != old} | renamed
     try:
         experiment = kind.from_dict(values)
     except UserError:

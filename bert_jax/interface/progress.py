@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import Self, TextIO
 
 from bert_jax.interface.words import duration
 
@@ -19,9 +19,8 @@ class Progress:
 
     Nothing is shown before `delay` seconds have passed.
 
-    >>> progress = Progress("tokenising", total=8, unit="shards")
-    >>> progress.update(3, note="12.1 M tokens")    # tokenising 3/8 shards, 12.1 M tokens, ETA 41s
-    >>> progress.close()
+    >>> with Progress("tokenising", total=8, unit="shards") as progress:
+    ...     progress.update(3, note="12.1 M tokens")    # tokenising 3/8 shards, 12.1 M tokens, ETA 41s
     """
 
     def __init__(
@@ -56,6 +55,12 @@ class Progress:
             self._shown = now
             self._draw()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Draws the latest line, and ends it with a line break on a terminal."""
         if self._line and (self._last_shown or not self._delay):
@@ -88,8 +93,5 @@ EVALUATION_PROGRESS_DELAY = 2.0
 def evaluation_progress(what: str, unit: str, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
     """Yields a function of (units scored, all units) that shows the progress of the evaluation of `what`, after a delay of 2 s.
     The `unit` is "rows" or "examples"."""
-    progress = Progress(f"evaluating {what}:", None, unit, delay=EVALUATION_PROGRESS_DELAY)
-    try:
+    with Progress(f"evaluating {what}:", None, unit, delay=EVALUATION_PROGRESS_DELAY) as progress:
         yield lambda done, total: progress.update(done, total=total) if is_shown else None
-    finally:
-        progress.close()

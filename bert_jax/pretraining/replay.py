@@ -177,12 +177,12 @@ def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches
     if first >= step:
         return state
     log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
-    progress, training_step = Progress("trained", step - first, "steps"), functools.cache(program.training_step)
-    for at in range(first, step):
-        batch = to_device(batches.at(at), program.mesh, BATCH)
-        state, _ = training_step(batches.phase(at))(*program.arguments(state, batch))
-        progress.update(at + 1 - first)
-    progress.close()
+    training_step = functools.cache(program.training_step)
+    with Progress("trained", step - first, "steps") as progress:
+        for at in range(first, step):
+            batch = to_device(batches.at(at), program.mesh, BATCH)
+            state, _ = training_step(batches.phase(at))(*program.arguments(state, batch))
+            progress.update(at + 1 - first)
     return state
 
 

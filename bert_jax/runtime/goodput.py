@@ -14,13 +14,15 @@ import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 
-from bert_jax.data.prefetch import prefetch
 from bert_jax.files import JsonObject, json_lines
 from bert_jax.interface.words import counted, duration
+
+if TYPE_CHECKING:  # it takes a second to import
+    from bert_jax.data.prefetch import prefetch
 
 Made = TypeVar("Made")
 

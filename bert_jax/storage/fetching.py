@@ -276,11 +276,8 @@ def _download(
         with counting:
             known[name] = copy_of(file, objects[name].generation)
 
-    try:
-        with ThreadPoolExecutor(_AT_ONCE, "fetching") as pool:
-            list(pool.map(one, objects))
-    finally:
-        progress.close()
+    with progress, ThreadPoolExecutor(_AT_ONCE, "fetching") as pool:
+        list(pool.map(one, objects))
     return known
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pathlib
 import statistics
@@ -105,8 +104,7 @@ class Runner:
             if part not in waiting:
                 planned.clean_up(part)  # a kill may have come between the record and this
         spent = {part: seconds for part in parts if (seconds := _seconds(planned, part)) is not None}
-        progress = Progress("study:", len(parts), "parts", plain_every=PLAIN_EVERY)
-        with contextlib.closing(progress):
+        with Progress("study:", len(parts), "parts", plain_every=PLAIN_EVERY) as progress:
             for i, part in enumerate(waiting):
                 began = time.monotonic()
 

@@ -1,29 +1,19 @@
-"""Configurations that earlier versions have stored in workdirs."""
+"""Configurations that workdirs have stored, read when there are more keys."""
 
 from __future__ import annotations
-
-import pytest
 
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 
-STORED = {"phases": [{"steps": 10, "length": 64}], "mesh": {"data": 2, "spread_state": False}, "fingerprint": "5e0c"}
+STORED = {"phases": [{"steps": 10, "length": 64}], "mesh": {"data": 2}, "fingerprint": "5e0c"}
 
 
-def test_a_stored_configuration_has_the_names_of_today_and_the_defaults_of_younger_keys():
+def test_a_stored_configuration_has_the_defaults_of_younger_keys():
     completed = with_defaults(PretrainingExperiment, STORED, beside="fingerprint")
     asked = PretrainingExperiment.from_dict(
-        {"phases": [{"steps": 10, "length": 64}], "mesh": {"data": 2, "zero_sharding": False}}
+        {"phases": [{"steps": 10, "length": 64}], "mesh": {"data": 2}}
     )
     assert completed == asked.to_dict() | {"fingerprint": "5e0c"}
-
-
-@pytest.mark.parametrize(("whole_word", "masking"), [(False, "tokens"), (True, "whole_words")])
-def test_the_former_switch_of_whole_word_masking_is_read_as_a_kind_of_masking(whole_word: bool, masking: str):
-    stored = {"phases": [{"steps": 10}], "examples": {"whole_word": whole_word}}
-    completed = with_defaults(PretrainingExperiment, stored, beside="fingerprint")
-    assert completed["examples"]["masking"] == masking
-    assert "whole_word" not in completed["examples"]
 
 
 def test_what_is_no_experiment_stays_as_it_is():

@@ -16,6 +16,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.interface import progress
 from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
@@ -129,7 +130,7 @@ def test_the_steps_up_to_the_one_that_is_asked_for_are_trained_again_each_with_i
 
         return step
 
-    class Progress:
+    class Progress(progress.Progress):
         def __init__(self, *about: Any):
             shown.append(about)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interface import progress
 from bert_jax.storage import fetching, objects
 from bert_jax.storage.fetching import copy_place, fetched, fetched_files
 from tests.storage.emulator import Emulator
@@ -151,7 +152,7 @@ def test_the_progress_of_a_fetch_is_told_in_its_unit_after_a_second(
 ):
     told: list[object] = []
 
-    class Progress:
+    class Progress(progress.Progress):
         def __init__(self, title: str, total: int, unit: str, delay: float):
             told.append((title, total, unit, delay))
 

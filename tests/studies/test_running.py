@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interface import progress
 from bert_jax.interface.exit_statuses import MENDED_BY_RESTART
 from bert_jax.studies import children, running
 from bert_jax.studies.parts import Part
@@ -125,7 +126,7 @@ def test_parts_that_are_not_done_run_in_their_order_with_the_progress_of_all(
     lines: list[tuple[int, str, float | None]] = []
     made: list[Any] = []
 
-    class Progress:
+    class Progress(progress.Progress):
         def __init__(self, *given: object, plain_every: float):
             made.append((*given, plain_every))
 
@@ -175,7 +176,8 @@ def test_a_part_without_times_of_its_own_counts_with_those_of_the_study(tmp_path
     monkeypatch.setattr(running.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(Runner, "command", lambda *_: None)
     monkeypatch.setattr(running, "seconds_left", lambda waiting, spent, of_current: seen.append((list(waiting), dict(spent))))
-    monkeypatch.setattr(running, "Progress", lambda *_, **__: types.SimpleNamespace(update=lambda *_, **__: 0, close=lambda: 0))
+    silent = types.SimpleNamespace(update=lambda *_, **__: 0)
+    monkeypatch.setattr(running, "Progress", lambda *_, **__: contextlib.nullcontext(silent))
     first, second = Part("a", 0, "stsb"), Part("b", 0, "stsb")
     Runner(around(lambda doing: None), 60.0).parts(planned, [first, second], lambda part: None)
     assert seen == [([first, second], {}), ([second], {first: 7.0})]

@@ -224,9 +224,9 @@ def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
         shards = f"{found + finished}/{counted(found + len(work), 'shard')}"
         progress.update(round(done / scale), f"{tokens / 1e6:.1f} M tokens, {shards}")
 
-    tick([0.0] * len(work), 0, 0)
-    run_jobs(_write_one, work, workers, tick)
-    progress.close()
+    with progress:
+        tick([0.0] * len(work), 0, 0)
+        run_jobs(_write_one, work, workers, tick)
 
 
 @functools.cache

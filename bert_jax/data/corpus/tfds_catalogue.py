@@ -71,8 +71,8 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
     scale, unit = byte_unit(sum(wanted.values()))
     progress = Progress(f"fetching {name}:", total=max(1, round(sum(wanted.values()) / scale)), unit=unit)
     done = sum(size for path, size in wanted.items() if path not in missing)
-    progress.update(round(done / scale))
-    with concurrent.futures.ThreadPoolExecutor(_CONNECTIONS) as pool:
+    with progress, concurrent.futures.ThreadPoolExecutor(_CONNECTIONS) as pool:
+        progress.update(round(done / scale))
         fetches = {pool.submit(_fetch_file, url + urllib.parse.quote(path), part / path): path for path in missing}
         for future in concurrent.futures.as_completed(fetches):
             try:
@@ -84,7 +84,6 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
                 ) from error
             done += wanted[fetches[future]]
             progress.update(round(done / scale))
-    progress.close()
     part.rename(final)
     return final
 

@@ -177,9 +177,8 @@ def verify(directory: pathlib.Path | str) -> tuple[int, int]:
     """
     with Verification(directory, again=True) as verification:
         scale, unit = byte_unit(verification.bytes)
-        progress = Progress("verifying the corpus:", total=round(verification.bytes / scale), unit=unit)
-        verification.wait(lambda: progress.update(round(verification.done / scale)))
-        progress.close()
+        with Progress("verifying the corpus:", total=round(verification.bytes / scale), unit=unit) as progress:
+            verification.wait(lambda: progress.update(round(verification.done / scale)))
         return len(verification._expected), verification.bytes
 
 

@@ -18,6 +18,7 @@ from bert_jax.data.corpus import verification
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.errors import UserError
+from bert_jax.interface import progress
 from tests.data.conftest import english
 
 DAMAGED = r"corrupted corpus: .*{} has changed since it was written: its sha256 is [0-9a-f]{{12}}\.\.\., expected .*; remove "
@@ -248,7 +249,7 @@ def test_a_file_of_another_size_is_found_before_anything_is_read(directory):
 def test_the_progress_of_a_command_is_told_in_the_unit_of_the_corpus(directory, monkeypatch):
     told = []
 
-    class Progress:
+    class Progress(progress.Progress):
         def __init__(self, title, total, unit):
             told.append((title, total, unit))
 

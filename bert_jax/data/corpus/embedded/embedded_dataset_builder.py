@@ -126,8 +126,7 @@ def _documents() -> Iterator[tuple[str, list[str]]]:
     for name, text in sorted(topics.topics.items()):
         yield f"topics.{name}", prose.paragraphs(text)
     files = _source_files()
-    progress = Progress("reading installed documentation:", total=len(files), unit="files")
-    for number, (name, path) in enumerate(files):
-        yield name, prose.module_prose(path)
-        progress.update(number + 1)
-    progress.close()
+    with Progress("reading installed documentation:", total=len(files), unit="files") as progress:
+        for number, (name, path) in enumerate(files):
+            yield name, prose.module_prose(path)
+            progress.update(number + 1)
