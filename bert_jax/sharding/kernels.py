@@ -10,7 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, UInt32
 
 from bert_jax.model.config import ModelConfig, Resolved
@@ -18,13 +18,15 @@ from bert_jax.model.kernels import Axes, Parts, dispatch
 from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes, shard_count
 
 
-def resolve(config: ModelConfig, mesh: Mesh) -> Resolved:
+def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
     """`config` for a program on the devices of `mesh`, with the kernels that it calls there: what a step, an engine or an export
     is built from. The devices need not be attached.
 
     Raises UserError if `config` asks for a kernel that cannot run.
     """
-    return dispatch.resolve(config, mesh.devices.flat[0], mesh.size, over_mesh)
+    chip = mesh.abstract_mesh.abstract_device
+    assert chip is not None, "a mesh has devices"
+    return dispatch.resolve(config, chip, mesh.size, over_mesh)
 
 
 def over_mesh(sizes: Mapping[str, int]) -> Parts:

@@ -12,6 +12,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
 from bert_jax.errors import UserError
 from bert_jax.objectives.objective import PRETRAINING
 from bert_jax.pretraining.program import objective_of
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.schedules import Span
 
 SMALL = {
@@ -213,7 +214,7 @@ def test_the_objective_of_the_steps_is_the_one_that_the_configuration_names(monk
     made = []
     experiment = PretrainingExperiment.from_dict(SMALL)  # before the change: the names that a key may have are read once
     monkeypatch.setitem(PRETRAINING, "mine", lambda model, *, next_sentence: made.append(next_sentence))
-    objective_of(dataclasses.replace(experiment, objective="mine"))
+    objective_of(dataclasses.replace(experiment, objective="mine"), make_mesh(experiment.mesh))
     assert made == [True]
     with pytest.raises(UserError, match=r"config\.objective='mine' is not one of auto, bert"):
         PretrainingExperiment.from_dict({**SMALL, "objective": "mine"})

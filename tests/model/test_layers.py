@@ -8,16 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractDevice
 
 from bert_jax.model.config import Target
 from bert_jax.model.layers import Dense, Dropout, dropout, hash_word, random_words, row_words
 from bert_jax.model.pretraining import SOFTMAX_SEED, whole_tiles
 from bert_jax.model.products import sum_rows
 from tests.model.lowbias32 import hashed, rate_at_a_word, word_of
-
-TPU = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
-
 
 SHAPES = ((3, 4), (2, 3, 4), (2, 2, 3, 4))
 WORDS, SEED = (0, 1, 255, 2**31, 2**32 - 1), 0xDEADBEEF

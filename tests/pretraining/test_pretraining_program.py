@@ -21,6 +21,7 @@ from bert_jax.pretraining.program import (
     state_maker,
     update_rule,
 )
+from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.spikes import SpikeConfig, new_watched_state
 from bert_jax.training.steps import new_state
@@ -77,9 +78,10 @@ def test_the_settings_of_skip_gram_reach_its_objective_and_no_other(monkeypatch)
     static = dataclasses.replace(
         ALONE, model=dataclasses.replace(TINY, encoder="static", num_layers=0), skip_gram=SkipGramConfig(window=3)
     )
+    mesh = make_mesh(EXPERIMENT.mesh)
     for experiment in (EXPERIMENT, static):
-        objective_of(experiment)
+        objective_of(experiment, mesh)
     assert asked == {
-        "bert": (EXPERIMENT.model, {"next_sentence": True}),
-        "skip_gram": (static.model, {"next_sentence": False, "skip_gram": SkipGramConfig(window=3)}),
+        "bert": (resolve(EXPERIMENT.model, mesh), {"next_sentence": True}),
+        "skip_gram": (resolve(static.model, mesh), {"next_sentence": False, "skip_gram": SkipGramConfig(window=3)}),
     }
