@@ -121,7 +121,7 @@ class SelfAttention(nn.Module):
             seen = tokens.only(queried) if cached and queried is not None else tokens
             query, key = positions.queries_and_keys(query, key, seen, layer)
         kernel: AttentionKernel | None = c.kernel("attention") if queried is None else None  # kernels compute every query
-        if kernel is not None and kernel.computes(x.shape[1]):
+        if kernel is not None and kernel.computes(c, x.shape[1]):
             query, key, value = (y.reshape(x.shape) for y in (query, key, value))
             context = kernel((query, key, value), tokens.sequence_ids, num_heads=c.num_heads, dropout=settings)
             context = context.reshape(*x.shape[:2], *heads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Annotated, Any, Protocol, Self
 
 from annotated_types import Interval
@@ -30,11 +30,22 @@ CHANGES_NUMBERS = "changes numbers"
 class AttentionKernel(Protocol):
     """Fused attention on the devices of a run, spread over their mesh."""
 
-    def computes(self, length: int) -> bool:
-        """Whether it computes rows of that many tokens. Raises UserError if it does not and the run asks for it."""
+    def computes(self, model: ModelConfig, length: int) -> bool:
+        """Whether it computes the attention of `model` in rows of that many tokens. Raises UserError if it does not and the model
+        asks for it."""
 
     def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any) -> Any:
         """The context, as `kernels.attention.fused_attention` returns it."""
+
+
+class ResidualNormKernel(Protocol):
+    """LayerNorm(x + dropout(y)) on the devices of a run, spread over their mesh."""
+
+    def computes(self, model: ModelConfig) -> bool:
+        """Whether it computes rows of the width of `model`. Raises UserError if it does not and the model asks for it."""
+
+    def __call__(self, x: Any, y: Any, norm: Any, dropout: Any) -> Any:
+        """The sum, normalised, as `kernels.residual_norm.fused_residual_norm` returns it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +60,8 @@ class Target:
     """Whether that is a single CPU device, for which `products.py` has forms of its own."""
     attention: AttentionKernel | None = None
     """The kernel of attention; None: XLA's program."""
-    residual_norm: Callable[..., Any] | None = None
-    """The kernel of LayerNorm(x + dropout(y)), called as `kernels.residual_norm.fused_residual_norm` is; None: XLA's program."""
+    residual_norm: ResidualNormKernel | None = None
+    """The kernel of LayerNorm(x + dropout(y)); None: XLA's program."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

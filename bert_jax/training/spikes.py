@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.interface.ranges import Count, CountOrZero, OneOf
 from bert_jax.objectives.losses import Sums
-from bert_jax.objectives.objective import Params
+from bert_jax.objectives.model import Params
 from bert_jax.training.steps import Judge, TrainState, new_state
 
 POLICIES = ("none", "skip", "go_back")

@@ -68,20 +68,16 @@ class Choice:
 class _Attention:
     """The kernel of attention that a model calls, an `AttentionKernel`."""
 
-    asked: str
-    """`config.model.attention`."""
     platform: str
     kind: str
-    head_width: int
-    dtype: str
     spread: Spread
 
-    def computes(self, length: int) -> bool:
-        """Whether rows of that many tokens fit on the chip. Raises UserError if they do not and the kernel was asked for."""
-        if self.platform != "tpu":
-            return True
-        reason = no_attention_kernel(self.platform, self.kind, length, self.head_width, self.dtype)
-        if reason and self.asked == "fused":
+    def computes(self, model: ModelConfig, length: int) -> bool:
+        """Whether it computes the attention of `model`, and rows of that many tokens fit on the chip. Raises UserError if not and
+        the kernel is asked for."""
+        reason = _unsupported_function(model)
+        reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
+        if reason and model.attention == "fused":
             raise _refusal("attention", reason)
         return reason is None
 
@@ -94,9 +90,16 @@ class _Attention:
 
 @dataclasses.dataclass(frozen=True)
 class _ResidualNorm:
-    """The kernel of LayerNorm(x + dropout(y)) that a model calls."""
+    """The kernel of LayerNorm(x + dropout(y)) that a model calls, a `ResidualNormKernel`."""
 
     spread: Spread
+
+    def computes(self, model: ModelConfig) -> bool:
+        """Whether it computes rows of the width of `model`. Raises UserError if not and the kernel is asked for."""
+        reason = unsupported_width(model.hidden_size, model.dtype)
+        if reason and model.residual_norm == "fused":
+            raise _refusal("residual_norm", reason)
+        return reason is None
 
     def __call__(
         self, x: Float[Array, "B L D"], y: Float[Array, "B L D"], norm: NormParameters, dropout: Dropout
@@ -107,8 +110,8 @@ class _ResidualNorm:
 def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | None = None) -> Resolved:
     """`config` for a program on so many `devices` like `chip`. `spread` spreads its kernels over them; without it there are none.
 
-    Rows that are too long for the kernel of attention are known by their length, which is static, so one program may have both
-    implementations. Raises UserError if `config` asks for a kernel that cannot run.
+    What a kernel cannot compute, rows that are too long or of another width, is known by static shapes, so one program may have
+    both implementations. Raises UserError if `config` asks for a kernel that cannot run.
     """
     attention, norm = None, None
     if spread is None:
@@ -118,7 +121,7 @@ def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | 
     elif config.has_attention:
         platform, kind = chip.platform, chip.device_kind
         if choose_attention(config, chip, 1).fused:
-            attention = _Attention(config.attention, platform, kind, config.head_width, config.dtype, spread)
+            attention = _Attention(platform, kind, spread)
         if choose_residual_norm(config, chip).fused:
             norm = _ResidualNorm(spread)
     target = Target(chip.platform, chip.platform == "cpu" and devices == 1, attention, norm)
@@ -206,10 +209,15 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
     """The reason why no kernel computes attention on a device of that platform and kind, as a clause; None if one does."""
     if platform not in ("tpu", "gpu"):
         return f"fused attention is for TPUs and GPUs, and this is a {platform}"
-    if reason := unsupported_heads(platform, head_width, dtype):
+    reason = _unsupported_rows(platform, kind, length, head_width, dtype)
+    return _too_old(kind) if reason is None and platform == "gpu" else reason
+
+
+def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
+    """The reason why the kernel for "tpu" or "gpu" computes no such rows on a device that can run it, as a clause; None if it
+    does."""
+    if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
         return reason
-    if platform == "gpu":
-        return _too_old(kind)
     if length > LONGEST:
         return f"fused attention is compiled up to length {LONGEST:,}, and {length:,} is longer"
     has = VMEM.get(kind, min(VMEM.values()))

@@ -67,13 +67,24 @@ def test_a_model_that_was_resolved_for_no_devices_does_not_pass_over_the_kernel_
 
 
 def test_rows_that_are_too_long_take_the_plain_path_in_the_same_model_or_are_refused_where_the_kernel_is_asked_for():
-    target = dispatch.resolve(ModelConfig(dtype="bfloat16"), TPU, 2, over_mesh).target
+    model = ModelConfig(dtype="bfloat16")
+    target = dispatch.resolve(model, TPU, 2, over_mesh).target
     assert target.attention is not None
-    assert [target.attention.computes(length) for length in (512, 16_384)] == [True, False]
-    asked = dispatch.resolve(ModelConfig(dtype="bfloat16", attention="fused"), TPU, 2, over_mesh).target
-    assert asked.attention is not None
+    assert [target.attention.computes(model, length) for length in (512, 16_384)] == [True, False]
+    asked = dispatch.resolve(dataclasses.replace(model, attention="fused"), TPU, 2, over_mesh)
+    assert asked.target.attention is not None
     with pytest.raises(UserError, match=r"up to length 8,192, and 16,384 is longer; set model.attention to"):
-        asked.attention.computes(16_384)
+        asked.target.attention.computes(asked, 16_384)
+
+
+def test_a_narrower_model_for_the_same_devices_has_the_kernels_that_compute_it():
+    """As the generator of an objective has, which is made from the model of the run."""
+    model = dispatch.resolve(ModelConfig(dtype="bfloat16"), TPU, 2, over_mesh)
+    narrow = dataclasses.replace(model, hidden_size=192, num_heads=3)
+    attention, norm = narrow.target.attention, narrow.target.residual_norm
+    assert attention is not None
+    assert norm is not None
+    assert (attention.computes(narrow, 512), norm.computes(model), norm.computes(narrow)) == (True, True, False)
 
 
 def test_what_is_resolved_twice_is_equal_so_that_a_program_is_compiled_once():
@@ -208,7 +219,7 @@ class Kernel:
 
     attend: Callable[..., Any]
 
-    def computes(self, length: int) -> bool:
+    def computes(self, model: ModelConfig, length: int) -> bool:
         return True
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
