@@ -42,7 +42,6 @@ POSITIONS: Mapping[str, str] = {
     "learned": "bert_jax.model.positions:Learned",
     "sinusoidal": "bert_jax.model.positions:Sinusoidal",
     "none": "bert_jax.model.positions:Absent",
-    "rotary": "bert_jax.model.positions:Rotary",
 }
 """`config.model.positions` -> an object as `positions.py` describes it."""
 

@@ -13,7 +13,6 @@ table to the embeddings: a kind without `table` cannot be exported to it.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 from typing import Any
@@ -21,14 +20,14 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Float32
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
 from bert_jax.model import POSITIONS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import parameter, truncated_normal
-from bert_jax.model.tokens import Layer, Tokens
+from bert_jax.model.tokens import Tokens
 
 PLACES = ("embeddings", "queries_and_keys", "scores")
 
@@ -73,28 +72,6 @@ class Absent:
     def table(self) -> Float32[np.ndarray, "S D"]:
         """Zeros."""
         return np.zeros((self.config.max_position, self.config.hidden_size), np.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class Rotary:
-    """Turns pairs of numbers of queries and keys by angles that grow with the position, so that scores depend on the distance of
-    two tokens (RoFormer, arXiv:2104.09864, section 3.2.2): number k and number k + K / 2 turn by position / base^(2 k / K)."""
-
-    base: float = 10_000.0
-
-    def queries_and_keys(
-        self, query: Float[Array, "B Q H K"], key: Float[Array, "B L H K"], tokens: Tokens, layer: Layer
-    ) -> tuple[Float[Array, "B Q H K"], Float[Array, "B L H K"]]:
-        """Queries and keys, turned."""
-        return self._turned(query, tokens.query_positions), self._turned(key, tokens.positions)
-
-    def _turned(self, x: Float[Array, "B Q H K"], positions: Int[Array, "B Q"]) -> Float[Array, "B Q H K"]:
-        half = x.shape[-1] // 2
-        rates = jnp.asarray(self.base ** (-np.arange(half) / half), jnp.float32)
-        angles = positions[:, :, None, None] * rates[None, None, None]
-        a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-        turned = (a * jnp.cos(angles) - b * jnp.sin(angles), a * jnp.sin(angles) + b * jnp.cos(angles))
-        return jnp.concatenate(turned, axis=-1).astype(x.dtype)
 
 
 def kind_of(config: ModelConfig) -> type[Any]:

@@ -14,10 +14,10 @@ import pytest
 from bert_jax.model import positions
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.positions import Rotary, make_positions, sinusoids
+from bert_jax.model.positions import make_positions, sinusoids
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.model.tokens import Layer, Tokens
-from tests.random_rows import TINY, outputs_of, random_batch, random_parameters, tokens_of
+from tests.random_rows import TINY, outputs_of, random_batch, random_parameters
 
 
 @pytest.mark.parametrize("width", [16, 7])
@@ -97,22 +97,3 @@ def _weights_of_layer_0(params: Any, config: ModelConfig, x: np.ndarray, tokens:
                 scores[k] = product + 0.05 * (at[b, k] - at[b, q])
         found[b, h, q] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     return found
-
-
-def test_rotary_positions_turn_pairs_as_a_loop_does_and_scores_depend_on_the_distance_alone():
-    width, random = 8, np.random.default_rng(0)
-    query, key = (random.normal(size=(1, 6, 1, width)).astype(np.float32) for _ in range(2))
-    tokens = dataclasses.replace(tokens_of([[1] * 6]), positions=jnp.arange(6)[None] + 11)
-    layer = Layer(jnp.uint32(0))
-    turned = [np.asarray(x) for x in Rotary().queries_and_keys(jnp.asarray(query), jnp.asarray(key), tokens, layer)]
-    for x, y in zip((query, key), turned, strict=True):
-        for n in range(6):
-            for k in range(width // 2):
-                angle = (n + 11) / 10_000 ** (2 * k / width)
-                pair = complex(x[0, n, 0, k], x[0, n, 0, k + width // 2]) * complex(math.cos(angle), math.sin(angle))
-                assert y[0, n, 0, k] == pytest.approx(pair.real, abs=1e-5)
-                assert y[0, n, 0, k + width // 2] == pytest.approx(pair.imag, abs=1e-5)
-    later = dataclasses.replace(tokens, positions=tokens.positions + 100)
-    far = Rotary().queries_and_keys(jnp.asarray(query), jnp.asarray(key), later, layer)
-    scores = [np.einsum("bqhk,blhk->bhql", *map(np.asarray, pair)) for pair in (turned, far)]
-    np.testing.assert_allclose(*scores, atol=1e-4)
