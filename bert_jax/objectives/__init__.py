@@ -21,6 +21,5 @@ OBJECTIVES = {
     "next_token": "bert_jax.objectives.next_token:NextToken",
     "bilm": "bert_jax.objectives.bilm:Bilm",
     "skip_gram": "bert_jax.objectives.skip_gram:SkipGram",
-    "replaced_tokens": "bert_jax.objectives.replaced_tokens:ReplacedTokens",
 }
 """Name in `config.objective` -> the class; FILE.py:NAME is one in a file of the user. To add one, add its file and its line."""
