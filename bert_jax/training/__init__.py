@@ -24,7 +24,6 @@ OPTIMIZERS = {
     "bert_adam": "bert_jax.training.optimizers:bert_adam",
     "adamw": "bert_jax.training.optimizers:adamw",
     "lamb": "bert_jax.training.optimizers:lamb",
-    "muon": "bert_jax.training.muon:muon",
 }
 """Name in `config.optimizer.name` -> where its function is. To add an optimizer, write its function and name it here."""
 
