@@ -32,7 +32,6 @@ SCHEDULES = {
     "linear": "bert_jax.training.schedules:linear",
     "slanted_triangular": "bert_jax.training.schedules:slanted_triangular",
     "constant": "bert_jax.training.schedules:constant",
-    "warmup_stable_decay": "bert_jax.training.schedules:warmup_stable_decay",
 }
 """Name of a learning-rate schedule of pretraining (`config.optimizer.schedule`, `config.phases.N.schedule`) and fine-tuning
 (`config.training.schedule`) -> where its function is. To add a schedule, write its function and name it here."""

@@ -142,9 +142,3 @@ def piecewise(spans: Sequence[Span]) -> Schedule:
         return value
 
     return rate
-
-
-def warmup_stable_decay(step, steps, warmup=0.1, decay=0.2):
-    """Returns the factor of the peak rate: warmup, stable, then a decay by the square root (arXiv:2405.18392)."""
-    left = 1 - jnp.sqrt(jnp.maximum(step - (1 - decay) * steps, 0) / (decay * steps))
-    return jnp.minimum(step / (warmup * steps), left)
