@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.ranges import OneOf, check_ranges
 from bert_jax.interface.words import counted
 
-AXES = ("data", "fsdp", "context", "tensor")
+AXES = ("data", "fsdp", "tensor")
 """The axes, from the one with the least communication to the one with the most. To add one, add its name here, its size to
 `MeshConfig`, and what it splits to the tables of `rules.py`."""
 ACROSS_SLICES = ("auto", "data", "fsdp")
@@ -31,8 +31,7 @@ class MeshConfig:
     """The number of devices along each mesh axis; -1, on one axis at most, means all remaining devices.
 
     data: splits the rows; every device computes with whole parameters (and stores a part of them: `zero_sharding`).  fsdp: splits
-    the rows and the parameters.  context: splits the length of activations.  tensor: splits heads, feed-forward width and
-    vocabulary.
+    the rows and the parameters.  tensor: splits heads, feed-forward width and vocabulary.
 
     Between TPU slices the network is 30 to 100 times slower than between the chips of a slice, so the axis with the least
     communication spans the slices. `data` reduces gradients once a step; `fsdp` gathers the parameters twice for every
@@ -42,7 +41,6 @@ class MeshConfig:
 
     data: AxisSize = -1
     fsdp: AxisSize = 1
-    context: AxisSize = 1
     tensor: AxisSize = 1
     zero_sharding: bool = True
     """ZeRO (arXiv:1910.02054): whether parameters and optimizer state are sharded over `data` and gathered for each step, or

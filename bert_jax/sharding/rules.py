@@ -32,7 +32,7 @@ RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
 vocabulary; LayerNorm and biases of width D are replicated (D numbers a device, too few for a collective)."""
 
 ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
-    (name, {"embed": None, "length": "context"}.get(name, axes)) for name, axes in RULES
+    (name, None if name == "embed" else axes) for name, axes in RULES
 )
 """Rules for activations: rows are split over `data` and `fsdp`; the model width is not split, since `fsdp` splits the rows."""
 
