@@ -157,6 +157,7 @@ class Distillation(Objective):
         own = {part: tree for part, tree in params.items() if part != PROJECTION}
         if self.teacher is None:
             return self.plain.sums(own, batch, seed)
+        batch = self.model.in_whole_tiles(batch)
         settings, teacher = self.distillation, self.teacher
         outputs = _outputs(self.model, own, batch, seed, settings)
         theirs = jax.lax.stop_gradient(_outputs(Model(teacher.config), teacher.params, batch, None, settings))
@@ -221,13 +222,12 @@ class Distillation(Objective):
 
 
 def soft_loss_sum(
-    logits: Float[Array, "B Q V"], teacher_logits: Float[Array, "B Q V"], targets: Int[Array, "B M"], temperature: float
+    logits: Float[Array, "B M V"], teacher_logits: Float[Array, "B M V"], targets: Int[Array, "B M"], temperature: float
 ) -> Float[Array, ""]:
     """KL(teacher || student) of the softened probabilities times the square of the temperature, summed over the predicted
-    tokens; float32. Columns beyond the targets are ignored."""
-    predicted = jnp.pad(targets, ((0, 0), (0, logits.shape[1] - targets.shape[1])), constant_values=IGNORED) != IGNORED
+    tokens; float32."""
     divergence = kl_divergence(teacher_logits.astype(jnp.float32), logits.astype(jnp.float32), temperature)
-    return jnp.where(predicted, divergence, 0.0).sum()
+    return jnp.where(targets != IGNORED, divergence, 0.0).sum()
 
 
 def attention_divergence(
