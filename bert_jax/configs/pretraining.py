@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
@@ -35,12 +35,12 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.objectives.distillation import PretrainingDistillation
 from bert_jax.objectives.objective import PRETRAINING
 from bert_jax.objectives.skip_gram import SkipGramConfig
-from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.sharding.config import MeshConfig
 from bert_jax.training import SCHEDULES
-from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import Span
-from bert_jax.training.sinks import LogConfig
-from bert_jax.training.spikes import SpikeConfig
+from bert_jax.training.config import LogConfig, OptimizerConfig, SpikeConfig
+
+if TYPE_CHECKING:  # they import JAX
+    from bert_jax.training.schedules import Span
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -265,6 +265,8 @@ class PretrainingExperiment:
 
     def schedules(self) -> list[Span]:
         """The schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
+        from bert_jax.training.schedules import Span
+
         result: list[Span] = []
         for i, (start, phase) in enumerate(zip(self.phase_starts(), self.phases, strict=False)):
             if phase.continue_schedule:
