@@ -32,14 +32,15 @@ import jax
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.memory_advice import pretraining_demand, require_training_memory, state_demand
-from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
+from bert_jax.configs.pretraining import OBJECTIVE, CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verification, verify
 from bert_jax.data.rows import Batch
-from bert_jax.interface.named import load_named
+from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.distillation import Teacher
@@ -53,7 +54,7 @@ from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_ove
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
-from bert_jax.runtime.workdir import MODEL, RESULTS
+from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -186,7 +187,10 @@ def pretrain(
     if run.is_first:
         found = results(program, trained.state, run_log.scores, corpora, time.monotonic() - started)
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
-        model, told = trained_model(experiment, params, corpora.train.tokenizer), training_of(experiment, corpora, run_log.scores)
+        files = own_files(run.workdir)
+        found |= {FILES: files} if files else {}
+        model = trained_model(experiment, params, corpora.train.tokenizer)
+        told = training_of(experiment, corpora, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
         places = (run.durable(run.workdir / name) for name in (RESULTS, PICTURE, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)
@@ -219,4 +223,5 @@ def main() -> int:
     ):
         for note in notes:
             log.info("%s", note)
-        return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints, teacher, flags.experiment)
+        with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
+            return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints, teacher, flags.experiment)

@@ -10,11 +10,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.interface.named import load_named
+from bert_jax.model.bert import natural_objective
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, initial_parameters
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.objective import forward, pretraining_objective
+from bert_jax.objectives import OBJECTIVES
+from bert_jax.objectives.model import Model
 from bert_jax.training.steps import StepSeed, gradients
+
+
+def objective_for(config: ModelConfig, next_sentence: bool = True, **settings: Any) -> Any:
+    """The objective that trains a model of this configuration."""
+    return load_named(natural_objective(config), OBJECTIVES, "")(**settings).for_model(Model(config, next_sentence))
+
+
+def forward(config: ModelConfig, params: Any, batch: Any, seed: Any, next_sentence: bool = True) -> Any:
+    """The logits of the pretraining model for a batch; `seed` None is evaluation."""
+    return Model(config, next_sentence).logits(params, batch, seed)
+
 
 TINY = ModelConfig(
     vocab_size=64,
@@ -128,7 +142,7 @@ logits_of = jax.jit(forward, static_argnums=0)
 @functools.partial(jax.jit, static_argnums=(0, 3, 5))
 def gradients_of(config, params, batch, seed, step, accumulation):
     """`gradients` of the pretraining objective, and all that a step counts."""
-    objective = pretraining_objective(config)
+    objective = objective_for(config)
     counts = objective.counts(batch)
     grads, sums = gradients(objective, params, batch, counts, StepSeed(seed, step), accumulation)
     return grads, sums | counts

@@ -55,9 +55,9 @@ KINDS: dict[str, tuple[Sequence[str], TaskHead | None, dict[str, Any]]] = {
     "mlm": (("mlm_head",), None, {}),
     "bare": ((), None, {}),
     "next": (("mlm_head",), None, {"direction": "left_to_right"}),
-    "bilm": (("mlm_head",), None, {"encoder": "bilm"}),
-    "chars": (("mlm_head",), None, CHARACTERS),
-    "lstm": (("mlm_head",), None, {"encoder": "bilm", "direction": "left_to_right"}),
+    "bilm": (("softmax",), None, {"encoder": "bilm"}),
+    "chars": (("softmax",), None, CHARACTERS),
+    "lstm": (("softmax",), None, {"encoder": "bilm", "direction": "left_to_right"}),
     "static": (("skip_gram_head",), None, STATIC),
     "class": (("pooler",), SequenceHead(labels=AB), {}),
     "value": (("pooler",), SequenceHead(labels=("value",), problem="regression"), {}),
@@ -152,13 +152,13 @@ COMMANDS = {
     **{
         f"convert --new={part}": f"convert --from=$M --to=$OUT --new={part} {labels}"
         for part, labels in {
-            "pooler": "", "mlm_head": "", "nsp_head": "", "skip_gram_head": "", "sequence_head": "--labels=a,b",
+            "pooler": "", "mlm_head": "", "nsp_head": "", "softmax": "", "skip_gram_head": "", "sequence_head": "--labels=a,b",
             "token_head": "--labels=a,b", "span_head": "", "choice_head": "", "mention_head": "--labels=a,b,c",
         }.items()
     },
     **{
         f"convert --drop={part}": f"convert --from=$M --to=$OUT --drop={part}"
-        for part in ("pooler", "mlm_head", "nsp_head", "skip_gram_head", "sequence_head", "token_head")
+        for part in ("pooler", "mlm_head", "nsp_head", "softmax", "skip_gram_head", "sequence_head", "token_head")
     },
     **{
         f"convert {flag.split()[-1]}": f"convert --from=$M --to=$OUT {flag}"
@@ -257,7 +257,8 @@ convert --function=encode          +    +   +    +    +    +     +    +      +  
 convert --function=pretraining     +    +   e    +    +    +     +    e      b     b     b    b   b   b    b      b   +   e
 convert --function=labels          B    B   e    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
 convert --new=pooler               +    +   +    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
-convert --new=mlm_head             +    +   +    +    +    +     +    k      +     +     +    +   +   +    +      +   +   k
+convert --new=mlm_head             +    +   +    +    k    k     k    k      +     +     +    +   +   +    +      +   +   k
+convert --new=softmax              k    k   k    k    +    +     +    k      k     k     k    k   k   k    k      k   k   k
 convert --new=nsp_head             +    p   p    k    k    k     k    k      +     +     +    p   p   p    +      p   +   k
 convert --new=skip_gram_head       k    k   k    k    k    k     k    +      k     k     k    k   k   k    k      k   k   +
 convert --new=sequence_head        +    p   p    P    P    P     P    P      +     +     +    o   o   o    o      o   +   P
@@ -267,6 +268,7 @@ convert --new=choice_head          +    p   p    P    P    P     P    P      o  
 convert --new=mention_head         +    +   +    +    +    +     +    +      o     o     o    o   o   o    o      +   +   +
 convert --drop=pooler              p    +   +    +    +    +     +    +      p     p     p    +   +   +    p      +   p   +
 convert --drop=mlm_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=softmax             +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --drop=nsp_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --drop=skip_gram_head      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --drop=sequence_head       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +

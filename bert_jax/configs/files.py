@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ Schema = type | Callable[[JsonObject], type] | None
 
 
 TOTAL_STEPS = "steps"
+OBJECTIVE_OPTIONS = "objective_options"
+RENAMED_GROUPS = {"skip_gram": OBJECTIVE_OPTIONS}
+"""Groups of keys that have another name now."""
 
 
 def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Schema, flag: str = "config") -> JsonObject:
@@ -38,7 +42,21 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
             config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
             overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
     for key, text in overrides:
-        override(config, known, key, text, flag)
+        group, _, option = key.partition(".")
+        if group in RENAMED_GROUPS:
+            now = f"{flag}.{RENAMED_GROUPS[group]}"
+            raise UserError(f"--{flag}.{key}={text}: {flag}.{group} is called {now} now; write --{now}.{option}={text}")
+        if group != OBJECTIVE_OPTIONS or not option or known is None:
+            override(config, known, key, text, flag)
+    for key, text in overrides:  # then it is known what objective these are of
+        if key.startswith(f"{OBJECTIVE_OPTIONS}.") and known is not None:
+            from bert_jax.configs.pretraining import objective_of_values
+
+            options = config.setdefault(OBJECTIVE_OPTIONS, {})
+            kind = objective_of_values(config)
+            if not dataclasses.fields(kind):
+                raise UserError(f"--{flag}.{key}={text}: the objective {kind.__name__} has no settings; leave it out")
+            override(options, kind, key.partition(".")[2], text, f"{flag}.{OBJECTIVE_OPTIONS}")
     return config
 
 

@@ -87,7 +87,7 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
     `asked` is the schema, the whole key and the flag that sets it, for messages.
     """
     schema, key, flag = asked
-    place = ".".join(["config", *above])
+    place = ".".join([flag.removeprefix("--").partition(f".{key}=")[0], *above])
     items = typing.get_args(hint)[:1]
     if is_group(hint) and isinstance(node, Mapping):
         known = hints(hint)

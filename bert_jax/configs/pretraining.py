@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
+from bert_jax.configs.files import OBJECTIVE_OPTIONS, RENAMED_GROUPS
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
+from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,
@@ -26,15 +29,17 @@ from bert_jax.interface.ranges import (
     GivenPath,
     LearningRate,
     NamedIn,
-    OneOf,
     PathText,
     Seed,
 )
 from bert_jax.interface.words import counted
+from bert_jax.model.bert import natural_objective
 from bert_jax.model.config import ModelConfig
-from bert_jax.objectives.distillation import PretrainingDistillation
-from bert_jax.objectives.objective import PRETRAINING
-from bert_jax.objectives.skip_gram import SkipGramConfig
+from bert_jax.objectives import OBJECTIVES
+from bert_jax.objectives.distillation import Distillation, PretrainingDistillation
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.model import Model
+from bert_jax.objectives.objective import Objective, trains_sentence
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.config import LogConfig, OptimizerConfig, SpikeConfig
@@ -49,6 +54,8 @@ class CorpusConfig:
 
     directory: GivenPath = "runs/embedded_corpus"
 
+
+OBJECTIVE, OPTIONS = "config.objective", OBJECTIVE_OPTIONS
 
 ROW_KEYS = ("length", "max_predictions", "packed_examples")
 """The keys of `config.examples` that a phase may override."""
@@ -116,11 +123,13 @@ class PretrainingExperiment:
     """The model that this one learns from beside the text, a masked language model of the same vocabulary: directory, workdir, or
     name on the hub; empty for no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
-    objective: Annotated[str, OneOf(("auto", *PRETRAINING))] = "auto"
+    objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
     predicted from those before it. "bilm": from those before it and, apart from that, from those after it. "skip_gram": its
-    neighbours are predicted from a word. "auto": the one that the model allows (`natural_objective`)."""
-    skip_gram: SkipGramConfig = dataclasses.field(default_factory=SkipGramConfig)
+    neighbours are predicted from a word. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an
+    `Objective` in a file of your own."""
+    objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
     examples: ExampleConfig = dataclasses.field(default_factory=ExampleConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
@@ -136,9 +145,13 @@ class PretrainingExperiment:
     """The run ends after this many consecutive steps without a finite loss and gradient."""
 
     @property
-    def objective_name(self) -> str:
-        """The name of the objective in PRETRAINING: `objective`, or the one that the model allows."""
-        return natural_objective(self.model) if self.objective == "auto" else self.objective
+    def trained_objective(self) -> Objective:
+        """The objective of the run for its model, with the terms against a teacher if there is one."""
+        kind = objective_class(self.objective, self.model)
+        with file_errors_explained(file_of(self.objective), OBJECTIVE):
+            plain = kind(**self.objective_options)
+        taught = Distillation(plain, self.distillation) if self.teacher and isinstance(plain, MlmNsp) else plain
+        return taught.for_model(Model(self.model, self.next_sentence))
 
     @property
     def next_sentence(self) -> bool:
@@ -173,14 +186,9 @@ class PretrainingExperiment:
             raise UserError(
                 f"config.checkpoints.keep_at has step {beyond[0]:,}, but the run ends at step {steps:,}; name steps of the run"
             )
-        if self.objective_name != natural_objective(self.model):
-            kind = "direction" if self.model.encoder == "transformer" else "encoder"
-            raise UserError(
-                f"config.objective={self.objective} does not train a model with {kind}={getattr(self.model, kind)}; leave it "
-                f"out, which is {natural_objective(self.model)}, or set config.model.{kind}"
-            )
-        if self.objective_name != "skip_gram" and self.skip_gram != SkipGramConfig():
-            raise UserError(f"config.skip_gram is for model.encoder=static, not for {self.model.encoder}; leave it out")
+        objective, natural = self.trained_objective, natural_objective(self.model)
+        if wrong := trains_sentence(objective, f"config.objective={self.objective}", self.model, natural):
+            raise UserError(wrong)
         if self.next_sentence and self.model.encoder != "transformer":
             raise UserError(
                 f"config.examples.pairs={self.examples.pairs} trains [CLS] to judge a pair, which model.encoder="
@@ -204,11 +212,8 @@ class PretrainingExperiment:
                     f"{key}.length={phase.length} is longer than the position table, "
                     f"model.max_position={self.model.max_position}; shorten the rows, or raise model.max_position"
                 )
-            if self.objective_name == "skip_gram" and phase.length < 4:
-                raise UserError(
-                    f"{key}.length={phase.length} has room for one token between [CLS] and [SEP], and skip-gram learns from "
-                    "neighbours; set it to 4 or more"
-                )
+            if wrong := objective.refusal(phase.length):
+                raise UserError(f"{key}.length={phase.length} {wrong}")
             if phase.batch_size % phase.accumulation:
                 raise UserError(
                     f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
@@ -235,6 +240,11 @@ class PretrainingExperiment:
                 f"config.teacher={self.teacher} teaches masked words, which a model with direction={model.direction} and "
                 f"encoder={model.encoder} does not predict; set direction=both and encoder=transformer, or leave the teacher out"
             )
+        if not isinstance(self.trained_objective, Distillation):
+            raise UserError(
+                f"config.teacher={self.teacher} teaches masked words, which config.objective={self.objective} does not predict; "
+                "leave one of them out"
+            )
         if not (d.soft_weight or d.hidden_weight or d.attention_weight):
             raise UserError(
                 f"config.teacher={self.teacher} has no effect: soft_weight, hidden_weight and attention_weight of "
@@ -250,7 +260,7 @@ class PretrainingExperiment:
         """The configuration of a phase's examples and rows."""
         p = self.phases[phase]
         row: JsonObject = {name: getattr(p, name) for name in ROW_KEYS}
-        return dataclasses.replace(self.examples, **row, targets=targets_of(self.objective_name))
+        return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
 
     def phase_starts(self) -> list[int]:
         """The first step of every phase, followed by the number of steps of the whole run."""
@@ -335,37 +345,49 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
     return with_steps(values, counts) | changed
 
 
-def natural_objective(model: ModelConfig) -> str:
-    """The name of the objective in PRETRAINING that a model of this configuration allows."""
-    if model.encoder == "static":
-        return "skip_gram"
-    if model.direction == "left_to_right":
-        return "next_token"
-    return {"transformer": "bert", "bilm": "bilm"}[model.encoder]
+def objective_class(name: str, model: ModelConfig) -> type[Objective]:
+    """The class of the objective `name` in `config.objective`. Raises UserError for a name that is not one."""
+    found = load_named(natural_objective(model) if name == "auto" else name, OBJECTIVES, OBJECTIVE)
+    if not (isinstance(found, type) and issubclass(found, Objective)):
+        raise UserError(
+            f"{OBJECTIVE}={name} is not an objective but {found!r}; make it a class that inherits from "
+            "bert_jax.objectives.objective.Objective"
+        )
+    return found
 
 
-def targets_of(objective: str) -> str:
-    """`ExampleConfig.targets` of the rows that an objective reads: masked tokens for BERT's, whole texts for all others."""
-    return "masked" if objective == "bert" else "next"
+def objective_of_values(values: JsonObject) -> type[Objective]:
+    """The class of the objective that the values of an experiment name."""
+    model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
+    name = values.get("objective", "auto")
+    if not isinstance(name, str):
+        raise UserError(f"{OBJECTIVE}={name!r} must be a name")
+    return objective_class(name, model)
 
 
 def _with_objective(values: JsonObject) -> JsonObject:
-    """The `values` of an experiment with the name of its objective in place of "auto", and with the targets of its examples.
+    """The `values` of an experiment with the name of its objective in place of "auto", all of its settings, and the targets of
+    its examples.
 
-    So a stored configuration says both, and those of earlier versions, which only say "bert", are the same as today's. Raises
-    UserError for other targets than those of the objective.
+    So a stored configuration says them all. Raises UserError for other targets than those of the objective, and for settings that
+    it does not have.
     """
-    model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
+    if renamed := next((group for group in RENAMED_GROUPS if group in values), None):
+        raise UserError(f"config.{renamed} is called config.{RENAMED_GROUPS[renamed]} now; give its keys there")
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
-    if objective not in ("auto", *PRETRAINING) or not isinstance(examples, Mapping):
+    if not isinstance(objective, str) or not isinstance(examples, Mapping):
         return values  # `dataclass_from_dict` reports it
-    objective = natural_objective(model) if objective == "auto" else objective
-    targets = targets_of(objective)
-    if examples.get("targets", targets) != targets:
+    kind = objective_of_values(values)
+    name = natural_objective(dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment))
+    objective = name if objective == "auto" else objective
+    if examples.get("targets", kind.rows) != kind.rows:
         raise UserError(
-            f"config.examples.targets={examples['targets']} is not what config.objective={objective} reads; leave it out"
+            f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out"
         )
-    return {**values, "objective": objective, "examples": {**examples, "targets": targets}}
+    given = values.get("objective_options", {})
+    with file_errors_explained(file_of(objective), OBJECTIVE):
+        options = dataclass_from_dict(kind, given, f"config.{OPTIONS}", kind).settings()
+    return {**values, "objective": objective, OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
 
 
 def _with_row_defaults(values: JsonObject) -> JsonObject:

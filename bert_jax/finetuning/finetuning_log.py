@@ -74,6 +74,11 @@ class FinetuningLog(RunLog):
             scores["accuracy"] = float(window["correct"]) / max(float(window["labels"]), 1.0)
         return scores
 
+    def shown(self, scores: Mapping[str, float]) -> list[str]:
+        """Loss and accuracy."""
+        named = self._job.program.objective.shown_scores().items()
+        return [score.text(scores[name]) for name, score in named if name in scores]
+
     def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
         """The examples, the FLOPs of their rows, and those of the steps left, if they are like these."""
         flops, since = float(window["rows"]) * self._job.row_flops, step - self._done

@@ -22,9 +22,8 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.objectives.label_losses import LabelLoss, teacher_layers
+from bert_jax.objectives.labels import LabelLoss, Labels, teacher_layers
 from bert_jax.objectives.losses import Sums
-from bert_jax.objectives.objective import label_objective
 from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import OptimizerConfig
@@ -42,6 +41,7 @@ class Program:
 
     config: ModelConfig
     head: TaskHead
+    objective: Labels
     abstract: TrainState
     """The abstract state."""
     shardings: TrainState
@@ -108,7 +108,7 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
         unfreeze_every=settings.unfreeze_every,
         crf_multiplier=training.crf_multiplier if head.has_crf else 1.0,
     )
-    objective = label_objective(config, head, settings.loss, frozen)
+    objective = Labels(config, head, settings.loss, frozen)
     scheduled = rate_by(training.schedule, "config.training.schedule")
     begin = functools.partial(new_state, optimizer=optimizer)
     abstract = jax.eval_shape(begin, shapes)
@@ -137,6 +137,7 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     return Program(
         config,
         head,
+        objective,
         abstract,
         shardings,
         jax.jit(begin, out_shardings=shardings),

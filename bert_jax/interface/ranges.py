@@ -136,7 +136,8 @@ def hints(kind: Any) -> dict[str, Any]:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
+    annotations = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: annotations[field.name] for field in dataclasses.fields(kind)}
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:

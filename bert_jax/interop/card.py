@@ -10,7 +10,7 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -168,16 +168,3 @@ def _front(text: str, key: str) -> str:
     matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     found = re.search(rf"^{key}:[ \t]*\n?[ \t]*(?:- +)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
     return found[1] if found else ""
-
-
-def pretraining_scores(scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """The held-out scores of a pretraining run for a card, with their baselines."""
-    baselines = {"accuracy": "unigram_accuracy", "loss": "unigram_loss"}
-    rows: list[tuple[str, float, float | None]] = []
-    for name, value in scores.items():
-        if name.startswith("unigram_") or name.endswith("_majority_accuracy") or name == "loss":
-            continue
-        kind = name.rpartition("_")[2]
-        bar = scores.get("nsp_majority_accuracy") if name == "nsp_accuracy" else scores.get(baselines.get(kind, ""))
-        rows.append((f"held-out {name}", float(value), None if name == "nsp_loss" else bar))
-    return rows

@@ -66,6 +66,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.positions import is_own_transformer
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
 
@@ -230,7 +231,8 @@ def import_model(
     tensors = {name: x for name, x in tensors.items() if name not in left_out}
     emptied = {parts[name] for name in left_out} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
     dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
-    required = {*ARCHITECTURES[architecture], *_read_by(own)} - dropped
+    needed = (word_head(config) if part == "mlm_head" else part for part in ARCHITECTURES[architecture])
+    required = {*needed, *_read_by(own)} - dropped
     if own is not None and own.part not in dropped:
         _check_outputs(own, tensors, names, str(weights), labels)
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)

@@ -109,6 +109,7 @@ def architecture_of(parts: Collection[str], head: TaskHead | None = None, direct
     for name, needed in ARCHITECTURES.items():
         if needed and needed[-1] in parts and needed[-1] in HEAD_PARTS:
             return name
+    parts = {"mlm_head" if part == "softmax" else part for part in parts}
     language_model = "BertForMaskedLM" if direction == "both" else "BertLMHeadModel"
     for name in ("BertForPreTraining", language_model, "BertForNextSentencePrediction"):
         if set(ARCHITECTURES[name]) <= set(parts):

@@ -138,7 +138,8 @@ def _position_rows(config: ModelConfig) -> Iterator[Row]:
 def _predecessor_rows(config: ModelConfig) -> Iterator[Row]:
     """The rows of a model that is no Transformer, in names and shapes of our own."""
     for ours, letters in predecessor_axes(config).items():
-        yield Row(ours, letters, ours.replace("/layers/", ".layers.{}.").replace("/", "."), letters)
+        theirs = ours.replace("softmax/", "mlm_head/")  # the name of the softmax in files
+        yield Row(ours, letters, theirs.replace("/layers/", ".layers.{}.").replace("/", "."), letters)
 
 
 def _own_rows(head: TaskHead) -> Iterator[Row]:
@@ -489,7 +490,7 @@ def predecessor_axes(config: ModelConfig) -> dict[str, str]:
     axes |= {f"encoder/layers/{name}/kernel": "B A G F" for name in ("input", "recurrence")}
     axes |= {"encoder/layers/input/bias": "B G F"}
     axes |= {} if config.intermediate_size == config.word_width else {"encoder/layers/projection/kernel": "B F A"}
-    return axes | {"mlm_head/bias": "V"} | ({} if config.tied_decoder else {"mlm_head/decoder": "V A"})
+    return axes | {"softmax/bias": "V"} | ({} if config.tied_decoder else {"softmax/decoder": "V A"})
 
 
 def predecessor_sizes(config: ModelConfig) -> dict[str, int]:

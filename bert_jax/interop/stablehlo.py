@@ -50,14 +50,14 @@ def natural_function(model: Model) -> str:
     """The default function of a model: "labels" with a task head, else "pretraining" with its heads, else "encode"."""
     if model.head is not None:
         return "labels"
-    return "pretraining" if {"mlm_head", "nsp_head"} & set(model.parts) else "encode"
+    return "pretraining" if {"mlm_head", "softmax", "nsp_head"} & set(model.parts) else "encode"
 
 
 def parts_used(model: Model, function: str) -> tuple[str, ...]:
     """The parts besides embeddings and encoder that `function` uses. Raises UserError where the model lacks one that it needs."""
     if function not in FUNCTIONS:
         raise UserError(f"a model has no function {function!r}: {nearest(function, FUNCTIONS)}")
-    heads = tuple(part for part in model.parts if part in ("mlm_head", "nsp_head"))
+    heads = tuple(part for part in model.parts if part in ("mlm_head", "softmax", "nsp_head"))
     if function == "labels":
         if model.head is None:
             others = "pretraining or encode" if heads else "encode"
@@ -160,9 +160,9 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
             return {"last_hidden_state": last} | ({} if pooled is None else {"pooled": pooled.squeeze(1)})
         outputs = {}
         if "mlm_head" in used:
-            is_bert = config.encoder == "transformer"
-            table = bert.embeddings.word_embeddings.embedding if is_bert else None
-            outputs["mlm_logits"] = bert.mlm_head(last, table) if is_bert else bert.masked_logits(last, positions)
+            outputs["mlm_logits"] = bert.mlm_head(last, bert.embeddings.word_embeddings.embedding)
+        if "softmax" in used:
+            outputs["mlm_logits"] = bert.masked_logits(last, positions)
         if "nsp_head" in used:
             outputs["nsp_logits"] = bert.nsp_head(pooled).squeeze(1)
         return outputs

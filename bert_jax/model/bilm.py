@@ -11,7 +11,7 @@ from the second layer on, dropout before every layer and before the softmax. Not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -32,6 +32,9 @@ class BiLstm(WholeRows):
 
     The parameters have a leading axis N, as those of `Encoder`; a list of layers (`unstacked_layers`) is accepted too.
     """
+
+    objectives: ClassVar[Mapping[str, str]] = {"both": "bilm", "left_to_right": "next_token"}
+    """`ModelConfig.direction` -> the objective that trains it where none is named."""
 
     def setup(self) -> None:
         """Declares the parameters of all layers, stacked along an axis N, or uses the given list of layers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -135,6 +135,8 @@ class Encoder(nn.Module):
     It also accepts the list of layers of `unstacked_layers`, over which the loop is always unrolled.
     """
 
+    objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
+    """`ModelConfig.direction` -> the objective that trains it where none is named."""
     config: ModelConfig
 
     def setup(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -46,8 +47,7 @@ class BertForPreTraining(Bert):
     def setup(self) -> None:
         """Declares the encoder and the two heads."""
         super().setup()
-        head: Any = MaskedLanguageModelHead if self.config.encoder == "transformer" else SoftmaxHead
-        self.mlm_head = head(self.config)
+        self.mlm_head = MaskedLanguageModelHead(self.config)
         self.nsp_head = NextSentenceHead(self.config)
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
@@ -88,8 +88,12 @@ SOFTMAX_SEED = np.uint32(0x736F6674)
 
 
 class BiLstmForPreTraining(BertForPreTraining):
-    """The LSTMs of a biLM with one softmax over words for both directions, or a left-to-right LSTM with its softmax. The softmax
-    has the name of the MLM head."""
+    """The LSTMs of a biLM with one softmax over words for both directions, or a left-to-right LSTM with its softmax."""
+
+    def setup(self) -> None:
+        """Declares the layers and the softmax."""
+        super().setup()
+        self.softmax = SoftmaxHead(self.config)
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """mlm_logits float32 [B, Q, V] of the token after each of "masked_positions", from the LSTM that has read the tokens up
@@ -107,9 +111,9 @@ class BiLstmForPreTraining(BertForPreTraining):
             read = jnp.concatenate([read, gather_positions(self._half(last, 1), after)], axis=1)
         read = dropout(read, Dropout(self.config.hidden_dropout, seed, rows=tokens.rows))
         if self.config.direction != "both":
-            return {"mlm_logits": self.mlm_head(read, self._table())}
+            return {"mlm_logits": self.softmax(read, self._table())}
         # Of halves of one array of logits each gradient would be padded to the whole: 42 MB at 32 rows of 20 predictions.
-        forward, backward = (self.mlm_head(half, self._table()) for half in jnp.split(read, 2, axis=1))
+        forward, backward = (self.softmax(half, self._table()) for half in jnp.split(read, 2, axis=1))
         return {"mlm_logits": forward, "backward_logits": backward}
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
@@ -117,9 +121,9 @@ class BiLstmForPreTraining(BertForPreTraining):
         these tokens. Of a left-to-right LSTM the logits of the tokens after them."""
         table = self._table()
         if self.config.direction != "both":
-            return self.mlm_head(gather_positions(last, masked_positions), table)
+            return self.softmax(gather_positions(last, masked_positions), table)
         ends = jnp.maximum(masked_positions - 1, 0), jnp.minimum(masked_positions + 1, last.shape[1] - 1)
-        logits = (self.mlm_head(gather_positions(self._half(last, n), at), table) for n, at in enumerate(ends))
+        logits = (self.softmax(gather_positions(self._half(last, n), at), table) for n, at in enumerate(ends))
         forward, backward = (jax.nn.log_softmax(x, axis=-1) for x in logits)
         return (forward + backward) / 2
 
@@ -132,7 +136,7 @@ class BiLstmForPreTraining(BertForPreTraining):
 
 
 class StaticForPreTraining(Bert):
-    """Word vectors with the second table of skip-gram, which `training/skip_gram.py` reads."""
+    """Word vectors with the second table of skip-gram, which `objectives/skip_gram.py` reads."""
 
     def setup(self) -> None:
         """Declares both tables."""
@@ -227,12 +231,12 @@ class ParameterCounts:
         return ", ".join(words)
 
 
-def count_parameters(config: ModelConfig, *, heads: bool = False, next_sentence: bool = True) -> ParameterCounts:
-    """The numbers of parameters of embeddings, encoder and pooler: 109,482,240 are trained for Base. With `heads` those of the
-    pretraining heads are included; without `next_sentence` those of the pooler and of the NSP head are not."""
-    parts = abstract_parameters(config, next_sentence=next_sentence)
-    if not heads:
-        parts = {name: parts[name] for name in ("embeddings", "encoder", "pooler") if name in parts}
+def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None) -> ParameterCounts:
+    """The numbers of parameters of the boxed `parts` of a model; by default of embeddings, encoder and pooler, of which
+    109,482,240 are trained for Base."""
+    if parts is None:
+        every = abstract_parameters(config)
+        parts = {name: every[name] for name in ("embeddings", "encoder", "pooler") if name in every}
     trained = fixed = padded = 0
     for path, leaf in flatten_dict(parts, sep="/").items():
         shape = nn.unbox(leaf).shape

@@ -1,6 +1,9 @@
-"""The layers of a static model: none. Its word vectors are trained by skip-gram (`training/skip_gram.py`)."""
+"""The layers of a static model: none. Its word vectors are trained by skip-gram (`objectives/skip_gram.py`)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -12,6 +15,9 @@ from bert_jax.model.tokens import Tokens
 
 class NoLayers(WholeRows):
     """The word vectors as the only hidden state."""
+
+    objectives: ClassVar[Mapping[str, str]] = {"both": "skip_gram"}
+    """`ModelConfig.direction` -> the objective that trains it where none is named."""
 
     def __call__(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from annotated_types import Interval
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
 from bert_jax.model.attention import INTERMEDIATES
@@ -23,14 +22,21 @@ from bert_jax.model.config import DTYPES, MOST_WIDE, ModelConfig
 from bert_jax.model.heads.outputs import kl_divergence
 from bert_jax.model.layers import Seed, named, truncated_normal
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.objectives.label_losses import hidden_state_difference, teacher_layers
-from bert_jax.objectives.losses import IGNORED, Sums, loss_sums
-from bert_jax.objectives.objective import Batch, Objective, Params
+from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops
+from bert_jax.objectives.labels import hidden_state_difference, teacher_layers
+from bert_jax.objectives.losses import IGNORED, Sums
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.scores import Formula, HeldoutRows, Score
 
 PROJECTION = "distillation"
 """The part of the parameters that holds the learned projection; it is trained and saved, and not exported."""
 TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
 """The parts of a model that a student learns from."""
+_PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
+TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
+"""The sums against a teacher, and the counts that they are divided by."""
 LAYER_MAPS = ("uniform", "last")
 LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
@@ -92,31 +98,74 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
     return {PROJECTION: {"kernel": kernel}}
 
 
-def abstract_projection(settings: PretrainingDistillation, hidden_size: int) -> dict[str, PyTree[nn.Partitioned]]:
-    """The boxed shapes of `projection_parameters`."""
-    return jax.eval_shape(lambda: projection_parameters(settings, hidden_size, jax.random.key(0)))
-
-
-def distillation_objective(
-    config: ModelConfig, plain: Objective, settings: PretrainingDistillation, teacher: Teacher, *, next_sentence: bool = True
-) -> Objective:
-    """The objective `plain` of a student with this `config`, with the terms of `PretrainingDistillation` beside it.
+@dataclasses.dataclass(frozen=True)
+class Distillation(Objective):
+    """The objective `plain` of a student, with the terms of `PretrainingDistillation` added.
 
     The sums of `plain` are joined by "soft_loss" over the predicted tokens, and "hidden_difference" and "attention_divergence"
-    over the tokens where they have a weight. The teacher computes without dropout, and no gradient reaches it.
+    over the tokens where they have a weight. The teacher computes without dropout, and no gradient reaches it. Without a teacher,
+    as in an evaluation, it is `plain`.
     """
-    mapped = _compared_layers(settings, teacher.config.num_layers, config.num_layers)
 
-    def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
+    plain: MlmNsp
+    distillation: PretrainingDistillation
+    teacher: Teacher | None = dataclasses.field(default=None, compare=False)
+
+    temporary: ClassVar[tuple[str, ...]] = (PROJECTION,)
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "judges_pairs", "trains", "baselines"):
+            object.__setattr__(self, name, getattr(self.plain, name))
+
+    @property
+    def exported(self) -> str | None:  # type: ignore[override]
+        """As `plain`."""
+        return self.plain.exported
+
+    def for_model(self, model: Model) -> Self:
+        """The objective, and `plain`, with `self.model`."""
+        bound = super().for_model(model)
+        object.__setattr__(bound, "plain", self.plain.for_model(model))
+        return bound
+
+    def with_teacher(self, teacher: Teacher) -> Distillation:
+        """The objective with the parameters of the teacher, for a training step."""
+        return dataclasses.replace(self, teacher=teacher).for_model(self.model)
+
+    def settings(self) -> dict[str, Any]:
+        """Those of `plain`; the others are in `config.distillation`."""
+        return self.plain.settings()
+
+    def named_scores(self) -> dict[str, Score | Formula]:
+        """The scores of `plain`, the means of the terms against the teacher, and the loss without these terms."""
+        plain = self.plain.named_scores()
+        loss = plain.pop("loss")
+        return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | {"loss": loss}
+
+    def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
+        """Those of `plain`, with the values that they have without a teacher, and the projection."""
+        own = jax.random.fold_in(key, _PROJECTION_STREAM)
+        return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
+
+    def counts(self, batch: Batch) -> Sums:
+        """As `plain`."""
+        return self.plain.counts(batch)
+
+    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
+        """The sums of `plain` and, with a teacher, of the terms against it."""
         projection = params.get(PROJECTION)
         own = {part: tree for part, tree in params.items() if part != PROJECTION}
-        outputs = _outputs(config, own, batch, seed, settings, next_sentence)
-        theirs = jax.lax.stop_gradient(_outputs(teacher.config, teacher.params, batch, None, settings, False))
-        found = loss_sums(outputs, batch)
+        if self.teacher is None:
+            return self.plain.sums(own, batch, seed)
+        settings, teacher = self.distillation, self.teacher
+        outputs = _outputs(self.model, own, batch, seed, settings)
+        theirs = jax.lax.stop_gradient(_outputs(Model(teacher.config), teacher.params, batch, None, settings))
+        found = self.plain.sums_of(outputs, batch)
         with jax.named_scope("distillation"):
             found["soft_loss"] = soft_loss_sum(
                 outputs["mlm_logits"], theirs["mlm_logits"], batch["masked_targets"], settings.temperature
             )
+            mapped = _compared_layers(settings, teacher.config.num_layers, self.model.config.num_layers)
             if settings.hidden_weight:
                 students, teachers = (jnp.array(layers) for layers in zip(*mapped, strict=True))
                 states = outputs["hidden_states"][students]
@@ -132,9 +181,13 @@ def distillation_objective(
                 )
         return found
 
-    def loss(sums: Sums, counts: Sums) -> Float[Array, ""]:
+    def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
+        """The loss of `plain` with (1 - soft_weight) x MLM, and the weighted means of the terms against the teacher."""
+        if "soft_loss" not in sums:
+            return self.plain.loss(sums, counts)
+        settings = self.distillation
         targets, tokens = jnp.maximum(counts["mlm_targets"], 1.0), jnp.maximum(counts["tokens"], 1.0)
-        total = plain.loss(sums | {"mlm_loss": (1.0 - settings.soft_weight) * sums["mlm_loss"]}, counts)
+        total = self.plain.loss(sums | {"mlm_loss": (1.0 - settings.soft_weight) * sums["mlm_loss"]}, counts)
         total += settings.soft_weight * sums["soft_loss"] / targets
         if settings.hidden_weight:
             total += settings.hidden_weight * sums["hidden_difference"] / tokens
@@ -142,7 +195,29 @@ def distillation_objective(
             total += settings.attention_weight * sums["attention_divergence"] / tokens
         return total
 
-    return Objective(plain.counts, sums, loss)
+    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+        """As `plain`."""
+        return self.plain.heldout_scores(rows)
+
+    def heldout_line(self, scores: Mapping[str, float]) -> str:
+        """As `plain`."""
+        return self.plain.heldout_line(scores)
+
+    def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
+        """As `plain`."""
+        return self.plain.row_losses(params, batch)
+
+    def row_flops(self, length: int, predictions: int) -> float | None:
+        """Those of `plain`, of the teacher's forward pass, and of the projection."""
+        own, d, width = self.plain.flops(length, predictions), self.distillation, self.model.hidden_size
+        if self.teacher is None:
+            return own
+        theirs = self.teacher.config
+        total = own + forward_flops(model_row_flops(theirs, length, predictions))
+        if not d.hidden_weight or theirs.hidden_size == width:
+            return total
+        states = self.model.config.num_layers + 1 if d.layers == "uniform" else 1  # that the projection reads
+        return total + TRAINING * states * length * width * theirs.hidden_size
 
 
 def soft_loss_sum(
@@ -172,21 +247,16 @@ def _compared_layers(settings: PretrainingDistillation, teacher: int, student: i
 
 
 def _outputs(
-    config: ModelConfig,
-    params: Params,
-    batch: Batch,
-    seed: Seed | None,
-    settings: PretrainingDistillation,
-    next_sentence: bool,
+    model: Model, params: Params, batch: Batch, seed: Seed | None, settings: PretrainingDistillation
 ) -> dict[str, Float[Array, " ..."]]:
     """The logits of a model and, where the loss compares them, its "hidden_states" [S, B, L, D] and "attention" [N, B, H, L,
     L]."""
     variables = {"params": params}
     if settings.attention_weight:
-        plain = dataclasses.replace(config, attention="plain", rematerialisation="none", scan_unroll=0)
-        model = BertForPreTraining(plain, next_sentence)
-        outputs, stored = cast(tuple[Any, Any], model.apply(variables, batch, seed, mutable=[INTERMEDIATES]))
+        plain = dataclasses.replace(model.config, attention="plain", rematerialisation="none", scan_unroll=0)
+        module = BertForPreTraining(plain, model.pairs)
+        outputs, stored = cast(tuple[Any, Any], module.apply(variables, batch, seed, mutable=[INTERMEDIATES]))
         return {**outputs, "attention": jnp.stack(stored[INTERMEDIATES]["encoder"]["attention_weights"])}
-    model = BertForPreTraining(config, next_sentence)
     method = None if settings.hidden_weight else "logits"
-    return dict(cast(Mapping[str, Array], model.apply(variables, batch, seed, method=method)))
+    outputs = BertForPreTraining(model.config, model.pairs).apply(variables, batch, seed, method=method)
+    return dict(cast(Mapping[str, Array], outputs))

@@ -6,6 +6,12 @@ so a training step has three times the operations of a forward pass. Remateriali
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
 from bert_jax.data.rows import RowShape
 from bert_jax.model.characters import character_products
 from bert_jax.model.config import ModelConfig
@@ -74,3 +80,35 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
         features = model.hidden_size if head.mix_at == "output" else head.token_width(model.hidden_size)
         products += shape.length * head.lstm * (8 * features + 32 * head.lstm)
     return (forward_flops(encoder) if frozen else encoder) + TRAINING * products
+
+
+def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
+    """The operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add: those of loops as often
+    as they run, and of branches the costliest."""
+    return _flops_of(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _flops_of(jaxpr: Any) -> float:
+    total = 0.0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            outputs = math.prod(equation.outvars[0].aval.shape)
+            total += 2.0 * outputs * math.prod(shape[axis] for axis in contracted)
+            continue
+        inner = [_flops_of(one) for one in _inner(equation.params)]
+        if equation.primitive.name == "cond":
+            total += max(inner, default=0.0)
+        else:
+            total += sum(inner) * equation.params.get("length", 1 if inner else 0)
+    return total
+
+
+def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
+    """The programs inside of an operation: the body of a loop, the branches of a condition, a function that it calls."""
+    for value in params.values():
+        for one in value if isinstance(value, list | tuple) else (value,):
+            found = getattr(one, "jaxpr", one)
+            if hasattr(found, "eqns"):
+                yield found

@@ -1,156 +1,333 @@
-"""The objectives of training: the sum of the pretraining losses (paper section 3.1), the prediction of the next token, of
-both neighbours or of a window, or the loss of a task (section 4)."""
+"""Objective: the contract of everything that a model can be trained to do.
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine(Objective):
+        '''What it is, and where it comes from.'''
+
+        weight: float = 1.0                                        # config.objective_options.weight
+
+        scores = {"my loss": ("my_loss", "masked")}                # name in logs and figures: numerator, denominator
+
+        def parameters(self, model, key):
+            return {"my_head": dense(model.hidden_size, 2, key)}
+
+        def sums(self, params, batch, seed):
+            hidden = self.model.encode(params, batch, seed)        # [B, L, D]
+            return {"my_loss": ...}
+
+        def loss(self, sums, counts):
+            return self.weight * sums["my_loss"] / counts["masked"]
+
+`bert_jax/objectives/__init__.py` names the objectives of this project; `config.objective=FILE.py:Mine` is one in a file of the
+user. Everything else follows from the object: log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation, FLOPs,
+shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
 
-from bert_jax.model.bilm import backward_positions
-from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.bert_with_head import BertWithHead
-from bert_jax.model.heads.head import TaskHead
+from bert_jax.data.corpus.store import Corpus
+from bert_jax.errors import UserError, nearest
+from bert_jax.model.config import Execution, ModelConfig
 from bert_jax.model.layers import Seed
-from bert_jax.model.pretraining import pretraining_model
-from bert_jax.objectives.label_losses import LabelLoss, hidden_state_difference, label_counts, label_loss_sums
-from bert_jax.objectives.losses import IGNORED, Sums, batch_counts, loss_sums, pretraining_loss
-from bert_jax.objectives.skip_gram import SkipGramConfig, skip_gram_sums, window_weights
+from bert_jax.objectives.flops import counted_flops
+from bert_jax.objectives.losses import IGNORED, Sums
+from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name
 
-Batch = dict[str, Num[Array, "B ..."]]
-"""Name -> array of a batch."""
-Params = Mapping[str, Any]
-"""The parameters of a model: nested dictionaries of arrays."""
+MASKED, NEXT = "masked", "next"
+"""The rows of an objective, `ExampleConfig.targets`: tokens are masked and predicted; nothing is masked, and the targets are the
+tokens after the positions."""
+COUNTED = ("tokens", "rows")
+"""Counts that every objective needs, since rates are computed from them: without padding."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A loss as sums over microbatches and devices, and the counts that the totals are divided by."""
+    """A loss as sums over microbatches and devices, divided once, last; and all that follows from it.
 
-    counts: Callable[[Batch], Sums]
-    """batch -> the counts, which do not depend on the parameters; float32 scalars."""
-    sums: Callable[[Params, Batch, Seed | None], Sums]
-    """(parameters, batch, dropout seed or None for evaluation) -> the sums, float32 scalars."""
-    loss: Callable[[Sums, Sums], Float[Array, ""]]
-    """(total sums, total counts) -> the loss to differentiate."""
-
-
-def forward(
-    config: ModelConfig, params: Params, batch: Batch, seed: Seed | None, next_sentence: bool = True
-) -> dict[str, Float[Array, "B ..."]]:
-    """The logits of the pretraining model for a batch; `seed` None is evaluation."""
-    model = pretraining_model(config, next_sentence=next_sentence)
-    outputs = model.apply({"params": params}, batch, seed, method="logits")
-    return cast(dict[str, Float[Array, "B ..."]], outputs)
-
-
-def pretraining_objective(config: ModelConfig, *, next_sentence: bool = True) -> Objective:
-    """Masked language modelling and, with `next_sentence`, next sentence prediction."""
-    return _prediction_of_tokens(config, "mlm", next_sentence)
-
-
-def next_token_objective(config: ModelConfig, *, next_sentence: bool = False) -> Objective:
-    """The prediction of every token from those before it, by a left-to-right model on rows of targets="next"."""
-    return _prediction_of_tokens(config, "next_token", next_sentence)
-
-
-def _prediction_of_tokens(config: ModelConfig, measure: str, next_sentence: bool) -> Objective:
-    """The cross-entropy of the rows' targets under the name `measure` and, with `next_sentence`, next sentence prediction."""
-
-    def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        return loss_sums(forward(config, params, batch, seed, next_sentence), batch, measure)
-
-    counts = functools.partial(batch_counts, measure=measure)
-    return Objective(counts, sums, functools.partial(pretraining_loss, measure=measure))
-
-
-def bilm_objective(config: ModelConfig, *, next_sentence: bool = False) -> Objective:
-    """The prediction of every token from those before it and, apart from that, from those after it (ELMo, section 3.1).
-
-    The rows are those of targets="next": the token after each of "masked_positions" is predicted twice, once if no token of its
-    text follows it. The loss is the mean over all predictions, half of ELMo's sum of two means.
+    The fields of a subclass are its settings. `self.model` is the model that it trains.
     """
 
-    def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        outputs = forward(config, params, batch, seed, next_sentence)
-        found: Sums = {}
-        for logits, targets in zip((outputs["mlm_logits"], outputs["backward_logits"]), bilm_targets(batch), strict=True):
-            of_direction = loss_sums({"mlm_logits": logits}, batch | {"masked_targets": targets}, "bilm")
-            found = {name: found.get(name, 0.0) + value for name, value in of_direction.items()}
+    rows: ClassVar[str] = MASKED
+    """The rows that it reads: MASKED or NEXT. Their arrays are those of `data/rows.py`."""
+    judges_pairs: ClassVar[bool] = False
+    """Whether it learns from "nsp_labels" where rows hold pairs of texts; other objectives get one text a row unless
+    `config.examples.pairs` says otherwise."""
+    trains: ClassVar[Mapping[str, Sequence[str]] | None] = None
+    """`model.encoder` -> the directions that it can train; None for all."""
+    scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
+    """Title -> (numerator, denominator), a Score, or a formula from the scores before it. The name in metrics.jsonl follows from
+    the title: "mlm_loss" for "MLM loss". Shares, such as accuracies, are shown in percent; log lines show every score that is not
+    a formula. "loss" is added where it is missing."""
+    baselines: ClassVar[Mapping[str, Majority]] = {}
+    """Title of a score -> its baseline, computed on the same held-out rows."""
+    exported: ClassVar[str | None] = None
+    """The transformers class as which the model is exported, with those of the parameters that belong to it; None for the
+    encoder alone."""
+    temporary: ClassVar[tuple[str, ...]] = ()
+    """Parts of the parameters that belong to the training and not to the model."""
+
+    model: ClassVar[Model]
+    """The model that it trains; see `for_model`."""
+
+    # ------------------------------------------------------------------------------------------------------- what a subclass says
+    def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
+        """The initial parameters beside the parts "embeddings" and "encoder", each array boxed with the names of its axes, as
+        `dense` and the functions of `Model` return them."""
+        return {}
+
+    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
+        """The sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` is that of dropout and of
+        everything random; None in evaluation."""
+        raise NotImplementedError
+
+    def counts(self, batch: Batch) -> Sums:
+        """The sums over a batch that do not depend on the parameters, float32 scalars: "masked", the predicted tokens, "pairs",
+        "tokens" and "rows"."""
+        return {
+            "masked": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
+            "pairs": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32),
+            **row_counts(batch),
+        }
+
+    def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
+        """The loss to differentiate, from the total sums and counts. It must be linear in the sums, so that microbatches add."""
+        raise NotImplementedError
+
+    def refusal(self, length: int) -> str:
+        """Why rows of `length` tokens cannot be trained on, and the remedy: the end of a sentence about that length; "" if they
+        can."""
+        return ""
+
+    def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
+        """The ids of all predictions of a batch, -1 where there is none."""
+        return batch["masked_targets"]
+
+    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+        """Further scores of an evaluation on these rows: baselines as numbers, and formulas from the other scores."""
+        return {}
+
+    def row_flops(self, length: int, predictions: int) -> float | None:
+        """Model FLOPs of a training step for a row; None to count the matrix products of `sums` and its gradient."""
+        return None
+
+    def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
+        """Path -> array of parameters that are facts about the corpus to train on."""
+        return {}
+
+    def heldout_line(self, scores: Mapping[str, float]) -> str:
+        """The held-out scores in a line."""
+        parts = []
+        for name, score in self.shown_scores().items():
+            if name in scores:
+                bar = scores.get(score.baseline)
+                value = "" if bar is None else f" ({score.baseline_title} {_number(bar, score)})"
+                parts.append(score.text(scores[name]) + value)
+        return ", ".join(parts)
+
+    def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
+        """The mean losses of each row without dropout, by the names of scores."""
+        losses = {name: score for name, score in self.shown_scores().items() if not score.is_share}
+
+        def of_row(row: Batch) -> dict[str, Float[Array, ""]]:
+            alone = jax.tree.map(lambda x: x[None], row)
+            sums = self.sums(params, alone, None) | self.counts(alone)
+            return {name: sums[one.numerator] / jnp.maximum(sums[one.denominator], 1.0) for name, one in losses.items()}
+
+        return jax.lax.map(of_row, batch)
+
+    # ------------------------------------------------------------------------------------------------------- what follows from it
+    def for_model(self, model: Model) -> Self:
+        """The objective with `self.model`."""
+        bound = copy.copy(self)
+        object.__setattr__(bound, "model", model)
+        return bound
+
+    def settings(self) -> dict[str, Any]:
+        """The fields and their values, as they are set in `config.objective_options`."""
+        return dataclasses.asdict(self)
+
+    def named_scores(self) -> dict[str, Score | Formula]:
+        """The scores by their names in metrics.jsonl, with titles and baselines filled in."""
+        found: dict[str, Score | Formula] = {}
+        for title, given in self.scores.items():
+            if isinstance(given, tuple):
+                given = Score(*given)
+            if isinstance(given, Score):
+                given = dataclasses.replace(given, title=given.title or title)
+                if title in self.baselines:
+                    beside = self.baselines[title].title
+                    given = dataclasses.replace(given, baseline=f"{score_name(title)}_baseline", baseline_title=beside)
+            found[score_name(title)] = given
         return found
 
-    def counts(batch: Batch) -> Sums:
-        forward_targets, backward_targets = ((x != IGNORED).sum().astype(jnp.float32) for x in bilm_targets(batch))
-        return batch_counts(batch, "bilm") | {"bilm_targets": forward_targets + backward_targets}
+    def shown_scores(self) -> dict[str, Score]:
+        """The scores that log lines and figures show."""
+        return {name: score for name, score in self.named_scores().items() if isinstance(score, Score) and score.shown}
 
-    return Objective(counts, sums, functools.partial(pretraining_loss, measure="bilm"))
+    def summarise(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """The scores of summed sums and counts. A score without a denominator is left out."""
+        scores: dict[str, float] = {}
+        named = self.named_scores()
+        for name, score in named.items():
+            if isinstance(score, Score):
+                total = float(sums.get(score.denominator, 0.0))
+                value = float(sums[score.numerator]) / total if total and score.numerator in sums else None
+            else:
+                value = score(scores)
+            if value is not None:
+                scores[name] = value
+        if scores and "loss" not in named:
+            scores["loss"] = float(self.loss(dict(sums), dict(sums)))  # type: ignore[arg-type]
+        return scores
+
+    def baseline_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """The `baselines` of summed sums and counts of an evaluation."""
+        found = {f"{score_name(title)}_baseline": baseline.value(sums) for title, baseline in self.baselines.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
+        """All initial parameters, boxed: the model's own and those that the objective adds."""
+        return self.model.encoder(key) | self.parameters(self.model, key)
+
+    def abstract_parameters(self) -> Boxed:
+        """The boxed shapes of `initial_parameters`; no arrays are made. Raises UserError for a parameter without axes."""
+        return jax.tree.map(lambda shape: shape, _abstract_parameters(self, self.model))  # a tree of the caller's own
+
+    def model_parameters(self) -> Boxed:
+        """The boxed shapes of the parameters that are not `temporary`."""
+        return {part: tree for part, tree in self.abstract_parameters().items() if part not in self.temporary}
+
+    def flops(self, length: int, predictions: int) -> float:
+        """Model FLOPs of a training step for a row of `length` tokens."""
+        known = self.row_flops(length, predictions)
+        return _counted_flops(self, self.model, length, predictions) if known is None else known
+
+    def check(self, key: str) -> None:
+        """Raises UserError unless the parameters have axes, sums and counts fit the scores, and the loss is linear in the sums.
+        `key` names the objective."""
+        params = jax.tree.map(lambda box: box.value, self.abstract_parameters(), is_leaf=_is_box)
+        batch = abstract_rows(1, 16, 4)
+        sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(0)), params, batch))
+        counts = self._checked(key, "counts", jax.eval_shape(self.counts, batch))
+        if again := sorted(sums & counts):
+            raise UserError(f"{key}: {again[0]!r} is both a sum and a count; give one of them another name")
+        if lacking := [name for name in COUNTED if name not in counts]:
+            raise UserError(f"{key}: counts lacks {lacking[0]!r}; begin it with `super().counts(batch) | {{...}}`")
+
+        scores = {title: score for title, score in self.named_scores().items() if isinstance(score, Score)}
+        if not scores:
+            raise UserError(f"{key} has no scores; give it one, such as scores = {{'my loss': ('my_loss', 'masked')}}")
+        if unknown := [title for title in self.baselines if score_name(title) not in scores]:
+            raise UserError(f"{key}: baselines has {unknown[0]!r}, which is not a score; {nearest(unknown[0], self.scores)}")
+        needed = [(f"the score {one.title!r}", part) for one in scores.values() for part in (one.numerator, one.denominator)]
+        needed += [(f"the baseline of {title!r}", part) for title, one in self.baselines.items() for part in (one.ones, one.of)]
+        for what, part in needed:
+            if part not in sums | counts:
+                hint = nearest(part, sorted(sums | counts))
+                raise UserError(f"{key}: {what} needs {part!r}, which neither sums nor counts returns; {hint}")
+
+        def loss(scale: float, shift: float) -> Float[Array, ""]:
+            numbers = {name: jnp.float32(scale * (3 + i) + shift * (1 + 5 * i % 7)) for i, name in enumerate(sorted(sums))}
+            return self.loss(numbers, {name: jnp.float32(100 + i) for i, name in enumerate(sorted(counts))})
+
+        first, last = loss(1, 0), loss(0, 1)
+        if jnp.shape(first) != ():
+            raise UserError(f"{key}: loss must return a scalar, and returns an array {jnp.shape(first)}")
+        if not np.isclose(first + last, 2 * loss(0.5, 0.5), rtol=1e-3):
+            raise UserError(
+                f"{key}: loss is not linear in the sums, so those of microbatches would not add up to that of the batch; divide "
+                "sums by counts alone"
+            )
+
+    def _checked(self, key: str, what: str, made: Any) -> set[str]:
+        """The names of the sums or counts that `what` returns."""
+        wrong = made if not isinstance(made, dict) else {name: x.shape for name, x in made.items() if x.shape != ()}
+        if wrong:
+            raise UserError(f"{key}: {what} must return a dict of scalars, name to sum over the batch, and returns {wrong}")
+        if taken := sorted(made.keys() & RESERVED):
+            raise UserError(f"{key}: {what} returns {taken[0]!r}, which is a number of every step; give it another name")
+        return {*made}
 
 
-def bilm_targets(batch: Batch) -> tuple[Int[Array, "B M"], Int[Array, "B M"]]:
-    """The targets of the forward and of the backward LSTM, IGNORED where there is none: the last token of a text, its [SEP], has
-    no token after it from which the backward LSTM could predict it."""
-    targets = batch["masked_targets"]
-    _, exists = backward_positions(batch["masked_positions"], batch["sequence_ids"])
-    return targets, jnp.where(exists, targets, IGNORED)
+RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "learning_rate", "spikes", "spikes_in_a_row", "loss"})
+"""Names of the numbers of a step that are not an objective's (`training/steps.py`)."""
 
 
-def skip_gram_objective(
-    config: ModelConfig, *, next_sentence: bool = False, skip_gram: SkipGramConfig | None = None
-) -> Objective:
-    """Skip-gram with negative sampling on the rows of targets="next", whose "masked_positions" are the centres of windows."""
-    settings = skip_gram or SkipGramConfig()
+def row_counts(batch: Batch) -> Sums:
+    """The counts COUNTED."""
+    return {
+        "tokens": (batch["sequence_ids"] != 0).sum().astype(jnp.float32),
+        "rows": (batch["sequence_ids"] != 0).any(axis=1).sum().astype(jnp.float32),
+    }
 
-    def counts(batch: Batch) -> Sums:
-        return batch_counts(batch, "skip_gram") | {"windows": window_weights(batch, settings.window).sum()}
 
-    def loss(sums: Sums, counts: Sums) -> Float[Array, ""]:
-        return sums["skip_gram_loss"] / jnp.maximum(counts["windows"], 1.0)
+def abstract_rows(rows: int, length: int, predictions: int, examples: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
+    """The abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked positions and
+    at most `examples` packed examples, as `data/rows.py` builds them."""
+    widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
+    widths |= dict.fromkeys(("masked_positions", "masked_targets"), predictions)
+    widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
+    return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
 
-    return Objective(
-        lambda batch: {name: value for name, value in counts(batch).items() if name != "skip_gram_targets"},
-        functools.partial(skip_gram_sums, settings=settings),
-        loss,
+
+def _number(value: float, score: Score) -> str:
+    return f"{100 * value:.1f} %" if score.is_share else f"{value:.3f}"
+
+
+def _is_box(x: Any) -> bool:
+    return isinstance(x, nn.Partitioned)
+
+
+@functools.lru_cache(maxsize=8)
+def _abstract_parameters(objective: Objective, model: Model) -> Boxed:
+    """Traced once for each model: a run asks for it six times, and tracing takes 0.2 s each time."""
+    bound = objective.for_model(model)
+    boxed: Boxed = jax.eval_shape(lambda: bound.initial_parameters(jax.random.key(0)))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=_is_box):
+        name = "/".join(str(getattr(key, "key", key)) for key in path)
+        if not _is_box(leaf):
+            raise UserError(
+                f"the parameter {name} of {type(objective).__name__} has no names of its axes, from which its sharding follows; "
+                "make it with `dense`, or box it with flax.linen.with_logical_partitioning(init, axes)"
+            )
+    return boxed
+
+
+@functools.lru_cache(maxsize=64)
+def _counted_flops(objective: Objective, model: Model, length: int, predictions: int) -> float:
+    config = model.config
+    if config.has_attention:
+        config = dataclasses.replace(config, **dataclasses.asdict(Execution(attention="plain", residual_norm="plain")))
+    bound = objective.for_model(dataclasses.replace(model, config=config))
+    params = jax.tree.map(lambda box: box.value, bound.abstract_parameters(), is_leaf=_is_box)
+
+    def gradient(params: Params, batch: Batch) -> Any:
+        counts = bound.counts(batch)
+        return jax.grad(lambda p: bound.loss(bound.sums(p, batch, jnp.uint32(0)), counts))(params)
+
+    return counted_flops(gradient, params, abstract_rows(1, length, predictions))
+
+
+def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural: str) -> str:
+    """The error message for an objective that does not train a model of this kind; "" if it does. `natural` is the name of the
+    one that it is by default."""
+    if objective.trains is None or model.direction in objective.trains.get(model.encoder, ()):
+        return ""
+    kind = "direction" if model.encoder == "transformer" else "encoder"
+    return (
+        f"{key} does not train a model with {kind}={getattr(model, kind)}; leave it out, which is {natural}, or set "
+        f"config.model.{kind}"
     )
-
-
-PRETRAINING: dict[str, Callable[..., Objective]] = {
-    "bert": pretraining_objective,
-    "next_token": next_token_objective,
-    "bilm": bilm_objective,
-    "skip_gram": skip_gram_objective,
-}
-"""Name in `config.objective` -> function from a ModelConfig and `next_sentence` (True if rows hold pairs) to the objective. To
-add an objective, add its function and its name here, and its model in `configs.pretraining.natural_objective`."""
-
-
-def label_objective(config: ModelConfig, head: TaskHead, settings: LabelLoss, frozen: tuple[str, ...] = ()) -> Objective:
-    """The loss of a labelled task on packed rows (`data/rows.py`).
-
-    The gradients of the `frozen` parts of the parameters are zero and are not computed. If the batch holds "teacher_logits" (in
-    the shape of the logits) or "teacher_hidden_states" [B, S, L, D], the loss includes the distillation terms of `LabelLoss`.
-    """
-
-    def sums(params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        stopped = {part: jax.lax.stop_gradient(tree) if part in frozen else tree for part, tree in params.items()}
-        model, variables = BertWithHead(config, head), {"params": stopped}
-        if "teacher_hidden_states" not in batch:
-            return label_loss_sums(cast(Array, model.apply(variables, batch, seed, method="logits")), batch, head, settings)
-        outputs = cast(dict[str, Array], model.apply(variables, batch, seed))
-        total = label_loss_sums(outputs["logits"], batch, head, settings)
-        return total | {"hidden_difference": hidden_state_difference(outputs["hidden_states"], batch)}
-
-    def counts(batch: Batch) -> Sums:
-        return label_counts(batch, head, settings)
-
-    def loss(sums: Sums, counts: Sums) -> Float[Array, ""]:
-        loss = sums["loss"] / jnp.maximum(counts["weight"], 1e-6)
-        if "hidden_difference" in sums:
-            loss += settings.hidden_weight * sums["hidden_difference"] / jnp.maximum(counts["tokens"], 1.0)
-        return loss
-
-    return Objective(counts, sums, loss)

@@ -1,75 +1,121 @@
-"""Computes scores from summed counts. Sums are divided last, so means over uneven batches and processes are exact.
+"""Scores of an objective: their names, their formulas from summed counts, how they are shown, and the baselines beside them.
 
-The sums over one or more batches, which training and evaluation steps return, are a mapping with these keys:
-
-    mlm_loss      sum of the cross-entropies of the predicted tokens, in nats
-    mlm_correct   number of them whose most probable token is the target
-    mlm_targets   number of predicted tokens
-    next_token_loss, next_token_correct, next_token_targets    the same for the next tokens of a left-to-right model
-    bilm_loss, bilm_correct, bilm_targets    the same for the predictions of both directions of a biLM
-    skip_gram_loss, skip_gram_correct, skip_gram_targets    of the pairs of skip-gram: correct is a positive score
-    nsp_loss, nsp_correct, nsp_examples    the same for next sentence prediction, absent or zero without NSP
-    soft_loss     sum over the predicted tokens of the divergence from a teacher; in a distillation only
-    hidden_difference, attention_divergence    sums over the `tokens`, where a distillation compares them
+Sums are divided last, so means over uneven batches and processes are exact.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
+from jaxtyping import Bool, Float, Int, Num
 
-TOKENS = {"mlm": "MLM", "next_token": "next token", "bilm": "biLM", "skip_gram": "skip-gram"}
-"""The predictions of tokens: the prefix of their sums and scores, and their name in logs and pictures. A run has one of them."""
-
-
-def score_title(name: str) -> str:
-    """The title of a score in log lines and figures, such as "MLM loss" for "mlm_loss"."""
-    for prefix, shown in (TOKENS | {"nsp": "NSP"}).items():
-        if name.startswith(f"{prefix}_"):
-            return f"{shown} {name.removeprefix(f'{prefix}_')}"
-    return name.replace("_", " ")
+Formula: TypeAlias = Callable[[Mapping[str, float]], float | None]
+"""The scores computed so far, by name -> a further score; None where it cannot be computed."""
 
 
-def token_measure(names: Collection[str]) -> str:
-    """The prefix in TOKENS of the sums or scores with these `names`; "mlm" where there is none."""
-    return next((measure for measure in TOKENS if f"{measure}_loss" in names), "mlm")
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A score that is one sum divided by another, and how logs and figures show it."""
+
+    numerator: str
+    denominator: str
+    title: str = ""
+    """The name in log lines and figures; an objective fills it in with the key of its `scores`."""
+    unit: str = ""
+    """What the figure says after the title, such as "(nats per predicted token)"."""
+    shown: bool = True
+    """Whether log lines and the figure show it; metrics.jsonl and results.json always hold it."""
+    baseline: str = ""
+    """The name of the score of a baseline that is shown beside it."""
+    baseline_title: str = ""
+    """What the baseline is, such as "word frequency alone"."""
+    from_zero: bool = False
+    """Whether the axis of its figure begins at 0."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of something, which is shown in percent: an accuracy."""
+        return self.title.lower().endswith(("accuracy", "rate", "share"))
+
+    def text(self, value: float) -> str:
+        """The title and the value, such as "MLM accuracy 18.4 %"."""
+        return f"{self.title} {100 * value:.1f} %" if self.is_share else f"{self.title} {value:.3f}"
 
 
-def summarise(sums: Mapping[str, float]) -> dict[str, float]:
-    """The losses, perplexity and accuracies of summed counts. An objective without targets (of tokens or NSP) is left out; "loss"
-    is the sum of both, without terms against a teacher."""
-    scores = {}
-    measure = token_measure(sums)
-    if targets := float(sums.get(f"{measure}_targets", 0)):
-        scores[f"{measure}_loss"] = float(sums[f"{measure}_loss"]) / targets
-        if measure != "skip_gram":  # whose loss is no cross-entropy of a word
-            scores["perplexity"] = perplexity(scores[f"{measure}_loss"])
-        scores[f"{measure}_accuracy"] = float(sums[f"{measure}_correct"]) / targets
-    if examples := float(sums.get("nsp_examples", 0)):
-        scores["nsp_loss"] = float(sums["nsp_loss"]) / examples
-        scores["nsp_accuracy"] = float(sums["nsp_correct"]) / examples
-    for name, count in (("soft_loss", "mlm_targets"), ("hidden_difference", "tokens"), ("attention_divergence", "tokens")):
-        if name in sums:
-            scores[name] = float(sums[name]) / max(float(sums[count]), 1.0)
-    if scores:
-        scores["loss"] = scores.get(f"{measure}_loss", 0.0) + scores.get("nsp_loss", 0.0)
-    return scores
+def score_name(title: str) -> str:
+    """The name of a score in metrics.jsonl and results.json, from its title: "mlm_loss" for "MLM loss"."""
+    return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
 
 
+# -------------------------------------------------------------------------------------------------------------------- formulas
 def perplexity(loss: float) -> float:
     """exp(loss); infinity where exp would overflow."""
     return math.exp(loss) if loss < 700 else math.inf if loss >= 700 else math.nan
 
 
-def unigram_baseline(target_counts: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+def perplexity_of(name: str) -> Formula:
+    """The formula exp(score `name`)."""
+    return lambda scores: perplexity(scores[name]) if name in scores else None
+
+
+def total_of(*names: str) -> Formula:
+    """The formula of the sum of the scores `names`, as far as they are there."""
+    return lambda scores: sum((scores.get(name, 0.0) for name in names), 0.0) if scores else None
+
+
+# ------------------------------------------------------------------------------------------------------------------- baselines
+@dataclasses.dataclass(frozen=True)
+class Majority:
+    """The accuracy of one answer for all of several things of two kinds, computed from sums of the same held-out rows."""
+
+    ones: str
+    """The sum that counts the things of one kind."""
+    of: str
+    """The sum that counts all of them."""
+    title: str = "one answer for all"
+
+    def value(self, sums: Mapping[str, float]) -> float | None:
+        """The share of the more frequent kind; None where there is nothing."""
+        total = float(sums.get(self.of, 0.0))
+        share = float(sums[self.ones]) / total if total else None
+        return None if share is None else max(share, 1.0 - share)
+
+
+def majority_of(ones: str, of: str) -> Majority:
+    """The baseline that gives everything the more frequent of two answers, where `ones` of `of` are of one kind."""
+    return Majority(ones, of)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldoutRows:
+    """The held-out rows of an evaluation, for the baselines that follow from them alone."""
+
+    targets: Int[np.ndarray, "R M"]
+    """"masked_targets" of all rows; -1 where unused."""
+    predicted: Int[np.ndarray, "R _"]
+    """The ids of all predictions, as `Objective.predicted` returns them; -1 where unused."""
+    labels: Int[np.ndarray, "R P"]
+    """"nsp_labels"; -1 where there is no pair."""
+    train: Any
+    """The `Corpus` to train on."""
+    plan: Any
+    """The `EpochPlan` of an epoch of the training split, or of a block of it."""
+    continues: Bool[np.ndarray, " V"] | None = None
+    """Whether each token of the vocabulary continues a word, where whole words are predicted; else None."""
+
+
+def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:
     """The accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has learned
     nothing.
 
-    target_counts: [V], how often each token is a target in training; targets: int [...], the ids of all predictions on held-out
-    rows, -1 where unused. The accuracy is that of always predicting the most frequent target; the loss is the cross-entropy with
-    add-one (Laplace) smoothing, which is finite for tokens without a count.
+    `target_counts` is how often each token is a target in training, `targets` the ids of all predictions on held-out rows, -1
+    where unused. The accuracy is that of always predicting the most frequent target; the loss is the cross-entropy with add-one
+    (Laplace) smoothing, which is finite for tokens without a count.
     """
     vocabulary = target_counts.shape[0]
     used = np.asarray(targets)[np.asarray(targets) >= 0]
@@ -86,10 +132,28 @@ def unigram_baseline(target_counts: np.ndarray, targets: np.ndarray) -> dict[str
     }
 
 
-def next_sentence_baseline(labels: np.ndarray) -> dict[str, float]:
-    """The NSP accuracy of always predicting the more frequent label (int [...]: 0 = next sentence, 1 = random, -1 = no example);
-    a model with no better accuracy has learned nothing about NSP. {} if there is no example."""
+def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
+    """The NSP accuracy of always predicting the more frequent label (0 = next sentence, 1 = random, -1 = no example); a model
+    with no better accuracy has learned nothing about NSP. {} if there is no example."""
     used = np.asarray(labels)[np.asarray(labels) >= 0]
     if not used.size:
         return {}
     return {"nsp_majority_accuracy": float(np.bincount(used).max() / used.size)}
+
+
+def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> Float[np.ndarray, " V"]:
+    """Returns how often each token is a target in an epoch of the training split `corpus`, a `Corpus`, up to a constant factor.
+
+    Words count as often as they occur. [UNK] is never a target. Next tokens include each [SEP], which the counts of the corpus
+    lack; `plan` gives the number of texts. `predictions_of_last` is how often the last [SEP] of a text is predicted for each
+    prediction of another token: 1/2 in a biLM, which predicts it in one of two directions.
+    """
+    counts = corpus.token_counts.astype(np.float64)
+    counts[corpus.vocabulary.unk_id] = 0.0
+    if plan.config.targets == "next":
+        lengths, separators = plan.lengths().astype(np.int64), plan.config.special_tokens - 1
+        predicted = plan.config.predictions(lengths) / (lengths - 1)  # the fraction of the tokens after [CLS]
+        words = (predicted * (lengths - 1 - separators)).sum()
+        times = separators - 1.0 + predictions_of_last
+        counts[corpus.vocabulary.sep_id] = counts.sum() * times * predicted.sum() / words
+    return counts

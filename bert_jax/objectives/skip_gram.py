@@ -11,18 +11,23 @@ of the loss; skipping them would change the reference curve and the study `linea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jaxtyping import Array, Float, Int, Num, UInt32
+from jaxtyping import Array, Float, Int, Key, Num, UInt32
 
+from bert_jax.data.corpus.store import Corpus
 from bert_jax.interface.ranges import check_ranges
 from bert_jax.model.layers import Seed, hash_word, random_words
+from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import IGNORED, Sums
+from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.objective import NEXT, Objective, row_counts
+from bert_jax.objectives.scores import Formula, Score, total_of
 
 NOISE_POWER = 0.75
 """Negatives are drawn from the unigram distribution to this power (section 2.2)."""
@@ -31,8 +36,8 @@ EVALUATION_SEED = np.uint32(0x736B6970)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SkipGramConfig:
-    """The settings of skip-gram; the defaults are those of the released word2vec, whose negatives are not shared."""
+class SkipGram(Objective):
+    """The defaults are those of the released word2vec, whose negatives are not shared."""
 
     window: Annotated[int, Interval(ge=1, le=1_000)] = 5
     """The largest distance between a word and its context."""
@@ -44,48 +49,86 @@ class SkipGramConfig:
     """t: a word of frequency f is left out of the text with probability 1 - sqrt(t / f) - t / f, that of the released code; 0
     leaves none out."""
 
+    rows: ClassVar[str] = NEXT
+    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"static": ("both",)}
+    scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
+        "skip-gram loss": Score("skip_gram_loss", "skip_gram_targets", unit="(nats per predicted token)"),
+        "skip-gram accuracy": Score("skip_gram_correct", "skip_gram_targets", from_zero=True),
+        "loss": total_of("skip_gram_loss"),
+    }
+    exported: ClassVar[str | None] = "BertModel"
+
     def __post_init__(self) -> None:
-        check_ranges(self, "skip_gram")
+        check_ranges(self, "objective_options")
+
+    def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
+        """The vectors of words as contexts, and the counts of the words."""
+        return {"skip_gram_head": model.skip_gram_head(key)}
+
+    def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
+        """How often the corpus holds each word."""
+        counts = np.pad(corpus.token_counts, (0, self.model.config.padded_vocab_size - corpus.vocabulary.size))
+        return {("skip_gram_head", "counts"): counts.astype(np.float32)}
+
+    def refusal(self, length: int) -> str:
+        """A word needs a neighbour."""
+        room = "has room for one token between [CLS] and [SEP], and skip-gram learns from neighbours; set it to 4 or more"
+        return room if length < 4 else ""
+
+    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
+        """The summed loss of all pairs of a word and its context, their weights ("skip_gram_targets"), and the weights of the
+        pairs with a positive score ("skip_gram_correct").
+
+        The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v is the vector of the word, u that of
+        the context, n that of a negative, and s the sigmoid. Words that the corpus does not contain, such as [CLS], are in no
+        pair.
+        """
+        words = params["embeddings"]["word_embeddings"]["embedding"]
+        contexts = params["skip_gram_head"]["context_embeddings"]["embedding"]
+        counts = jax.lax.stop_gradient(params["skip_gram_head"]["counts"])
+        centre_ids = jnp.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
+        drawn = (len(centre_ids), self.shared_negatives)
+        negative_ids = draw_negatives(counts, drawn, EVALUATION_SEED if seed is None else seed, batch.get("rows"))
+        v, u, n = words[centre_ids], contexts[batch["input_ids"]], contexts[negative_ids]
+
+        kept = keep_weights(counts, self.subsampling)
+        pairs = window_weights(batch, self.window) * kept[centre_ids][:, :, None] * kept[batch["input_ids"]][:, None, :]
+        scores = jnp.einsum("BMD,BLD->BML", v, u, precision=jax.lax.Precision.HIGHEST)
+        noise = jnp.einsum("BMD,BND->BMN", v, n, precision=jax.lax.Precision.HIGHEST)
+        of_noise = self.negatives * jax.nn.softplus(noise).mean(-1)  # [B, M], for each unit of weight
+        return {
+            "skip_gram_loss": (pairs * jax.nn.softplus(-scores)).sum() + (pairs.sum(-1) * of_noise).sum(),
+            "skip_gram_correct": (pairs * (scores > 0)).sum(),
+            "skip_gram_targets": pairs.sum(),
+        }
+
+    def counts(self, batch: Batch) -> Sums:
+        """"windows", the weights of the pairs before words are left out, by which the loss is divided; tokens and rows."""
+        return row_counts(batch) | {"windows": window_weights(batch, self.window).sum()}
+
+    def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
+        """The mean over the weights of all pairs."""
+        return sums["skip_gram_loss"] / jnp.maximum(counts["windows"], 1.0)
+
+    def row_flops(self, length: int, predictions: int) -> float:
+        """Of the scores of all tokens of a row, of which those in the window are used, and of its negatives."""
+        return model_row_flops(self.model.config, length, predictions, self.shared_negatives)
+
+    def heldout_line(self, scores: Mapping[str, float]) -> str:
+        """Accuracy and loss; word frequency alone predicts no pair."""
+        return (
+            f"skip-gram accuracy {100 * scores['skip_gram_accuracy']:.1f} %, skip-gram loss {scores['skip_gram_loss']:.3f} a pair"
+        )
 
 
 def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Float[Array, "B M L"]:
-    """The weight of every token as a context of each of "masked_positions": (W - d + 1) / W at distance d from 1 to W in the same
-    text, else 0."""
+    """The weight of every token as a context of each centre: (W - d + 1) / W at distance d from 1 to W in the same text, else 0.
+    The centres are the positions of the rows that predict next tokens."""
     centres, ids = batch["masked_positions"], batch["sequence_ids"]
     distance = jnp.abs(centres[:, :, None] - jnp.arange(ids.shape[1], dtype=jnp.int32)[None, None])
     same = jnp.take_along_axis(ids, centres, axis=1)[:, :, None] == ids[:, None, :]
     used = (batch["masked_targets"] != IGNORED)[:, :, None] & same & (distance > 0)
     return jnp.where(used, jnp.maximum(window - distance + 1, 0).astype(jnp.float32) / window, 0.0)
-
-
-def skip_gram_sums(
-    params: Mapping[str, Any], batch: Mapping[str, Num[Array, "B ..."]], seed: Seed | None, settings: SkipGramConfig
-) -> Sums:
-    """The summed loss of all pairs of a word and its context, their weights ("skip_gram_targets"), and the weights of the pairs
-    with a positive score ("skip_gram_correct"); float32 scalars.
-
-    The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v is the vector of the word, u that of the
-    context, n that of a negative, and s the sigmoid. `seed` None is evaluation. Words that the corpus does not contain, such as
-    [CLS], are in no pair.
-    """
-    words = params["embeddings"]["word_embeddings"]["embedding"]
-    contexts = params["skip_gram_head"]["context_embeddings"]["embedding"]
-    counts = jax.lax.stop_gradient(params["skip_gram_head"]["counts"])
-    centre_ids = jnp.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
-    shape = (len(centre_ids), settings.shared_negatives)
-    negative_ids = draw_negatives(counts, shape, EVALUATION_SEED if seed is None else seed, batch.get("rows"))
-    v, u, n = words[centre_ids], contexts[batch["input_ids"]], contexts[negative_ids]
-
-    kept = keep_weights(counts, settings.subsampling)
-    pairs = window_weights(batch, settings.window) * kept[centre_ids][:, :, None] * kept[batch["input_ids"]][:, None, :]
-    scores = jnp.einsum("BMD,BLD->BML", v, u, precision=jax.lax.Precision.HIGHEST)
-    noise = jnp.einsum("BMD,BND->BMN", v, n, precision=jax.lax.Precision.HIGHEST)
-    of_noise = settings.negatives * jax.nn.softplus(noise).mean(-1)  # [B, M], for each unit of weight
-    return {
-        "skip_gram_loss": (pairs * jax.nn.softplus(-scores)).sum() + (pairs.sum(-1) * of_noise).sum(),
-        "skip_gram_correct": (pairs * (scores > 0)).sum(),
-        "skip_gram_targets": pairs.sum(),
-    }
 
 
 def keep_weights(counts: Float[Array, " V"], threshold: float) -> Float[Array, " V"]:

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
+from bert_jax.model.heads.pretraining import word_head
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
@@ -69,7 +70,7 @@ class FillMask:
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no MLM head, or an option is out of range."""
         engine.require_direction("both", "fill a [MASK]")
-        engine.require("mlm_head", "fill a [MASK]")
+        engine.require(word_head(engine.config), "fill a [MASK]")
         if not 1 <= self.top_k <= engine.model.tokenizer.size:
             raise UserError(f"--top-k={self.top_k} must be between 1 and the vocabulary's {engine.model.tokenizer.size:,}")
         if not 1 <= self.pieces <= 8:
@@ -210,7 +211,7 @@ class Score:
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no MLM head."""
-        engine.require("mlm_head", "score a text")
+        engine.require(word_head(engine.config), "score a text")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
         """(the text of a record, its tokens)."""

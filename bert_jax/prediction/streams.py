@@ -1,15 +1,14 @@
 """Reads the records that a command such as `python -m bert_jax.predict` answers, from any length of input in constant memory.
 
 A line of text is one record, its fields separated by TABs; a line of JSON is one object with the fields by name; a row of a table
-(CSV, TSV, Parquet) has the fields in columns of their names. Blank lines are skipped unless the caller needs a record for every
-line. A line that cannot be read is a record with a problem; the lines after it are read.
+(CSV, TSV, Parquet, Arrow) has the fields in columns of their names. Blank lines are skipped unless the caller needs a record for
+every line. A line that cannot be read is a record with a problem; the lines after it are read.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import csv
 import io
 import itertools
 import json
@@ -30,9 +29,21 @@ from bert_jax.files import JsonObject, parse_json
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, compression, damage, open_packed, recognise
+from bert_jax.storage.records import (
+    BOM,
+    KINDS,
+    UTF16,
+    Line,
+    first_bytes,
+    is_cut,
+    is_utf8,
+    open_columns,
+    read_lines,
+    split_lines,
+    table_rows,
+)
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.readers.squad import read_squad
-from bert_jax.tasks.readers.tables import is_utf8, split_lines
 
 MOST_BYTES = 64 << 20
 """A longer line is a record with a problem, so that a file without line ends does not fill the memory."""
@@ -76,7 +87,6 @@ USUAL_COLUMNS = frozenset(
 """A first line of such words names columns, in the data sets of GLUE and others."""
 WRITER_SECONDS = 10.0
 """How long a pipe that nothing writes to is waited for."""
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
@@ -145,8 +155,8 @@ def read_texts(
 ) -> Records:
     """As `read_records`, for the texts of a person, who may give a table, a list of JSON or the name of a file.
 
-    - `.csv` and `.parquet` hold a table whose columns have the names of the fields, or those of `columns` (field -> column, read
-      when the first record is). So do `.tsv` and other text whose first line names the columns. Other columns are in
+    - `.csv`, `.parquet` and `.arrow` hold a table whose columns have the names of the fields, or those of `columns` (field ->
+      column, read when the first record is). So do `.tsv` and other text whose first line names the columns. Other columns are in
       `Record.rest`. In a `.tsv` without names, TABs separate the fields in their order.
     - `.json`, and text that begins as JSON, hold JSON objects, one per line or in one list.
 
@@ -413,32 +423,33 @@ def _file_records(file: IO[bytes], name: str, fields: Sequence[Field], form: _Fo
 def _read(file: IO[bytes], name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
     try:
         with file:
-            head = file.peek(HEAD_BYTES) if isinstance(file, io.BufferedReader) else b""
-            numbered = enumerate(_lines(file), 1)
+            head = first_bytes(file)
+            numbered = enumerate((line for _, line in read_lines(file, MOST_BYTES)), 1)
             begin: list[tuple[int, bytes]] = []
             for line in numbered:
                 begin.append(line)
-                if not line[1].removeprefix(_BOM).isspace():
+                if not line[1].removeprefix(BOM).isspace():
                     break
             first = begin[-1][1] if begin else b""
-            read = _reader(form, first, fields)
-            found = None if read is _read_parquet else recognise((head or first)[:HEAD_BYTES], name)
+            found = recognise((head or first)[:HEAD_BYTES], name)
+            kind = "parquet" if first.startswith(b"PAR1") else found.kind if found else ""
+            if kind in KINDS and form.named is not None and not form.jsonl:
+                yield from _read_columns(kind, name, fields, form)
+                return
             if found:
                 raise UserError(f"{name} {found.what}, not text; {found.remedy}")
-            if fields[0].whole and (head or first).startswith((b"\xff\xfe", b"\xfe\xff")):
+            if fields[0].whole and (head or first).startswith(UTF16):
                 raise UserError(f"{name} is not UTF-8: it begins as UTF-16 does; convert it (iconv -f UTF-16 -t UTF-8)")
-            yield from read(itertools.chain(begin, numbered), name, fields, form)
+            yield from _reader(form, first, fields)(itertools.chain(begin, numbered), name, fields, form)
     except UNREADABLE as error:
         _unreadable(name, error)
 
 
 def _reader(form: _Form, first: bytes, fields: Sequence[Field]) -> Callable[..., Iterator[Record]]:
-    """The function that reads a file with this first line that is not blank."""
+    """The function that reads a file of text with this first line that is not blank."""
     if form.jsonl or form.named is None:
         return _read_lines
-    if first.startswith(b"PAR1"):
-        return _read_parquet
-    first = first.removeprefix(_BOM).strip()
+    first = first.removeprefix(BOM).strip()
     if form.named == ".json" or first.startswith(b"{") or re.match(rb'\[\s*($|[\[{"])', first):
         return _read_json
     if form.named == ".csv" or _names_columns(first.decode("utf-8", "replace"), fields, form):
@@ -480,11 +491,12 @@ def _read_json(lines: Lines, name: str, fields: Sequence[Field], form: _Form) ->
     """The records of JSON objects, one per line or all in one list; of text that only begins as JSON, its lines."""
     number, first = next(lines)
     begun = [(number, first)]
-    while first.removeprefix(_BOM).isspace():
+    while first.removeprefix(BOM).isspace():
         number, first = next(lines)
         begun.append((number, first))
+    too_large = is_cut(first, MOST_BYTES)  # its rest is not read
     with contextlib.suppress(ValueError):
-        if isinstance(parse_json(first.decode("utf-8-sig")), dict):
+        if not too_large and isinstance(parse_json(first.decode("utf-8-sig")), dict):
             rest = next(lines, None)
             if rest or form.named != ".json":
                 yield from _read_lines(
@@ -492,13 +504,12 @@ def _read_json(lines: Lines, name: str, fields: Sequence[Field], form: _Form) ->
                 )
                 return
     size = len(first)
-    for line in lines:
+    while not too_large and (line := next(lines, None)):
         begun.append(line)
         size += len(line[1])
-        if size > MOST_BYTES:
-            break
+        too_large = size > MOST_BYTES
     try:
-        if size > MOST_BYTES:
+        if too_large:
             raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
         content = parse_json(b"".join(line for _, line in begun).decode("utf-8-sig"), strict=True)
     except ValueError as error:
@@ -561,24 +572,20 @@ def _columns(
 
 def _read_table(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
     """The rows of a table whose first line names the columns. Raises UserError if a required field has no column."""
-    problem: str | None = None  # of the lines of a row,
-    first = size = 0  # their first one's number, and their bytes
 
-    def text() -> Iterator[str]:
-        nonlocal problem, first, size
+    def text() -> Iterator[Line]:
         for number, line in lines:
-            decoded, own = _decoded(line)
-            problem, first, size = problem or own, first or number, size + len(line)
-            yield decoded or ("?" if own else "\n")
+            decoded, problem = _decoded(line)
+            yield Line(number, decoded or ("?" if problem else "\n"), len(line), problem)
 
     rest = text()
-    header = next(line for line in rest if not line.isspace())
-    if re.fullmatch(r"sep=.\s*", header):  # Excel's line
-        header = next(rest, "")
-    if problem:
-        raise UserError(f"{name}, line {first}: {problem}")
+    header = next(line for line in rest if not line.text.isspace())
+    if re.fullmatch(r"sep=.\s*", header.text):  # Excel's line
+        header = next(rest, Line(header.number, ""))
+    if header.problem:
+        raise UserError(f"{name}, line {header.number}: {header.problem}")
     delimiters = "\t" if form.named in TAB_TABLES else DELIMITERS
-    folded = {delimiter: [cell.casefold() for cell in _cells(header, delimiter)] for delimiter in delimiters}
+    folded = {delimiter: [cell.casefold() for cell in _cells(header.text, delimiter)] for delimiter in delimiters}
     delimiter = next((d for d in delimiters if _columns(folded[d], fields, form.columns) is not None), None)
     if delimiter is None:
         delimiter = max(delimiters, key=lambda d: len(folded[d]))
@@ -586,25 +593,14 @@ def _read_table(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -
         required = [form.columns.get(f.name, f.name) for f in fields if not f.optional]
         missing = next(n for n in (x if isinstance(x, str) else x[0] for x in required) if n.casefold() not in known)
         raise UserError(
-            f"{name} is read as a table, and its first line names no column {missing!r} (it is {header.strip()[:60]!r}); name "
-            f"the column {missing}, or give the texts as JSON lines or one per line in a .txt"
+            f"{name} is read as a table, and its first line names no column {missing!r} (it is {header.text.strip()[:60]!r}); "
+            f"name the column {missing}, or give the texts as JSON lines or one per line in a .txt"
         )
-    names = _cells(header, delimiter)
+    names = _cells(header.text, delimiter)
     columns = _columns(folded[delimiter], fields, form.columns) or {}
     quoted = delimiter != "\t" or form.named == ".csv"
-    csv.field_size_limit(max(csv.field_size_limit(), 2 * MOST_BYTES))  # a limit of the whole process, so it is never lowered
-    rows = csv.reader(rest, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=quoted)
-    while True:
-        problem, first, size = None, 0, 0
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            raise UserError(
-                f"{name}, line {first}: the quotes of this row do not match ({error}); double a quote inside quotes"
-            ) from error
-        if row is None:
-            return
-        place = f"{name}, line {first}: "
+    for where, row, size, problem in table_rows(name, rest, delimiter, quotes=quoted):
+        first, place = where.line, f"{where}: "
         if not any(cell.strip() for cell in row):
             if form.blank_lines:
                 yield Record(first, place, blank=True, size=size)
@@ -637,32 +633,31 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
     return cell.split() if of.words and not cell.startswith("[") else cell
 
 
-def _read_parquet(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
-    """The rows of a Parquet file. Raises UserError for a damaged one, and if a required field has no column."""
+def _read_columns(kind: str, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
+    """The rows of a Parquet or Arrow file. Raises UserError for a damaged one, and if a required field has no column."""
     if form.path is None:
-        raise UserError(f"{name} is a Parquet file, which cannot be read from a pipe; name the file with --input=FILE")
+        a = "an Arrow" if kind == "arrow" else "a Parquet"
+        raise UserError(f"{name} is {a} file, which cannot be read from a pipe; name the file with --input=FILE")
     import pyarrow
-    from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(form.path)
-        names = [column.casefold() for column in file.schema_arrow.names]
-        columns = _columns(names, fields, form.columns)
-        if columns is None:
-            shown = ", ".join(file.schema_arrow.names[:8])
-            missing = next(f.name for f in fields if not f.optional and f.name not in names)
-            raise UserError(f"{name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines")
-        number = 0
-        for batch in file.iter_batches(1024):
-            for row in batch.to_pylist():
-                number += 1
+        with open_columns(kind, form.path) as file:
+            columns = _columns([column.casefold() for column in file.schema.names], fields, form.columns)
+            if columns is None:
+                shown = ", ".join(file.schema.names[:8])
+                known = {column.casefold() for column in file.schema.names}
+                missing = next(f.name for f in fields if not f.optional and f.name not in known)
+                raise UserError(f"{name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines")
+            used = {i for some in columns.values() for i in some}
+            rows = (row for batch in file.batches(file.schema.names) for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
                 values = list(row.items())
-                used = {i for some in columns.values() for i in some}
                 given = {f: [values[i][1] for i in some] if len(some) > 1 else values[some[0]][1] for f, some in columns.items()}
                 given |= {column: value for i, (column, value) in enumerate(values) if i not in used and _is_json(value)}
                 yield _record(number, f"{name}, row {number}: ", given, fields)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{name} cannot be read as Parquet ({str(error).splitlines()[0]}); copy or make it again") from error
+    except (pyarrow.ArrowException, OSError, EOFError) as error:
+        shown = str(error).splitlines()[0]
+        raise UserError(f"{name} cannot be read as {KINDS[kind]} ({shown}); copy or make it again") from error
 
 
 def _is_json(value: Any) -> bool:
@@ -673,23 +668,14 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file; of a longer line, the first MOST_BYTES."""
-    while line := file.readline(MOST_BYTES):
-        rest = line
-        while len(rest) == MOST_BYTES and not rest.endswith(b"\n"):
-            rest = file.readline(MOST_BYTES)
-        yield line
-
-
 def _decoded(line: bytes) -> tuple[str, str | None]:
     """(the text of a line, None), or ("", its problem)."""
-    if len(line) == MOST_BYTES and not line.endswith(b"\n"):
+    if is_cut(line, MOST_BYTES):
         return "", f"longer than {MOST_BYTES >> 20} MiB; split the text into lines"
     if (place := line.find(b"\0")) >= 0:
         return "", f"byte {place + 1} is NUL, which no text holds; give text in UTF-8, one per line"
     try:
-        return line.removeprefix(_BOM).decode("utf-8"), None
+        return line.removeprefix(BOM).decode("utf-8"), None
     except UnicodeDecodeError as error:
         return "", f"byte {error.start + 1} is not UTF-8; convert the text with iconv"
 

@@ -14,9 +14,10 @@ import dataclasses
 import pathlib
 from collections.abc import Collection
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import PretrainingExperiment, objective_of_values
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json
@@ -65,6 +66,9 @@ def infer_settings(
         elif of_pairs and model.get("direction") == "left_to_right":
             settled["examples"] = examples | {"pairs": "none"}
             notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge")
+        elif of_pairs and is_in_file(str(settled.get("objective"))) and not objective_of_values(settled).judges_pairs:
+            settled["examples"] = examples | {"pairs": "none"}
+            notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn to judge pairs")
     phases = settled.get("phases")
     for i, phase in enumerate(phases if isinstance(phases, list) else ()):
         steps, warmup = (phase.get(name) for name in ("steps", "warmup_steps")) if isinstance(phase, dict) else (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +12,9 @@ from bert_jax.data.batches import BatchSource
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.objectives.scores import score_title, summarise, token_measure
 from bert_jax.pretraining.corpora import Corpora, fingerprint
 from bert_jax.pretraining.program import PretrainingProgram, flops_left, phase_row_flops
-from bert_jax.pretraining.reference_curves import comparison, find_curve, usual_causes
+from bert_jax.pretraining.reference_curves import comparison, find_curve, losses, usual_causes
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.training.curves import draw_curves
@@ -35,6 +35,7 @@ class PretrainingLog(RunLog):
 
     def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int, config: str = ""):
         self._experiment = experiment = program.experiment
+        self._objective = experiment.trained_objective
         super().__init__(run, run.workdir, run.ledger, program.mesh, experiment.phase_starts()[-1], log)
         self._teacher = program.teacher.config if program.teacher else None
         self._fingerprint = fingerprint(corpora.train, corpora.heldout) if config else ""
@@ -76,7 +77,11 @@ class PretrainingLog(RunLog):
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
         """The losses and accuracies."""
-        return summarise(window)
+        return self._objective.summarise(window)
+
+    def shown(self, scores: Mapping[str, float]) -> list[str]:
+        """The scores of the objective that log lines show."""
+        return [score.text(scores.get(name, math.nan)) for name, score in self._objective.shown_scores().items()]
 
     def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
         """The rows, their FLOPs, and the FLOPs of all later steps."""
@@ -88,20 +93,7 @@ class PretrainingLog(RunLog):
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
         self._run.require_in_place()
         self.scores = scores
-        measure = token_measure(scores)
-        accuracy, loss = (f"{measure}_{name}" for name in ("accuracy", "loss"))
-        line = f"held out after step {step:,}: {score_title(accuracy)} {100 * scores[accuracy]:.1f} %"
-        if "unigram_accuracy" in scores:
-            line += f" (word frequency alone {100 * scores['unigram_accuracy']:.1f} %), {score_title(loss)} {scores[loss]:.3f}"
-            line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
-        else:
-            line += f", {score_title(loss)} {scores[loss]:.3f} a pair"
-        if "word_perplexity" in scores:
-            line += f" ({scores['word_perplexity']:.1f} by word)"
-        if "nsp_accuracy" in scores:
-            line += f", {score_title('nsp_accuracy')} {100 * scores['nsp_accuracy']:.1f} %"
-            line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"
-        log.info(line)
+        log.info("held out after step %s: %s", f"{step:,}", self._objective.heldout_line(scores))
         self._compare(step, scores)
         self.write(step, {f"heldout/{name}": value for name, value in scores.items()})
         if step:
@@ -111,7 +103,7 @@ class PretrainingLog(RunLog):
         """Logs whether held-out scores lie in the band of the experiment's reference curve, where there is one."""
         if self._curve is None:
             return
-        inside, line = comparison(self._curve, step, scores)
+        inside, line = comparison(self._curve, step, scores, losses(self._objective))
         if inside and line:
             log.info("%s", line)
         elif line:
@@ -123,7 +115,8 @@ class PretrainingLog(RunLog):
         """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]
-        draw_curves(picture.with_name(METRICS), picture, title=picture.parent.name, phases=phases)
+        panels = self._objective.shown_scores()
+        draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases)
 
 
 def _log_start(program: PretrainingProgram, corpora: Corpora, step: int, rejected: Mapping[str, str]) -> None:
@@ -134,7 +127,7 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int, rejecte
         "model: %s, vocabulary %s: %s, %s",
         m.in_words,
         f"{m.vocab_size:,}",
-        count_parameters(m, heads=True, next_sentence=experiment.next_sentence).in_words,
+        count_parameters(m, experiment.trained_objective.model_parameters()).in_words,
         m.dtype,
     )
     log.info(

@@ -13,12 +13,16 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.configs.pretraining import OBJECTIVE, PretrainingExperiment
+from bert_jax.errors import UserError, nearest
+from bert_jax.interface.named import file_of, is_in_file
+from bert_jax.interface.python_files import file_errors_explained
+from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.pretraining import abstract_parameters, initial_parameters
-from bert_jax.objectives.distillation import Teacher, abstract_projection, distillation_objective, projection_parameters
-from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops
-from bert_jax.objectives.objective import PRETRAINING, Batch, Objective, Params
+from bert_jax.model.heads.pretraining import word_head
+from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.objectives.distillation import Distillation, Teacher
+from bert_jax.objectives.model import Batch, Params
 from bert_jax.sharding.rules import (
     BATCH,
     check_batch_size,
@@ -73,7 +77,7 @@ class PretrainingProgram:
             return jax.jit(functools.partial(initial_state, self.experiment, self.optimizer), out_shardings=self.shardings)()
 
         def make(parameters: PyTree[jax.Array]) -> TrainState:
-            return state_maker(self.experiment)(parameters | _initial_projection(self.experiment), self.optimizer)
+            return state_maker(self.experiment)(_initial_parameters(self.experiment) | parameters, self.optimizer)
 
         return jax.jit(make, out_shardings=self.shardings)(parameters)
 
@@ -83,12 +87,40 @@ def pretraining_program(
 ) -> PretrainingProgram:
     """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed
     for the steps of a distillation only."""
+    check_objective(experiment)
     optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
     state = with_shardings(abstract, shardings)
     if teacher is not None:
         teacher = _on_mesh(dataclasses.replace(teacher, config=taught_config(teacher.config, experiment)), mesh)
     return PretrainingProgram(experiment, mesh, optimizer, state, shardings, teacher)
+
+
+EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")
+"""The classes of transformers as which a pretrained model can be exported (`Objective.exported`)."""
+
+
+def check_objective(experiment: PretrainingExperiment) -> None:
+    """Raises UserError if the objective of a user's file does not keep its contract; a sentence then says where."""
+    if not is_in_file(experiment.objective):
+        return
+    key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
+    with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
+        objective.check(key)
+        exported, parts = objective.exported, objective.model_parameters().keys()
+    if exported is None:
+        return
+    if exported not in EXPORTED:
+        raise UserError(
+            f"{key}: exported={exported!r} is not a class that this project writes: {nearest(exported, EXPORTED)}; None exports "
+            "the encoder alone"
+        )
+    needed = [word_head(experiment.model) if part == "mlm_head" else part for part in ARCHITECTURES[exported]]
+    if lacking := [part for part in needed if part not in parts]:
+        raise UserError(
+            f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "
+            "set exported=None for the encoder alone"
+        )
 
 
 def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
@@ -121,21 +153,14 @@ def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
 
 def initial_state(experiment: PretrainingExperiment, optimizer: optax.GradientTransformation) -> TrainState:
     """The state before step 0, with random parameters; it depends on the seed only, not on the mesh."""
-    key = jax.random.key(experiment.seed)
-    parameters = nn.unbox(initial_parameters(experiment.model, key, next_sentence=experiment.next_sentence))
-    return state_maker(experiment)(parameters | _initial_projection(experiment), optimizer)
+    return state_maker(experiment)(_initial_parameters(experiment), optimizer)
 
 
-def _initial_projection(experiment: PretrainingExperiment) -> dict[str, PyTree[jax.Array]]:
-    """The initial projection of a distillation, which leaves the other initial parameters as they are without it."""
-    key = jax.random.fold_in(jax.random.key(experiment.seed), _PROJECTION_STREAM)
+def _initial_parameters(experiment: PretrainingExperiment) -> dict[str, PyTree[jax.Array]]:
     found: dict[str, PyTree[jax.Array]] = nn.unbox(
-        projection_parameters(experiment.distillation, experiment.model.hidden_size, key)
+        experiment.trained_objective.initial_parameters(jax.random.key(experiment.seed))
     )
     return found
-
-
-_PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
 
 
 def state_maker(experiment: PretrainingExperiment) -> Callable[..., TrainState]:
@@ -145,10 +170,8 @@ def state_maker(experiment: PretrainingExperiment) -> Callable[..., TrainState]:
 
 
 def trained_parameters(experiment: PretrainingExperiment) -> dict[str, PyTree[nn.Partitioned]]:
-    """The boxed abstract parameters of a run. A run without sentence pairs has neither pooler nor next-sentence head; a
-    distillation from a model of another width has a projection."""
-    model = abstract_parameters(experiment.model, next_sentence=experiment.next_sentence)
-    return model | abstract_projection(experiment.distillation, experiment.model.hidden_size)
+    """The boxed abstract parameters of a run: those of the encoder and those that its objective adds."""
+    return experiment.trained_objective.abstract_parameters()
 
 
 def state_layout(
@@ -193,17 +216,11 @@ def _taught(
     inputs = shardings, NamedSharding(mesh, BATCH)
     if teacher is None:
         return functools.partial(function, rule=rule), inputs
-    config = teacher.config
+    config, objective = teacher.config, experiment.trained_objective
+    assert isinstance(objective, Distillation), "the experiment names a teacher"
 
     def taught(state: TrainState, batch: Batch, params: Params) -> Any:
-        objective = distillation_objective(
-            experiment.model,
-            rule.objective,
-            experiment.distillation,
-            Teacher(config, params),
-            next_sentence=experiment.next_sentence,
-        )
-        return function(state, batch, rule=dataclasses.replace(rule, objective=objective))
+        return function(state, batch, rule=dataclasses.replace(rule, objective=objective.with_teacher(Teacher(config, params))))
 
     return taught, (*inputs, _teacher_shardings(teacher, mesh))
 
@@ -214,7 +231,7 @@ def update_rule(
     """The rule by which the steps of a phase turn a batch into an update on `mesh`."""
     return UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
-        objective=objective_of(experiment),
+        objective=experiment.trained_objective,
         optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
@@ -235,30 +252,18 @@ def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], 
     return learning_rate_multipliers(shapes, decay=decay)
 
 
-def objective_of(experiment: PretrainingExperiment) -> Objective:
-    """The objective of the run: `PretrainingExperiment.objective_name`."""
-    name = experiment.objective_name
-    settings = {"skip_gram": experiment.skip_gram} if name == "skip_gram" else {}
-    return PRETRAINING[name](experiment.model, next_sentence=experiment.next_sentence, **settings)
-
-
 def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
     """The jitted evaluation step, (parameters, batch) -> sums; the sums are replicated on every device of `mesh`."""
-    scored = functools.partial(eval_step, objective=objective_of(experiment))
+    scored = functools.partial(eval_step, objective=experiment.trained_objective)
     return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelConfig | None = None) -> float:
     """Model FLOPs of the forward and backward pass of one row of a phase, with the forward pass of a `teacher`."""
-    phase, d, width = experiment.phases[i], experiment.distillation, experiment.model.hidden_size
-    own = model_row_flops(experiment.model, phase.length, phase.max_predictions, experiment.skip_gram.shared_negatives)
-    if teacher is None:
-        return own
-    theirs = forward_flops(model_row_flops(teacher, phase.length, phase.max_predictions))
-    if not d.hidden_weight or teacher.hidden_size == width:
-        return own + theirs
-    states = experiment.model.num_layers + 1 if d.layers == "uniform" else 1  # that the projection reads
-    return own + theirs + TRAINING * states * phase.length * width * teacher.hidden_size
+    phase, objective = experiment.phases[i], experiment.trained_objective
+    if teacher is not None and isinstance(objective, Distillation):
+        objective = objective.with_teacher(Teacher(teacher, {}))
+    return objective.flops(phase.length, phase.max_predictions)
 
 
 def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:

@@ -20,12 +20,11 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
-from bert_jax.objectives.scores import TOKENS, score_title, token_measure
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.scores import Score
 from bert_jax.runtime.workdir import METRICS, flatten, read_metrics, run_config
 
 FOLDER = "curves"
-MEASURES = {name: score_title(name) for name in (*(f"{measure}_loss" for measure in TOKENS), "nsp_loss")}
-"""The held-out scores that are compared, and their names in log lines."""
 WITHOUT_EFFECT = (
     "seed",
     "log_every",
@@ -68,7 +67,7 @@ class ReferenceCurve:
     corpus_tokens: int
     corpus_fingerprint: str
     measures: Mapping[str, Mapping[int, Band]]
-    """The key of `MEASURES` -> step -> band."""
+    """The name of a held-out loss -> step -> band."""
 
 
 def band_of(values: Sequence[float]) -> Band:
@@ -126,12 +125,18 @@ def curve_of(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fi
     steps = sorted(set.intersection(*(set(one) for one in scores)))
     measures = {
         measure: {step: band_of([one[step][measure] for one in scores]) for step in steps}
-        for measure in MEASURES
+        for measure in losses(experiments[0].trained_objective)
         if steps and all(measure in one[step] for one in scores for step in steps)
     }
     if not measures:
         raise UserError("the runs have no evaluation in common; give runs that have ended")
     return ReferenceCurve(name, seeds, stored[0], corpus_tokens, prints[0], measures)
+
+
+def losses(objective: Objective) -> dict[str, str]:
+    """The held-out scores that are compared, and their names in log lines."""
+    scores = objective.named_scores().items()
+    return {name: score.title for name, score in scores if isinstance(score, Score) and not score.is_share}
 
 
 def _heldout(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
@@ -179,9 +184,12 @@ def _differences(one: PretrainingExperiment, other: PretrainingExperiment) -> li
     ]
 
 
-def comparison(curve: ReferenceCurve, step: int, scores: Mapping[str, float]) -> tuple[bool, str]:
-    """(whether the held-out `scores` after `step` lie in the band, a sentence); (True, "") where the curve has no such step."""
-    there = [name for name in MEASURES if step in curve.measures.get(name, {}) and name in scores]
+def comparison(
+    curve: ReferenceCurve, step: int, scores: Mapping[str, float], titles: Mapping[str, str]
+) -> tuple[bool, str]:
+    """(whether the held-out `scores` after `step` lie in the band, a sentence); (True, "") where the curve has no such step.
+    `titles` are the `losses` of the run."""
+    there = [name for name in titles if step in curve.measures.get(name, {}) and name in scores]
     if not there:
         return True, ""
     outside = []
@@ -189,11 +197,11 @@ def comparison(curve: ReferenceCurve, step: int, scores: Mapping[str, float]) ->
         band, value = curve.measures[name][step], scores[name]
         if not band.low <= value <= band.high:
             side = "below" if value < band.low else "above"
-            outside.append(f"{MEASURES[name]} {value:.3f} lies {side} the band {band.low:.3f} to {band.high:.3f}")
+            outside.append(f"{titles[name]} {value:.3f} lies {side} the band {band.low:.3f} to {band.high:.3f}")
     seeds = counted(len(curve.seeds), "seed")
     if outside:
         return False, f"{' and '.join(outside)} of {seeds} of {curve.name}"
-    spans = (f"{MEASURES[name]} {curve.measures[name][step].low:.3f} to {curve.measures[name][step].high:.3f}" for name in there)
+    spans = (f"{titles[name]} {curve.measures[name][step].low:.3f} to {curve.measures[name][step].high:.3f}" for name in there)
     return True, f"in the band of {seeds} of {curve.name} ({', '.join(spans)})"
 
 
@@ -218,7 +226,11 @@ def usual_causes(
         causes.append("another text: its language, casing, cleaning and repeated lines (report.txt of the corpus)")
         if better:
             causes.append("held-out text that is also in the training text")
-    elif not better and scores.get(f"{token_measure(scores)}_accuracy", 1.0) <= 1.05 * scores.get("unigram_accuracy", 0.0):
+    elif not better and any(
+        scores.get(name, 1.0) <= 1.05 * scores.get("unigram_accuracy", 0.0)
+        for name, score in experiment.trained_objective.shown_scores().items()
+        if score.baseline == "unigram_accuracy"
+    ):
         causes.append("a plateau at word frequencies, which is left later in some runs: see the next evaluation")
     causes.append("a change of the code or of the packages since the curve was made (run tpu_scripts/test.sh)")
     causes.append("chance: each score of an evaluation lies outside in 1 of 20 runs")

@@ -26,9 +26,9 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
-from bert_jax.objectives.losses import IGNORED, Sums, row_losses
-from bert_jax.objectives.objective import forward
-from bert_jax.objectives.scores import TOKENS, token_measure
+from bert_jax.objectives.losses import IGNORED, Sums
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
 from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, pretraining_program
 from bert_jax.pretraining.rollback import first_parameters, passed_over
@@ -63,7 +63,8 @@ class Replay:
     """The L2 norm of the gradient of every parameter by its name, before clipping; layers are numbered from 0."""
     batch: Batch
     losses: dict[str, Float[np.ndarray, " B"]]
-    """The losses of each row without dropout: see `row_losses`."""
+    """The losses of each row without dropout: see `Objective.row_losses`."""
+    objective: Objective
 
     @property
     def norm(self) -> float:
@@ -134,8 +135,9 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         norms, sums = program.gradient_norms(phase)(*program.arguments(state, to_device(batch, mesh, BATCH)))
         rate = jax.jit(piecewise(experiment.schedules()))(jnp.int32(step - 1))
-        losses = _losses_of_rows(program, state.params, batch, token_measure(sums))
-    return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses)
+        losses = _losses_of_rows(program, state.params, batch)
+    objective = program.experiment.trained_objective
+    return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses, objective)
 
 
 class Batches:
@@ -199,15 +201,14 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
 
 
 def _losses_of_rows(
-    program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch, measure: str
+    program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch
 ) -> dict[str, Float[np.ndarray, " B"]]:
-    """The losses of each row under the name `measure`, by `ROWS` rows at a time, or as many as the mesh divides."""
-    experiment = program.experiment
+    """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
+    objective = program.experiment.trained_objective
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        outputs = forward(experiment.model, params, dict(rows), None, experiment.next_sentence)
-        return row_losses(outputs, dict(rows), measure)
+        return objective.row_losses(params, dict(rows))
 
     rows = len(batch["input_ids"])
     size = ROWS if rows % ROWS == 0 and ROWS % program.mesh.size == 0 else rows
@@ -226,25 +227,27 @@ def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterat
         yield "with the weights that it had"
     else:
         yield f"with the weights of step {found.weights_of:,}, the earliest that are left: these are not its losses and gradients"
-    measure = token_measure(found.sums)
-    for name, count in ((measure, f"{measure}_targets"), ("nsp", "nsp_examples")):
-        if f"{name}_loss" in found.sums:
-            n = max(float(found.sums[count]), 1.0)
-            loss, right = float(found.sums[f"{name}_loss"]) / n, 100 * float(found.sums[f"{name}_correct"]) / n
-            yield f"{_in_words(name)} loss {loss:.6g}, {right:.1f} % of {n:,.0f} right (with dropout, as in the log)"
+    named = found.objective.named_scores()
+    ratios = {name: score for name, score in named.items() if isinstance(score, Score) and score.numerator in found.sums}
+    for name in found.losses:
+        score = ratios[name]
+        n = max(float(found.sums[score.denominator]), 1.0)
+        line = f"{score.title} {float(found.sums[score.numerator]) / n:.6g}"
+        shares = [one for one in ratios.values() if one.is_share and one.denominator == score.denominator]
+        if shares:
+            line += f", {100 * float(found.sums[shares[0].numerator]) / n:.1f} % of {n:,.0f} right"
+        yield f"{line} (with dropout, as in the log)"
     yield f"norm of the gradient {found.norm:.6g}"
     for name, norm in sorted(found.norms.items(), key=lambda item: -np.nan_to_num(item[1], nan=np.inf)):
         yield f"  {norm:12.6g}  {name}"
-    order = np.argsort(-np.nan_to_num(found.losses[f"{measure}_loss"], nan=np.inf), kind="stable")
-    yield f"{counted(len(order), 'row')}, the largest {_in_words(measure)} loss first (without dropout); [shown -> predicted]"
+    first = next(iter(found.losses))
+    order = np.argsort(-np.nan_to_num(found.losses[first], nan=np.inf), kind="stable")
+    titles = {name: score.title for name, score in ratios.items()}
+    yield f"{counted(len(order), 'row')}, the largest {titles[first]} first (without dropout); [shown -> predicted]"
     for row in order.tolist():
-        losses = ", ".join(f"{_in_words(name.removesuffix('_loss'))} {values[row]:.3f}" for name, values in found.losses.items())
+        losses = ", ".join(f"{titles[name].removesuffix(' loss')} {values[row]:.3f}" for name, values in found.losses.items())
         yield f"row {row}: {losses}{_labels(found.batch['nsp_labels'][row])}"
         yield f"  {row_text(found.batch, row, tokenizer)}"
-
-
-def _in_words(measure: str) -> str:
-    return TOKENS.get(measure, measure.upper())
 
 
 def _labels(labels: Int[np.ndarray, " P"]) -> str:

@@ -16,16 +16,20 @@ from bert_jax.data.corpus.store import SETTINGS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
+from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
-from bert_jax.interop.card import Training, pretraining_scores
+from bert_jax.interop.card import Training
 from bert_jax.interop.card import training_of as read_training
 from bert_jax.interop.huggingface import Model
+from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.locate import find_model_directory
+from bert_jax.interop.names import REQUIRED_PARTS, rows
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.objectives.distillation import PROJECTION
-from bert_jax.objectives.scores import token_measure
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import Corpora
-from bert_jax.pretraining.program import PretrainingProgram
+from bert_jax.pretraining.program import EXPORTED, PretrainingProgram
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
@@ -39,8 +43,10 @@ def results(
     token.
     """
     experiment, mesh = program.experiment, program.mesh
-    parameters = count_parameters(experiment.model, heads=True, next_sentence=experiment.next_sentence)
+    objective = experiment.trained_objective
+    parameters = count_parameters(experiment.model, objective.model_parameters())
     baseline = scores.get("unigram_accuracy")
+    predicted = [name for name, score in objective.shown_scores().items() if score.baseline == "unigram_accuracy"]
     return {
         "steps": int(state.step),
         "skipped_steps": int(state.skipped),
@@ -49,7 +55,7 @@ def results(
         "fixed_parameters": parameters.fixed,
         "padded_parameters": parameters.padded,
         "heldout": scores,
-        "times_unigram_accuracy": scores[f"{token_measure(scores)}_accuracy"] / baseline if baseline else None,
+        "times_unigram_accuracy": scores[predicted[0]] / baseline if baseline and predicted else None,
         "vocabulary_sha256": corpora.train.vocabulary.sha256,
         "seconds_since_last_start": round(seconds, 1),
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
@@ -58,8 +64,11 @@ def results(
     }
 
 
-def training_of(experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float]) -> Training:
-    """The training section of the exported model's card, for a run that ended with these held-out `scores`."""
+def training_of(
+    experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
+) -> Training:
+    """The training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are the
+    user's own files that the run used, by the keys that name them."""
     train, start = corpora.train, Training()
     sources = []
     with contextlib.suppress(UserError, OSError):  # they may have been removed during the run
@@ -72,15 +81,39 @@ def training_of(experiment: PretrainingExperiment, corpora: Corpora, scores: Map
         f"{phase.steps:,} of {counted(phase.batch_size, 'row')} of {counted(phase.length, 'token')}"
         for phase in experiment.phases
     )
+    named = [f"config.{key} {pathlib.PurePath(one['path']).name} ({one['sha256'][:12]})" for key, one in (files or {}).items()]
+    own = f" With files of its own: {', '.join(named)}." if named else ""
     origin = f", starting from {pathlib.PurePath(experiment.init_from).name}" if experiment.init_from else ""
     return Training(
         data=f"Pretrained on {counted(train.num_tokens, 'token')} in {counted(train.num_documents, 'document')}{name}.",
-        steps=f"Steps: {phases}{origin}.",
-        scores=pretraining_scores(scores),
+        steps=f"Steps: {phases}{origin}.{own}",
+        scores=card_scores(experiment.trained_objective, scores),
         language="en" if "embedded" in sources else start.language,
         license=start.license,
         base_model=experiment.init_from if experiment.init_from and is_hub_name(experiment.init_from) else start.base_model,
     )
+
+
+def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
+    """The held-out scores for a card: (name, score, that of its baseline or None)."""
+    named = objective.named_scores()
+    baselines = {score.baseline for score in named.values() if isinstance(score, Score)}
+    lines: list[tuple[str, float, float | None]] = []
+    for name, value in scores.items():
+        if name not in baselines and name != "loss":
+            score = named.get(name)
+            bar = scores.get(score.baseline) if isinstance(score, Score) else None
+            lines.append((f"held-out {name}", float(value), bar))
+    return lines
+
+
+def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
+    """The parts of the parameters that are exported: the encoder, and those of the objective that belong to its class of
+    transformers or to the files of this project."""
+    if objective.exported is None:
+        return {*REQUIRED_PARTS}
+    others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}
+    return {row.part for row in rows(model)} - {*objective.temporary} - others
 
 
 def _spikes(state: TrainState) -> JsonObject:
@@ -91,8 +124,9 @@ def _spikes(state: TrainState) -> JsonObject:
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
-    """The model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus; the projection of a
-    distillation is left out."""
+    """The model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus: the encoder, and
+    the parts of the objective that belong to the class as which it is exported."""
     assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
-    own = {part: tree for part, tree in params.items() if part != PROJECTION}
+    parts = exported_parts(experiment.trained_objective, experiment.model)
+    own = {part: tree for part, tree in params.items() if part in parts}
     return Model(params=own, config=experiment.model, tokenizer=tokenizer)

@@ -8,7 +8,6 @@ import logging
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.data.corpus.store import Corpus
@@ -35,11 +34,8 @@ def first_parameters(program: PretrainingProgram, corpus: Corpus) -> TrainState:
     `corpus` where the model has them."""
     experiment = program.experiment
     state = program.begin(pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else None)
-    facts: dict[tuple[str, ...], np.ndarray] = {}
+    facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size
-    if experiment.model.encoder == "static":
-        counts = np.pad(corpus.token_counts, (0, rows - corpus.vocabulary.size))
-        facts["skip_gram_head", "counts"] = counts.astype(np.float32)
     if experiment.model.character_cnn:
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
         facts["embeddings", "characters", "symbols"] = symbols_of(corpus.tokenizer.pieces, rows)

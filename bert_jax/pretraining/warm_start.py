@@ -12,6 +12,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, without_parts
+from bert_jax.interop.names import PARTS, REQUIRED_PARTS
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 
@@ -20,8 +21,6 @@ log = logging.getLogger(__name__)
 
 PAIR_PARTS = ("pooler", "nsp_head")
 """The parts that are trained only where examples are sentence pairs."""
-
-PRETRAINING_PARTS = ("pooler", "mlm_head", "nsp_head")
 
 
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
@@ -32,7 +31,9 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
     vocabulary, or with undeclared parts.
     """
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
-    untrained = () if experiment.next_sentence else PAIR_PARTS
+    objective = experiment.trained_objective
+    wanted = {part for part in objective.abstract_parameters() if part not in (*REQUIRED_PARTS, *objective.temporary)}
+    untrained = tuple(part for part in PAIR_PARTS if part not in wanted)
     if unused := [part for part in new if part in untrained]:
         raise UserError(
             f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
@@ -46,8 +47,7 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
             f"build the corpus with --vocab={model.source}"
         )
-    trained = ("skip_gram_head",) if experiment.model.encoder == "static" else PRETRAINING_PARTS
-    absent = [part for part in trained if part not in {*model.params, *untrained}]
+    absent = [part for part in PARTS if part in wanted and part not in model.params]
     if absent:
         raise UserError(
             f"config.init_from={experiment.init_from} has no {' and no '.join(absent)}; to start them from random weights, give "
@@ -61,6 +61,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
         )
     if left := [part for part in model.parts if part in untrained]:
         log.info("not trained with config.examples.pairs=none, left out: %s", ", ".join(left))
+    if own := sorted(wanted - {*PARTS}):
+        log.info("starting from random weights, parts of config.objective=%s alone: %s", experiment.objective, ", ".join(own))
     return without_parts(model, left).params
 
 

@@ -11,12 +11,12 @@ import os
 import pathlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
-from bert_jax.interface.named import Record, record_of
+from bert_jax.interface.named import Record, file_of, record_of
 from bert_jax.runtime.goodput import LEDGER
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
@@ -135,7 +135,38 @@ def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObje
     stored = stored_config(directory)
     if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
         raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
-    return {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN, FILES)}
+    values = {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN, FILES)}
+    for key, record in stored.get(FILES, {}).items():
+        _name_file(values, key.split("."), record, f"{flag}={directory}")
+    return values
+
+
+def own_files(directory: Place) -> Mapping[str, Record]:
+    """The user's own files that the run in a workdir names, by their keys; {} where there is no run."""
+    return stored_config(directory).get(FILES, {}) if (directory / CONFIG).exists() else {}
+
+
+def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> None:
+    """Sets the FILE of the value at `path` to the place of the user's file that a `run` used. Raises UserError for a file that
+    has changed since; what a log sink is has no effect on a model."""
+    *groups, last = (int(part) if part.isdigit() else part for part in path)
+    for group in groups:
+        values = values[group]
+    value = values[last]
+    values[last] = record["path"] + value.removeprefix(file_of(value))
+    if groups[:1] != ["log"] and pathlib.Path(record["path"]).is_file():
+        now = record_of(values[last])
+        assert now is not None, "the value names a file"
+        if now["sha256"] != record["sha256"]:
+            says = _changed(f"{run} holds a run with another {record['path']}", ".".join(path), record, now)
+            raise UserError(f"{says}; put that back")
+
+
+def _changed(begin: str, key: str, then: Record, now: Record) -> str:
+    return (
+        f"{begin}: the file that config.{key} names has changed (SHA-256 {then['sha256'][:12]}, now {now['sha256'][:12]}); "
+        f"{CONFIG} there holds its text"
+    )
 
 
 def from_start(directory: Place, path: str) -> str:
@@ -276,11 +307,8 @@ def _require_same_files(
         then = stored.get(key)
         free = any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change)
         if then and not free and then["sha256"] != now["sha256"]:
-            raise UserError(
-                f"--workdir={directory} holds a run with another {now['path']}: the file that config.{key} names has changed "
-                f"(SHA-256 {then['sha256'][:12]}, now {now['sha256'][:12]}); {CONFIG} there holds its text. Put that back, name "
-                "another --workdir, or continue with the new one by --changed-files"
-            )
+            says = _changed(f"--workdir={directory} holds a run with another {now['path']}", key, then, now)
+            raise UserError(f"{says}. Put that back, name another --workdir, or continue with the new one by --changed-files")
 
 
 @contextlib.contextmanager

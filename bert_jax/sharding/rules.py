@@ -49,17 +49,16 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
     Raises UserError, naming the parameter, the dimension and the axis, if a dimension is not divisible by its mesh
     axis.
     """
-    specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), RULES)
+    names = nn.get_partition_spec(boxed)
+    specs = nn.logical_to_mesh(names, RULES)
 
-    def check(path: tuple[jax.tree_util.DictKey, ...], shape: jax.ShapeDtypeStruct, spec: PartitionSpec) -> NamedSharding:
-        for size, axis in zip(shape.shape, spec, strict=False):
+    def check(
+        path: tuple[jax.tree_util.DictKey, ...], shape: jax.ShapeDtypeStruct, spec: PartitionSpec, named: PartitionSpec
+    ) -> NamedSharding:
+        for size, axis, logical in zip(shape.shape, spec, named, strict=False):
             if axis is not None and size % mesh.shape[axis]:
                 name = "/".join(key.key for key in path)
-                remedy = (
-                    "set model.vocab_multiple=128"
-                    if "word_embeddings" in name or name == "mlm_head/bias"
-                    else f"choose a mesh.{axis} that divides it"
-                )
+                remedy = "set model.vocab_multiple=128" if logical == "vocab" else f"choose a mesh.{axis} that divides it"
                 raise UserError(
                     f"parameter {name} has a dimension of {size} that does not divide over mesh.{axis}={mesh.shape[axis]}; "
                     f"{remedy}"
@@ -68,7 +67,7 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
 
     # nn.unbox would apply a sharding constraint to these shapes, as if they were arrays, when a mesh is set
     shapes = jax.tree.map(lambda box: box.unbox(apply_constraint=False), boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
-    return jax.tree_util.tree_map_with_path(check, shapes, specs, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
+    return jax.tree_util.tree_map_with_path(check, shapes, specs, names, is_leaf=lambda x: isinstance(x, jax.ShapeDtypeStruct))
 
 
 def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Shardings, mesh: Mesh) -> Shardings:

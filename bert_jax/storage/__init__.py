@@ -8,5 +8,6 @@ In: a path, local or `gs://BUCKET/PATH`. Out: local files and directories; copie
     mirror.py     a local directory that stands for one in a bucket, and is uploaded to it
     lock.py       the lock of a directory in a bucket, which a dead process does not hold for long
     formats.py    the format of a file by its first bytes; opens compressed files
+    records.py    files of text, tables, Parquet and Arrow -> lines and rows, in bounded memory
     checks.py     whether a local or mounted directory can do what a run needs
 """

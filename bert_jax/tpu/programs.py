@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
@@ -37,7 +36,8 @@ from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
 from bert_jax.objectives.flops import forward_flops, task_row_flops
-from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.objectives.labels import LabelLoss
+from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.program import (
     jitted_eval_step,
@@ -86,15 +86,6 @@ class StepProgram:
         return {"parameters": self.state, "batch": self.batch}
 
 
-def batch_shapes(rows: int, length: int, predictions: int, examples: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked positions and
-    at most `examples` packed examples, as `data/rows.py` builds them."""
-    widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
-    widths |= dict.fromkeys(("masked_positions", "masked_targets"), predictions)
-    widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
-    return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
-
-
 def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
     """The training step of a phase, the same function that `pretrain` jits, lowered for the experiment's mesh of `devices`."""
     mesh = make_mesh(experiment.mesh, devices)
@@ -102,7 +93,7 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
     experiment, teacher = _with_described_teacher(experiment)
     program = pretraining_program(experiment, mesh, teacher)
-    batch = _sharded_by_row(mesh, batch_shapes(p.batch_size, p.length, p.max_predictions, p.packed_examples))
+    batch = _sharded_by_row(mesh, abstract_rows(p.batch_size, p.length, p.max_predictions, p.packed_examples))
     lowered = _lower(mesh, program.training_step(phase), *program.arguments(program.state, batch))
     flops = p.batch_size * phase_row_flops(experiment, phase, teacher.config if teacher else None)
     taught = program.teacher.params if program.teacher else None
@@ -130,7 +121,7 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
     boxed = trained_parameters(experiment)
     params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
-    batch = _sharded_by_row(mesh, batch_shapes(rows, p.length, p.max_predictions, p.packed_examples))
+    batch = _sharded_by_row(mesh, abstract_rows(rows, p.length, p.max_predictions, p.packed_examples))
     lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
     return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * forward_flops(phase_row_flops(experiment, phase)))
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.files import JsonObject, write_bytes
 from bert_jax.interface.figures import label, rendered
-from bert_jax.objectives.scores import TOKENS, score_title
+from bert_jax.objectives.scores import Score
 from bert_jax.runtime.workdir import read_metrics
 
 log = logging.getLogger(__name__)
@@ -31,8 +31,15 @@ Panel = Callable[[Axes, Records], None]
 SMOOTHED = 1 / 20  # fraction of the training points in the running mean, which is drawn over the noisy raw values
 
 
-def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, phases: Sequence[tuple[int, str]] = ()) -> bool:
-    """Draws loss and accuracy of the predicted tokens with the unigram baseline, NSP accuracy with the majority baseline, and the
+def draw_curves(
+    metrics: pathlib.Path,
+    picture: pathlib.Path,
+    scores: Mapping[str, Score],
+    *,
+    title: str,
+    phases: Sequence[tuple[int, str]] = (),
+) -> bool:
+    """Draws a panel for each of the `scores` of an objective (`Objective.shown_scores`) with its baseline, and one for the
     learning rate. Returns False if there is nothing to draw.
 
     `phases`: (first step, label) of every phase. A line marks each start after the first; baselines are drawn per phase, since
@@ -41,9 +48,7 @@ def draw_curves(metrics: pathlib.Path, picture: pathlib.Path, *, title: str, pha
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
     panels: list[tuple[str, Panel]] = [
-        *((f"{measure}_loss", functools.partial(_plot_loss, starts=starts, measure=measure)) for measure in TOKENS),
-        *((f"{measure}_accuracy", functools.partial(_accuracy, starts=starts, measure=measure)) for measure in TOKENS),
-        ("nsp_accuracy", functools.partial(_next_sentence, starts=starts)),
+        *((name, functools.partial(_plot_score, starts=starts, name=name, score=score)) for name, score in scores.items()),
         ("learning_rate", _learning_rate),
     ]
     present = {name.rpartition("/")[2] for record in records for name in record}
@@ -199,25 +204,16 @@ def _percent(share: float, position: int | None = None) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _plot_loss(axes: Axes, records: Records, starts: Sequence[int], measure: str) -> None:
-    axes.set_title(f"{score_title(f'{measure}_loss')} (nats per predicted token)")
-    _plot_training_and_heldout(axes, records, f"{measure}_loss", "{:.3f}".format)
-    _plot_heldout_baseline(axes, records, "heldout/unigram_loss", "word frequency alone", "{:.3f}".format, starts)
-
-
-def _accuracy(axes: Axes, records: Records, starts: Sequence[int], measure: str) -> None:
-    axes.set_title(score_title(f"{measure}_accuracy"))
-    _plot_training_and_heldout(axes, records, f"{measure}_accuracy", _percent)
-    _plot_heldout_baseline(axes, records, "heldout/unigram_accuracy", "word frequency alone", _percent, starts)
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
-
-
-def _next_sentence(axes: Axes, records: Records, starts: Sequence[int]) -> None:
-    axes.set_title(score_title("nsp_accuracy"))
-    _plot_training_and_heldout(axes, records, "nsp_accuracy", _percent)
-    _plot_heldout_baseline(axes, records, "heldout/nsp_majority_accuracy", "one answer for all pairs", _percent, starts)
-    axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
+def _plot_score(axes: Axes, records: Records, starts: Sequence[int], name: str, score: Score) -> None:
+    show = _percent if score.is_share else "{:.3f}".format
+    axes.set_title(f"{score.title} {score.unit}".rstrip())
+    _plot_training_and_heldout(axes, records, name, show)
+    if score.baseline:
+        _plot_heldout_baseline(axes, records, f"heldout/{score.baseline}", score.baseline_title, show, starts)
+    if score.from_zero:
+        axes.set_ylim(bottom=0)
+    if score.is_share:
+        axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_percent))
 
 
 def _learning_rate(axes: Axes, records: Records) -> None:

@@ -22,7 +22,8 @@ from jaxtyping import Array, Num, UInt32
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import stacked_layers, unstacked_layers, with_layers
 from bert_jax.objectives.losses import Sums
-from bert_jax.objectives.objective import Batch, Objective, Params
+from bert_jax.objectives.model import Batch, Params
+from bert_jax.objectives.objective import Objective
 from bert_jax.sharding.mesh import devices_along, torus_dimensions
 from bert_jax.sharding.rules import data_axis_spec, data_dimension, rules_inside_shard_map, supports_zero
 from bert_jax.training.steps import Gradients, StepSeed, gradients

@@ -103,7 +103,7 @@ class RunLog:
         self.throughput.add(units, tokens=float(window["tokens"]), flops=flops)
         rates = self.throughput.report(flops_left)
         kind = self._mesh.devices.flat[0].device_kind
-        self.note(training_line(step, self._last_step, scores, rates, kind, self._mesh.size))
+        self.note(training_line(step, self._last_step, self.shown(scores), rates, kind, self._mesh.size))
         self.skipped += int(window["skipped"])
         if skipped := int(window["skipped"]):
             self.warn(f"{skipped} of these steps had no finite loss or gradient and were skipped")
@@ -123,6 +123,10 @@ class RunLog:
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
         """The scores of the sums of some training steps."""
+        raise NotImplementedError
+
+    def shown(self, scores: Mapping[str, float]) -> list[str]:
+        """The texts of the scores that a log line shows."""
         raise NotImplementedError
 
     def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.objectives.losses import Sums
-from bert_jax.objectives.objective import Params
+from bert_jax.objectives.model import Params
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.steps import Judge, TrainState, new_state
 

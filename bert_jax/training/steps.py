@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Integer, Num, PyTree
 
 from bert_jax.model.layers import Seed, hash_word
 from bert_jax.objectives.losses import Sums
-from bert_jax.objectives.objective import Batch, Objective, Params
+from bert_jax.objectives.model import Batch, Params
+from bert_jax.objectives.objective import Objective
 from bert_jax.training.optimizers import stacked
 
 OPTIMIZER = "optimizer"

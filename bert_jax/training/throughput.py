@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bert_jax.hardware import peak_flops
 from bert_jax.interface.words import duration, prefixed
-from bert_jax.objectives.scores import TOKENS, score_title
 from bert_jax.runtime.goodput import Activity, Ledger
 
 
@@ -69,22 +68,18 @@ def utilisation(flops_per_second: float, device_kind: str, devices: int) -> floa
 
 
 def training_line(
-    step: int, last_step: int, scores: Mapping[str, float], rates: Mapping[str, float], device_kind: str, devices: int
+    step: int, last_step: int, scores: Sequence[str], rates: Mapping[str, float], device_kind: str, devices: int
 ) -> str:
-    """The log line of a step: loss, accuracies, throughput, utilisation and the time left.
+    """The log line of a step: scores, throughput, utilisation and the time left.
 
-    scores: the output of `scores.summarise`, of which the loss of the predicted tokens is shown, as in the held-out line; or a
-    loss and an accuracy. Missing scores are left out of the line. rates: the output of `Throughput.report`.
+    scores: the texts of the scores (`objectives.scores.Score.text`). rates: the output of `Throughput.report`.
 
-    >>> training_line(1200, 10000, {"mlm_loss": 5.5614, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}, rates, "TPU v4", 8)
+    >>> training_line(1200, 10000, ["MLM loss 5.561", "MLM accuracy 18.4 %", "NSP accuracy 62.0 %"], rates, "TPU v4", 8)
     'step  1,200/10,000  MLM loss 5.561  MLM accuracy 18.4 %  NSP accuracy 62.0 %  4,310 rows/s  478 k tokens/s  41 % of peak
     ETA 1h02m'
     """
     width = len(f"{last_step:,}")
-    loss = next((name for name in (f"{measure}_loss" for measure in TOKENS) if name in scores), "loss")
-    parts = [f"step {step:>{width},}/{last_step:,}", f"{score_title(loss)} {scores.get(loss, math.nan):.3f}"]
-    accuracies = [*(f"{measure}_accuracy" for measure in TOKENS), "nsp_accuracy", "accuracy"]
-    parts += [f"{score_title(name)} {100 * scores[name]:.1f} %" for name in accuracies if name in scores]
+    parts = [f"step {step:>{width},}/{last_step:,}", *scores]
     units = [name for name in ("rows", "examples", "tokens") if f"{name}_per_second" in rates]
     parts += [f"{prefixed(rates[f'{name}_per_second'])} {name}/s" for name in units]
     share = utilisation(rates["flops_per_second"], device_kind, devices)

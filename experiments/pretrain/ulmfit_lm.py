@@ -8,7 +8,8 @@ r"""Stage 2 of ULMFiT (Howard and Ruder, arXiv:1801.06146): a pretrained languag
 
 MODEL needs its masked-language-model head; stage 1 is its own pretraining. A model that lacks the head begins it from random
 weights with --config.init_new=mlm_head. MODEL may be a left-to-right LSTM, the paper's own encoder
-(experiments/pretrain/bilm.py:forward); --config.examples.max_predictions=63 then predicts every next token of a row.
+(experiments/pretrain/bilm.py:forward), whose head is a "softmax"; --config.examples.max_predictions=63 then predicts every next
+token of a row.
 
 As in the paper, the learning rate of a layer is that of the layer above divided by 2.6, and the schedule is the slanted triangle
 with a tenth of the steps rising (section 3.2). The rows hold several short texts, and there is no next sentence prediction.

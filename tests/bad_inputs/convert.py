@@ -29,7 +29,7 @@ CASES = [
     Case("a dropped part that is none", "--drop=nsp",
       "'nsp' cannot be dropped: neither a tensor of $model/model.safetensors nor a part: did you mean 'nsp_head'?; parts are"),
     Case("a new part that is none", "--new=pooled",
-      "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, skip_gram_head,"),
+      "a model has no part 'pooled': did you mean 'pooler'? ... parts are pooler, mlm_head, nsp_head, softmax, skip_gram_head,"),
     Case("a new head without labels", "--new=sequence_head", "a new sequence_head needs labels; give them"),
     Case("two new heads", "--new=sequence_head,token_head --labels=a,b",
       "a model has one task head at most, but sequence_head and token_head are requested; choose one"),

@@ -29,9 +29,9 @@ from bert_jax.data.corpus.store import open_corpus
 from bert_jax.interop.huggingface import import_model
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
-from bert_jax.objectives.objective import pretraining_objective
 from bert_jax.training.steps import StepSeed, gradients
 from tests.benchmarks.figures import flag_parser, give
+from tests.random_rows import objective_for
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
     if options.model:
         model = import_model(options.model)
         config, params = model.config, model.params
-    objective = pretraining_objective(config)
+    objective = objective_for(config)
     figures = []
     for devices in map(int, options.devices.split(",")):
         source = BatchSource(corpus, ExampleConfig(length=128, max_predictions=20), devices * options.rows, 0)

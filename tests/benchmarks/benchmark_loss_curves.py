@@ -50,7 +50,6 @@ from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.objectives.losses import pretraining_loss
 from bert_jax.pretraining.warm_start import pretraining_start
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -143,13 +142,14 @@ def our_curves(experiment: PretrainingExperiment, seeds: Sequence[int], batches:
         seeded = dataclasses.replace(experiment, seed=seed)  # type: ignore[arg-type]
         return jitted_train_step(seeded, 0, optimizer, shardings, mesh)(state, batch)
 
+    objective = experiment.trained_objective
     start, step, curves = beginning(experiment), jax.jit(train, donate_argnums=1), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for seed in map(np.uint32, seeds):
             state, losses = jax.device_put(start(seed), shardings), []
             for batch in batches:
                 state, sums = step(seed, state, to_device(batch, mesh, BATCH))
-                losses.append(pretraining_loss(sums, sums))
+                losses.append(objective.loss(sums, sums))
             if int(state.skipped):
                 raise UserError(f"{int(state.skipped)} steps of ours with seed {seed} were not finite; lower the learning rate")
             curves.append(np.array(losses, np.float64))

@@ -95,9 +95,8 @@ def ours(length: int, steps: int, dtype: str, predicts: str) -> list[float]:
     import jax.numpy as jnp
 
     from bert_jax.model.config import ModelConfig, published
-    from bert_jax.objectives.objective import PRETRAINING
     from tests.benchmarks.timed_steps import seconds_of_steps
-    from tests.random_rows import initial_parameters_of, random_batch
+    from tests.random_rows import initial_parameters_of, objective_for, random_batch
 
     rows, predictions = SHAPES[length]
     masked, every = predicts == PREDICTS[0], predicts == PREDICTS[2]
@@ -107,7 +106,7 @@ def ours(length: int, steps: int, dtype: str, predicts: str) -> list[float]:
         positions = jnp.broadcast_to(jnp.arange(length - 1, dtype=jnp.int32), (rows, length - 1))
         batch |= {"masked_positions": positions, "masked_targets": batch["input_ids"][:, 1:]}
     params = initial_parameters_of(config)
-    objective = PRETRAINING["bert" if masked else "next_token"](config, next_sentence=masked)
+    objective = objective_for(config, masked)
     return seconds_of_steps(objective, params, batch, steps)
 
 

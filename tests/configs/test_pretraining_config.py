@@ -10,8 +10,6 @@ import pytest
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
 from bert_jax.errors import UserError
-from bert_jax.objectives.objective import PRETRAINING
-from bert_jax.pretraining.program import objective_of
 from bert_jax.training.schedules import Span
 
 SMALL = {
@@ -83,7 +81,8 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("init_drop", "nsp_head", "config.init_new and config.init_drop name parts of config.init_from, which is empty"),
         ("phases.0.steps", 2**31 - 5, "config.phases have 2,147,483,648 steps together, above the limit 2,147,483,647; shorten"),
         ("checkpoints.keep_at", [15, 17, 16], "keep_at has step 17, but the run ends at step 15; name steps of the run"),
-        ("skip_gram.window", 3, "config.skip_gram is for model.encoder=static, not for transformer; leave it out"),
+        ("skip_gram.window", 3, "config.skip_gram is called config.objective_options now; give its keys there"),
+        ("objective_options.window", 3, "there is no config.objective_options.window; there are no keys"),
         ("model.encoder", "bilm", "pairs=original trains .* which model.encoder=bilm does not learn; set config.examples"),
         ("distillation.temperature", 3.0, "config.distillation has settings but there is no teacher; name one in config.teacher"),
         ("model.type_vocab_size", 1, "has no embedding for the second text of a pair; set it to 2, or config.examples.pairs"),
@@ -129,7 +128,7 @@ WITH_MAPS = {"teacher": "t", "distillation": {"attention_weight": 0.5}}
     "values",
     [
         {"examples": ALONE, "model": {"type_vocab_size": 1}},
-        {"examples": ALONE, "model": {"encoder": "static", "num_layers": 0}, "skip_gram": {"window": 3}},
+        {"examples": ALONE, "model": {"encoder": "static", "num_layers": 0}, "objective_options": {"window": 3}},
         {"teacher": "t"},
         {"teacher": "t", "distillation": {"soft_weight": 0.0, "hidden_weight": 0.5}},
         {"teacher": "t", "distillation": {"soft_weight": 0.0, "attention_weight": 0.5}},
@@ -209,14 +208,9 @@ def test_every_phase_walks_the_corpus_with_a_seed_of_its_own():
     assert [experiment.phase_seed(i) for i in range(3)] == [7, 7 + 2**32, 7 + 2 * 2**32]  # no seed of a run is that of a phase
 
 
-def test_the_objective_of_the_steps_is_the_one_that_the_configuration_names(monkeypatch: pytest.MonkeyPatch):
-    made = []
-    experiment = PretrainingExperiment.from_dict(SMALL)  # before the change: the names that a key may have are read once
-    monkeypatch.setitem(PRETRAINING, "mine", lambda model, *, next_sentence: made.append(next_sentence))
-    objective_of(dataclasses.replace(experiment, objective="mine"))
-    assert made == [True]
-    with pytest.raises(UserError, match=r"config\.objective='mine' is not one of auto, bert"):
-        PretrainingExperiment.from_dict({**SMALL, "objective": "mine"})
+def test_an_objective_that_is_not_known_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match=r"config\.objective='brt': did you mean 'bert'\?; config\.objective=FILE\.py:NAME is"):
+        PretrainingExperiment.from_dict({**SMALL, "objective": "brt"})
 
 
 def test_the_objective_and_its_targets_follow_from_the_direction_of_the_model():
@@ -226,7 +220,7 @@ def test_the_objective_and_its_targets_follow_from_the_direction_of_the_model():
     )
     assert (both.objective, both.examples.targets, both.example_config(1).targets) == ("bert", "masked", "masked")
     assert (causal.objective, causal.examples.targets, causal.example_config(1).targets) == ("next_token", "next", "next")
-    assert dataclasses.replace(causal, objective="auto").objective_name == "next_token"
+    assert type(dataclasses.replace(causal, objective="auto").trained_objective).__name__ == "NextToken"
     assert PretrainingExperiment.from_dict(causal.to_dict()) == causal
 
 

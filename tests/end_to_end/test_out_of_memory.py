@@ -75,7 +75,7 @@ def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experim
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        ("bert_jax.pretraining.evaluation:summarise", "the evaluation of phase 0 does not fit in memory"),
+        ("bert_jax.objectives.objective:Objective.summarise", "the evaluation of phase 0 does not fit in memory"),
         ("bert_jax.pretraining.program:initial_state", "the state (parameters and optimizer) does not fit in memory"),
     ],
 )

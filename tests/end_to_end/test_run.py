@@ -11,12 +11,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.interop.huggingface import import_model
-from bert_jax.objectives.scores import score_title
+from bert_jax.objectives.scores import Score
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.training import curves as plots
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import Ended, command
 from tests.end_to_end.runs import LAST_STEP, contents, records
+from tests.objectives.scored import objective_of
 from tests.training.test_metrics import events
 
 
@@ -49,7 +50,9 @@ def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and
     assert {f"heldout/{name}": value for name, value in heldout.items()}.items() <= lines[-1].items()
     assert {name for name in metrics if name.startswith("heldout/")} == {f"heldout/{name}" for name in heldout}
 
-    titles = {score_title(name): name for name in heldout}
+    objective = objective_of("mlm")
+    titles = {score.title: name for name, score in objective.named_scores().items() if isinstance(score, Score)}
+    titles["perplexity"] = "perplexity"
     for pattern, group in ((r"step +(\d+)/24  (.*)", "train"), (r"held out after step (\d+): (.*)", "heldout")):
         for step, text in re.findall(pattern, uninterrupted.output):
             record = next(one for one in lines if one["step"] == int(step) and f"{group}/mlm_loss" in one)
@@ -64,7 +67,7 @@ def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and
 
     drawn: list[Figure] = []
     monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
-    plots.draw_curves(uninterrupted.workdir / "metrics.jsonl", tmp_path / "curves.png", title="t")
+    plots.draw_curves(uninterrupted.workdir / "metrics.jsonl", tmp_path / "curves.png", objective.shown_scores(), title="t")
     panels = [axes.get_title(loc="left").partition(" (")[0] for axes in drawn[0].axes if axes.get_title(loc="left")]
     assert panels == ["MLM loss", "MLM accuracy", "NSP accuracy", "learning rate"]
     assert {titles.get(panel, panel.replace(" ", "_")) for panel in panels} <= {name.partition("/")[2] for name in metrics}

@@ -15,10 +15,10 @@ import jax
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding
 
 from bert_jax.configs.pretraining import PretrainingExperiment
+from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.program import initial_state, jitted_eval_step, pretraining_program
 from bert_jax.sharding.mesh import AXES
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.tpu.programs import batch_shapes
 from bert_jax.training.checkpoints.digests import _sum_and_nonfinite
 from tests.end_to_end.runs import EXPERIMENT, VOCABULARY
 
@@ -47,7 +47,7 @@ def trace_steps(experiment: PretrainingExperiment) -> None:
                     (experiment.evaluation.batch_size, jitted_eval_step(experiment, MESH), program.state.params),
                 ):
                     sharding = NamedSharding(MESH, BATCH)
-                    batch = {name: x.update(sharding=sharding) for name, x in batch_shapes(rows, *shape).items()}
+                    batch = {name: x.update(sharding=sharding) for name, x in abstract_rows(rows, *shape).items()}
                     step.trace(state, batch)
 
 

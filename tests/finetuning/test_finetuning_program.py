@@ -21,7 +21,7 @@ from bert_jax.finetuning.program import label_loss, program_of, teaching, traini
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.registry import make_head
-from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.objectives.labels import LabelLoss
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH

@@ -11,11 +11,13 @@ import pytest
 import yaml
 
 from bert_jax import convert
-from bert_jax.interop.card import Training, model_card, pretraining_scores, training_of
+from bert_jax.interop.card import Training, model_card, training_of
 from bert_jax.interop.directory import CARD, card_facts
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.model.heads.registry import make_head
+from bert_jax.pretraining.results import card_scores
 from tests.interop.tiny import as_model, make_labelled_model, make_vocabulary
+from tests.objectives.scored import objective_of
 
 TOLD = Training(
     data="Pretrained on 12 tokens.",
@@ -149,7 +151,7 @@ def test_no_text_of_a_card_ends_its_comment(model, tmp_path):
 def test_scores_of_pretraining_have_their_baselines():
     found = {"mlm_loss": 3.0, "mlm_accuracy": 0.5, "perplexity": 20.0, "nsp_loss": 0.6, "nsp_accuracy": 0.7, "loss": 3.6}
     found |= {"unigram_accuracy": 0.1, "unigram_loss": 6.0, "nsp_majority_accuracy": 0.52}
-    assert pretraining_scores(found) == [
+    assert card_scores(objective_of("mlm"), found) == [
         ("held-out mlm_loss", 3.0, 6.0),
         ("held-out mlm_accuracy", 0.5, 0.1),
         ("held-out perplexity", 20.0, None),

@@ -17,7 +17,7 @@ import pytest
 from bert_jax.interop.names import params_from_tensors, tensors_from_params
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining
-from bert_jax.objectives.objective import pretraining_objective
+from tests.random_rows import objective_for
 
 TOLERANCE = 1e-5
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "bert_golden.npz"
@@ -133,7 +133,7 @@ def packed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_the_training_loss_of_packed_rows_and_its_gradients_equal_pytorch(golden):
     config, theirs = model_config(golden), under(golden, "gelu/")
     params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
-    batch, objective = packed(under(golden, "inputs/")), pretraining_objective(config)
+    batch, objective = packed(under(golden, "inputs/")), objective_for(config)
     counts = objective.counts(batch)
     assert (float(counts["rows"]), float(counts["nsp_examples"]), float(counts["mlm_targets"])) == (1, 2, 7)
     loss_of = jax.value_and_grad(lambda params: objective.loss(objective.sums(params, batch, None), counts))

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.configs.pretraining import natural_objective
 from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
 from bert_jax.model import bilm
-from bert_jax.model.bert import Bert
+from bert_jax.model.bert import Bert, natural_objective
 from bert_jax.model.bilm import backward_positions
 from bert_jax.model.characters import CharacterCnn, symbols_of
 from bert_jax.model.config import ModelConfig
@@ -21,10 +20,9 @@ from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.layers import Dropout
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.objective import PRETRAINING
 from tests.model.head_in_numpy import sigmoid
 from tests.model.lowbias32 import hashed
-from tests.random_rows import tokens_of
+from tests.random_rows import objective_for, tokens_of
 
 BILM = ModelConfig(
     vocab_size=20, vocab_multiple=8, hidden_size=8, num_layers=2, intermediate_size=6, max_position=12, encoder="bilm",
@@ -98,7 +96,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 def test_hidden_states_and_losses_of_packed_rows_are_those_of_each_text_alone(config):
     params, batch = random_params(config), rows()
     _, states = jax.jit(lambda p, b: Bert(config).apply({"params": p}, Tokens.of(b), method="encode"))(params, batch)
-    head = params["mlm_head"]
+    head = params["softmax"]
     table = np.float64(head.get("decoder", params["embeddings"]["word_embeddings"]["embedding"]))[:20]
     loss, predictions = 0.0, 0
     for row, lengths in enumerate(TEXTS):
@@ -114,7 +112,7 @@ def test_hidden_states_and_losses_of_packed_rows_are_those_of_each_text_alone(co
             for vector, t in pairs:
                 loss -= log_softmax(table @ vector + np.float64(head["bias"])[:20])[tokens[t]]
             predictions += len(pairs)
-    objective, measure = PRETRAINING[natural_objective(config)](config, next_sentence=False), natural_objective(config)
+    objective, measure = objective_for(config, False), natural_objective(config)
     sums, counts = jax.jit(objective.sums)(params, batch, None), objective.counts(batch)
     assert counts[f"{measure}_targets"] == predictions
     np.testing.assert_allclose(sums[f"{measure}_loss"], loss, rtol=1e-5)
@@ -140,7 +138,7 @@ def test_no_prediction_depends_on_the_token_that_it_predicts(config):
         positions = np.broadcast_to(np.arange(1, length - 1), (length + 1, length - 2))
         filled = model.apply({"params": params}, last, jnp.asarray(positions), method="masked_logits")
         table = np.float64(params["embeddings"]["word_embeddings"]["embedding"])[:20]
-        bias, w = np.float64(params["mlm_head"]["bias"])[:20], config.word_width
+        bias, w = np.float64(params["softmax"]["bias"])[:20], config.word_width
         for n, at in enumerate(positions[0]):
             ends = last[0, at - 1, :w], last[0, at + 1, w:]
             mean = sum(log_softmax(table @ np.float64(end) + bias) for end in ends) / 2

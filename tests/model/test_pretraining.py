@@ -20,9 +20,17 @@ from bert_jax.model.config import MINIATURE_LAYERS, MINIATURE_WIDTHS, ModelConfi
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.layers import Dropout, activation, dropout, gelu, random_words
 from bert_jax.model.pretraining import ParameterCounts, abstract_parameters, count_parameters
-from bert_jax.objectives.objective import forward
 from tests.data.corpora import corpus_from_arrays
-from tests.random_rows import TINY, gradients_of, largest_difference, logits_of, outputs_of, random_batch, random_parameters
+from tests.random_rows import (
+    TINY,
+    forward,
+    gradients_of,
+    largest_difference,
+    logits_of,
+    outputs_of,
+    random_batch,
+    random_parameters,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +52,8 @@ def test_encoder_with_pooler_has_the_published_number_of_parameters(name, parame
 )
 def test_tables_that_are_never_trained_and_rows_of_padding_are_counted_apart(fields, fixed):
     sizes = {"vocab_size": 100, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24, "num_layers": 2} | fields
-    plain, padded = (count_parameters(ModelConfig(**sizes, vocab_multiple=n), heads=True) for n in (1, 64))
+    configs = (ModelConfig(**sizes, vocab_multiple=n) for n in (1, 64))
+    plain, padded = (count_parameters(config, abstract_parameters(config)) for config in configs)
     assert (plain.fixed, plain.padded) == (fixed, 0)
     assert padded.trained == plain.trained
     assert padded.fixed == fixed // 100 * 128

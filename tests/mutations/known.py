@@ -268,9 +268,9 @@ EQUIVALENT: list[Equivalent] = [
         "symmetric",
     ),
     Equivalent(
-        "bert_jax/data/corpus/tables.py",
-        "if start < first + rows and first < stop:",
-        "if start <= first + rows and first < stop:",
+        "bert_jax/storage/records.py",
+        "if start < first + rows:",
+        "if start <= first + rows:",
         "an empty part of one more row group",
     ),
     Equivalent(

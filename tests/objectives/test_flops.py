@@ -19,7 +19,7 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
 from bert_jax.objectives.flops import forward_flops, model_row_flops, row_flops, task_row_flops
-from bert_jax.objectives.skip_gram import SkipGramConfig, skip_gram_sums
+from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.pretraining.program import flops_left, phase_row_flops
 from tests.random_rows import TINY, random_batch
 
@@ -82,10 +82,10 @@ def test_the_products_of_a_pretraining_step_are_counted(model: ModelConfig):
 
 
 def test_the_products_of_skip_gram_are_counted():
-    batch, settings = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS), SkipGramConfig(shared_negatives=7)
+    batch, settings = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS), SkipGram(shared_negatives=7)
 
     def loss(params: Any, batch: Any) -> jax.Array:
-        return skip_gram_sums(params, batch, None, settings)["skip_gram_loss"]
+        return settings.sums(params, batch, None)["skip_gram_loss"]
 
     assert model_row_flops(STATIC, LENGTH, PREDICTIONS, negatives=7) == of_step(loss, abstract_parameters(STATIC), batch)
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+import types
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.objectives.losses import (
-    batch_counts,
-    correct_predictions,
-    cross_entropy,
-    loss_sums,
-    pretraining_loss,
-    row_losses,
-)
+from bert_jax.objectives.losses import correct_predictions, cross_entropy
+from tests.objectives.scored import objective_of
 
 
 @pytest.mark.parametrize(
@@ -27,12 +24,12 @@ from bert_jax.objectives.losses import (
 def test_the_loss_is_the_mean_over_targets_and_the_mean_over_pairs(sums: dict[str, float], loss: float):
     counts = {"mlm_targets": jnp.float32(8), "nsp_examples": jnp.float32(4)}
     given = {name: jnp.float32(value) for name, value in sums.items()}
-    assert float(pretraining_loss(given, counts)) == loss
+    assert float(objective_of("mlm").loss(given, counts)) == loss
 
 
 def test_a_batch_without_targets_or_pairs_has_the_loss_0():
     zero = jnp.float32(0)
-    found = pretraining_loss({"mlm_loss": zero, "nsp_loss": zero}, {"mlm_targets": zero, "nsp_examples": zero})
+    found = objective_of("mlm").loss({"mlm_loss": zero, "nsp_loss": zero}, {"mlm_targets": zero, "nsp_examples": zero})
     assert float(found) == 0
 
 
@@ -43,12 +40,15 @@ def test_the_losses_of_rows_are_means_over_their_own_targets_and_sum_up_to_that_
     outputs["nsp_logits"] = jnp.asarray(rng.normal(size=(3, 1, 2)), jnp.float32)
     batch = {"masked_targets": jnp.asarray(targets), "nsp_labels": jnp.asarray(labels)}
     batch["sequence_ids"] = jnp.ones((3, 8), jnp.int32)
-    found, sums = row_losses(outputs, batch), loss_sums(outputs, batch)
+    objective = objective_of("mlm")
+    model: Any = types.SimpleNamespace(logits=lambda params, batch, seed: params, pairs=True)
+    found, sums = objective.for_model(model).row_losses(outputs, batch), objective.sums_of(outputs, batch)
     assert float(found["mlm_loss"] @ jnp.array([2.0, 1.0, 0.0])) == pytest.approx(float(sums["mlm_loss"]), rel=1e-5)
     assert float(found["nsp_loss"].sum()) == pytest.approx(float(sums["nsp_loss"]), rel=1e-5)
     assert float(found["mlm_loss"][2]) == float(found["nsp_loss"][2]) == 0
-    assert float(batch_counts(batch)["mlm_targets"]) == 3
-    assert row_losses({"mlm_logits": outputs["mlm_logits"]}, batch).keys() == {"mlm_loss"}
+    assert float(objective.counts(batch)["mlm_targets"]) == 3
+    words = {"mlm_logits": outputs["mlm_logits"]}
+    assert objective.for_model(model).row_losses(words, batch).keys() == {"mlm_loss"}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_losses_of_rows_are_means_over_their_own_targets_and_sum_up_to_that_
 def test_a_single_target_is_divided_by_one_under_the_name_of_its_objective(sums, counts, loss):
     measure = next(name.removesuffix("_loss") for name in sums)
     given = ({name: np.float32(value) for name, value in numbers.items()} for numbers in (sums, counts))
-    assert float(pretraining_loss(*given, measure)) == loss
+    assert float(objective_of(measure).loss(*given)) == loss
 
 
 def plain_loss(logits, targets, weights):
@@ -97,5 +97,5 @@ def test_counts_are_of_targets_pairs_tokens_and_rows_without_padding():
         "nsp_labels": jnp.asarray([[1, 0], [0, -1], [-1, -1]]),
         "sequence_ids": jnp.asarray([[1, 1, 2, 2], [1, 1, 1, 0], [0, 0, 0, 0]]),
     }
-    wanted = {"bilm_targets": 3, "nsp_examples": 3, "tokens": 7, "rows": 2}
-    assert {name: float(x) for name, x in batch_counts(batch, "bilm").items()} == wanted
+    wanted = {"mlm_targets": 3, "nsp_examples": 3, "tokens": 7, "rows": 2}
+    assert {name: float(x) for name, x in objective_of("mlm").counts(batch).items()} == wanted

@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.objectives.scores import next_sentence_baseline, perplexity, summarise, unigram_baseline
+from bert_jax.objectives.distillation import Distillation, PretrainingDistillation
+from bert_jax.objectives.scores import next_sentence_baseline, perplexity, unigram_baseline
+from tests.objectives.scored import objective_of
 
 
 def test_means_are_over_targets_not_over_batches():
@@ -13,7 +15,7 @@ def test_means_are_over_targets_not_over_batches():
         {"mlm_loss": 30.0, "mlm_correct": 1, "mlm_targets": 10, "nsp_loss": 2.0, "nsp_correct": 1, "nsp_examples": 4},
         {"mlm_loss": 2.0, "mlm_correct": 5, "mlm_targets": 6, "nsp_loss": 1.0, "nsp_correct": 1, "nsp_examples": 1},
     ]
-    scores = summarise({key: sum(batch[key] for batch in uneven) for key in uneven[0]})
+    scores = objective_of("mlm").summarise({key: sum(batch[key] for batch in uneven) for key in uneven[0]})
     assert scores == pytest.approx(
         {"mlm_loss": 2.0, "perplexity": math.e**2, "mlm_accuracy": 6 / 16, "nsp_loss": 0.6, "nsp_accuracy": 0.4, "loss": 2.6}
     )
@@ -21,10 +23,10 @@ def test_means_are_over_targets_not_over_batches():
 
 @pytest.mark.parametrize("nsp", [{}, {"nsp_loss": 0.0, "nsp_correct": 0, "nsp_examples": 0}])
 def test_a_task_without_targets_has_no_numbers(nsp: dict[str, float]):
-    scores = summarise({"mlm_loss": 3.0, "mlm_correct": 1, "mlm_targets": 2, **nsp})
+    scores = objective_of("mlm").summarise({"mlm_loss": 3.0, "mlm_correct": 1, "mlm_targets": 2, **nsp})
     assert set(scores) == {"mlm_loss", "perplexity", "mlm_accuracy", "loss"}
     assert scores["loss"] == scores["mlm_loss"]
-    assert summarise({}) == {}
+    assert objective_of("mlm").summarise({}) == {}
 
 
 def test_perplexity_of_a_hopeless_or_broken_loss_does_not_overflow():
@@ -57,20 +59,19 @@ def test_the_next_sentence_baseline_is_the_better_constant_answer():
 
 @pytest.mark.parametrize("measure", ["next_token", "bilm", "skip_gram"])
 def test_another_objective_has_scores_of_its_own_name_and_a_perplexity_where_it_predicts_words(measure: str):
-    scores = summarise({f"{measure}_loss": 30.0, f"{measure}_correct": 4, f"{measure}_targets": 10})
+    scores = objective_of(measure).summarise({f"{measure}_loss": 30.0, f"{measure}_correct": 4, f"{measure}_targets": 10})
     wanted = {f"{measure}_loss": 3.0, f"{measure}_accuracy": 0.4, "loss": 3.0}
     assert scores == pytest.approx(wanted if measure == "skip_gram" else wanted | {"perplexity": math.e**3})
 
 
 def test_pairs_alone_are_the_whole_loss():
-    scores = summarise({"nsp_loss": 3.0, "nsp_correct": 1, "nsp_examples": 2})
+    scores = objective_of("mlm").summarise({"nsp_loss": 3.0, "nsp_correct": 1, "nsp_examples": 2})
     assert scores == {"nsp_loss": 1.5, "nsp_accuracy": 0.5, "loss": 1.5}
 
 
 def test_what_a_teacher_adds_is_a_mean_over_targets_or_tokens_and_no_part_of_the_loss():
     sums = {"mlm_loss": 30.0, "mlm_correct": 4, "mlm_targets": 10, "tokens": 40}
     taught = {"soft_loss": 5.0, "hidden_difference": 8.0, "attention_divergence": 2.0}
-    scores = summarise(sums | taught)
+    scores = Distillation(objective_of("mlm"), PretrainingDistillation()).summarise(sums | taught)
     assert (scores["soft_loss"], scores["hidden_difference"], scores["attention_divergence"]) == (0.5, 0.2, 0.05)
     assert scores["loss"] == 3.0
-    assert summarise({"soft_loss": 0.25, "mlm_targets": 0.0})["soft_loss"] == 0.25  # of an empty batch the sum itself

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from bert_jax.model.pretraining import pretraining_model
-from bert_jax.objectives.objective import skip_gram_objective
 from bert_jax.objectives.skip_gram import (
     EVALUATION_SEED,
-    SkipGramConfig,
+    SkipGram,
     draw_negatives,
     keep_weights,
-    skip_gram_sums,
     window_weights,
 )
 from bert_jax.training import OPTIMIZERS
@@ -23,7 +21,7 @@ from tests.model.test_bilm import STATIC, TEXTS, random_params, rows
 from tests.random_rows import boxed
 
 COUNTS = np.array([0] * 5 + [400, 300, 200] + [10] * 12, np.float32)
-SETTINGS = SkipGramConfig(window=3, negatives=4, shared_negatives=6, subsampling=1e-2)
+SETTINGS = SkipGram(window=3, negatives=4, shared_negatives=6, subsampling=1e-2)
 
 
 def parameters() -> dict:
@@ -33,7 +31,7 @@ def parameters() -> dict:
 
 def test_the_loss_is_that_of_a_loop_over_pairs_in_which_a_negative_that_equals_the_context_counts():
     params, batch = parameters(), rows()
-    sums = jax.jit(lambda p, b: skip_gram_sums(p, b, None, SETTINGS))(params, batch)
+    sums = jax.jit(lambda p, b: SETTINGS.sums(p, b, None))(params, batch)
     words = np.float64(params["embeddings"]["word_embeddings"]["embedding"])
     contexts = np.float64(params["skip_gram_head"]["context_embeddings"]["embedding"])
     negatives = np.asarray(draw_negatives(jnp.asarray(COUNTS), (len(TEXTS), 6), EVALUATION_SEED))
@@ -61,7 +59,7 @@ def test_the_loss_is_that_of_a_loop_over_pairs_in_which_a_negative_that_equals_t
 def test_a_word_is_no_context_of_itself():
     batch = rows(((1, 1, 1),))
     batch["masked_targets"][:] = 7
-    sums = jax.jit(lambda p, b: skip_gram_sums(p, b, None, SETTINGS))(parameters(), batch)
+    sums = jax.jit(lambda p, b: SETTINGS.sums(p, b, None))(parameters(), batch)
     assert sums["skip_gram_targets"] == 0
     assert sums["skip_gram_loss"] == 0
 
@@ -86,13 +84,13 @@ def test_the_score_of_a_pair_depends_on_its_word_and_on_its_context_and_on_no_ot
 
 def test_the_loss_of_a_context_does_not_depend_on_the_other_contexts():
     """Of the word at place 4, whose window of 2 reaches from place 2 to 6."""
-    params, length, settings = parameters(), 9, SkipGramConfig(window=2, negatives=4, shared_negatives=6, subsampling=0.0)
+    params, length, settings = parameters(), 9, SkipGram(window=2, negatives=4, shared_negatives=6, subsampling=0.0)
     batch = changed_one_by_one(length)
     batch["masked_targets"][:, np.arange(length - 1) != 4] = -1
     both = {name: np.repeat(x[:1], 2, axis=0) for name, x in batch.items()}
     both["input_ids"][1, [3, 5]] = batch["input_ids"][4, 3], batch["input_ids"][6, 5]
     params = jax.tree.map(jnp.asarray, params)  # each row alone, so that all have the same negatives
-    row_by_row = jax.jit(jax.vmap(lambda b: skip_gram_sums(params, jax.tree.map(lambda x: x[None], b), None, settings)))
+    row_by_row = jax.jit(jax.vmap(lambda b: settings.sums(params, jax.tree.map(lambda x: x[None], b), None)))
     losses = np.asarray(row_by_row(batch)["skip_gram_loss"], np.float64)
     moved = losses[1:] - losses[0]
     assert (moved[[0, 1, 7, 8]] == 0).all()
@@ -119,7 +117,7 @@ def test_frequent_words_are_left_out_at_the_rate_of_word2vec():
 
 def test_no_optimizer_changes_the_counts():
     params, batch = parameters(), rows()
-    objective = skip_gram_objective(STATIC, skip_gram=SETTINGS)
+    objective = SETTINGS
 
     @jax.jit
     def directions(params, batch):
@@ -148,7 +146,7 @@ def test_a_corpus_of_one_word_has_it_at_the_frequency_1():
 
 
 def test_the_loss_is_a_mean_over_the_weights_of_pairs_in_the_window_that_is_asked_for():
-    wide, narrow = (skip_gram_objective(STATIC, skip_gram=SkipGramConfig(window=window)) for window in (5, 1))
+    wide, narrow = (SkipGram(window=window) for window in (5, 1))
     batch = rows()
     counts = narrow.counts(batch)
     assert float(counts["windows"]) == float(window_weights(batch, 1).sum()) < float(wide.counts(batch)["windows"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import datetime
 import gzip
 import json
@@ -583,3 +584,23 @@ def test_the_pipe_of_a_shell_is_read_even_if_it_is_empty():
         os.close(writer)
         assert [r.values["text"] for r in read_texts([], f"/dev/fd/{reader}", TEXT)] == content.decode().split()
         os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.jsonl", "t.txt"])
+def test_json_that_is_too_large_is_refused_before_the_rest_of_it_is_read(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(streams, "MOST_BYTES", 1 << 16)
+    os.mkfifo(tmp_path / name)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), (tmp_path / name).open("wb", buffering=0) as file:
+            file.write(b'{"text": "' + b"x" * (1 << 17))  # more than the limit, of a line that has no end yet
+            time.sleep(60)
+
+    threading.Thread(target=write, daemon=True).start()
+    records = read_texts([], str(tmp_path / name), TEXT).source
+    if name == "t.json":
+        with pytest.raises(UserError, match=r"t\.json is not read as JSON \(it is larger than 0 MiB\); give JSON lines"):
+            next(records)
+    else:
+        assert (next(records).problem or "").startswith("longer than 0 MiB; split the text into lines")
+    records.close()  # type: ignore[attr-defined]

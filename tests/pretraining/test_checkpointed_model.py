@@ -67,7 +67,7 @@ def test_the_model_of_a_step_is_read_onto_one_device_with_the_tokenizer_of_the_c
     assert (directory, read_only, step) == (workdir / "checkpoints", True, 2_000)
     assert experiment == dataclasses.replace(PretrainingExperiment.from_dict(EXPERIMENT.to_dict()), mesh=MeshConfig())
     assert list(mesh.devices.flat) == jax.devices()[:1]
-    assert found.params == {"mlm_head": "weights", "on": mesh}
+    assert found.params == {"mlm_head": "weights"}
     assert (found.config, found.tokenizer) == (TINY, ("tokenizer of", "train"))
     (workdir / "model").mkdir()
     assert model_of_step(workdir, 1_000).tokenizer == ("tokenizer of", workdir / "model")

@@ -22,6 +22,7 @@ from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
 from bert_jax.model.pretraining import initial_parameters
 from bert_jax.objectives.scores import unigram_baseline
+from bert_jax.objectives.word_prediction import tokens_per_word
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.corpora import PhaseBatches
 from bert_jax.runtime.goodput import Activity
@@ -135,15 +136,12 @@ def test_held_out_rows_are_the_same_as_in_earlier_versions():
     assert evaluation.HELDOUT_SEED == 20_181_011
 
 
-def test_the_loss_of_a_word_is_that_of_its_pieces(monkeypatch: pytest.MonkeyPatch):
+def test_the_loss_of_a_word_is_that_of_its_pieces():
     """Of the targets, 1 and 8 continue words."""
     continuation = np.isin(np.arange(VOCABULARY), [1, 8])
-    monkeypatch.setattr(evaluation, "tables_of", lambda corpus: types.SimpleNamespace(continuation=continuation))
     beginning = np.count_nonzero(np.isin(TARGETS, [0, 2, 3]))
-    found = evaluation._tokens_per_word(TARGETS, None, "words")
-    assert found == np.count_nonzero(TARGETS >= 0) / beginning
-    assert evaluation._tokens_per_word(TARGETS, None, "tokens") is None
-    assert evaluation._tokens_per_word(np.array([[1, 8, -1]]), None, "words") == 2  # of a word whose beginning is not predicted
+    assert tokens_per_word(TARGETS, continuation) == np.count_nonzero(TARGETS >= 0) / beginning
+    assert tokens_per_word(np.array([[1, 8, -1]]), continuation) == 2  # of a word whose beginning is not predicted
 
 
 def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytest.MonkeyPatch):

@@ -46,7 +46,12 @@ class Clock:
 def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The pictures that are drawn: file, and the settings beside it."""
     drawn: list[Any] = []
-    monkeypatch.setattr(pretraining_log, "draw_curves", lambda metrics, file, **settings: drawn.append((metrics, file, settings)))
+
+    def draw(metrics: Any, file: Any, scores: Any, **settings: Any) -> None:
+        assert "learning_rate" not in scores
+        drawn.append((metrics, file, settings))
+
+    monkeypatch.setattr(pretraining_log, "draw_curves", draw)
     return drawn
 
 
@@ -54,8 +59,8 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of parameters that costs no trace of the model."""
 
-    def count(model: ModelConfig, *, heads: bool, next_sentence: bool) -> ParameterCounts:
-        return ParameterCounts(model.num_layers * 1_000 + 20 * heads + 3 * next_sentence)
+    def count(model: ModelConfig, parts: Any) -> ParameterCounts:
+        return ParameterCounts(model.num_layers * 1_000 + len(parts))
 
     monkeypatch.setattr(pretraining_log, "count_parameters", count)
 
@@ -70,7 +75,8 @@ def log_of(
     workdir: pathlib.Path, step: int = 0, *, is_first: bool = True, config: str = "", teacher: Any = None, **values: Any
 ) -> PretrainingLog:
     workdir.mkdir(exist_ok=True)
-    experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **values})
+    taught = {"teacher": "models/teacher"} if teacher else {}
+    experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
     program: Any = types.SimpleNamespace(
         experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher
     )
@@ -143,7 +149,7 @@ def window(**changed: float) -> dict[str, np.float32]:
 def test_the_start_tells_the_model_the_corpus_and_the_devices(tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture):
     with log_of(tmp_path):
         model, corpus, devices, _, begin = lines.messages
-    assert model.startswith("model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: 2,023 parameters, ")
+    assert model.startswith("model: 2 layers, 20 wide, 5 heads, vocabulary 2,000: 2,005 parameters, ")
     assert corpus == "corpus: 1,234,567 tokens in 1,000 documents to train on, 7 documents held out"
     assert devices.startswith("devices: 2 x cpu, mesh data 2 x ")
     assert begin == "starting from random weights (step 0)"
@@ -297,6 +303,8 @@ def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baselin
     with log_of(tmp_path) as log:
         log.evaluation(1, SCORES | {"word_perplexity": 21.25})
         assert lines.messages[-1].endswith(", perplexity 7.4 (21.2 by word)")
+    static = {**SIZES, "encoder": "static", "num_layers": 0, "num_heads": 1}
+    with log_of(tmp_path, model=static, examples={"pairs": "none"}) as log:
         log.evaluation(2, {"skip_gram_accuracy": 0.75, "skip_gram_loss": 3.25})
         assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 a pair"
 

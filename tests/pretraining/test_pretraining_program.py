@@ -10,12 +10,11 @@ import pytest
 
 from bert_jax.configs.pretraining import EvaluationConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
-from bert_jax.objectives.skip_gram import SkipGramConfig
+from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.pretraining import program as pretraining
 from bert_jax.pretraining.program import (
     check_batch_sizes,
     flops_left,
-    objective_of,
     phase_row_flops,
     pretraining_program,
     state_maker,
@@ -68,18 +67,14 @@ def test_spikes_are_judged_and_counted_where_there_is_a_policy_for_them(policy):
     assert (rule.optimizer, rule.seed, rule.accumulation) == (program.optimizer, experiment.seed, 1)
 
 
-def test_the_settings_of_skip_gram_reach_its_objective_and_no_other(monkeypatch):
-    asked: dict[str, Any] = {}
-    for name in ("bert", "skip_gram"):
-        monkeypatch.setitem(
-            pretraining.PRETRAINING, name, lambda config, name=name, **settings: asked.setdefault(name, (config, settings))
-        )
+def test_the_settings_of_an_objective_reach_it():
     static = dataclasses.replace(
-        ALONE, model=dataclasses.replace(TINY, encoder="static", num_layers=0), skip_gram=SkipGramConfig(window=3)
+        ALONE, model=dataclasses.replace(TINY, encoder="static", num_layers=0), objective_options={"window": 3}
     )
-    for experiment in (EXPERIMENT, static):
-        objective_of(experiment)
-    assert asked == {
-        "bert": (EXPERIMENT.model, {"next_sentence": True}),
-        "skip_gram": (static.model, {"next_sentence": False, "skip_gram": SkipGramConfig(window=3)}),
-    }
+    objective = static.trained_objective
+    assert (objective, objective.model.config) == (SkipGram(window=3), static.model)
+    assert static.to_dict()["objective_options"] == {"window": 3}
+    values = {"examples": {"pairs": "none"}, "phases": [{"steps": 1}], "objective_options": {"window": 3}}
+    made = PretrainingExperiment.from_dict({**values, "model": {"encoder": "static", "num_layers": 0}})
+    assert made.objective_options == SkipGram(window=3).settings()
+    assert PretrainingExperiment.from_dict(made.to_dict()) == made

@@ -14,10 +14,7 @@ from scipy import stats
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.pretraining import CorpusConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.objectives.objective import PRETRAINING
-from bert_jax.objectives.scores import TOKENS
 from bert_jax.pretraining.reference_curves import (
-    MEASURES,
     Band,
     ReferenceCurve,
     as_json,
@@ -25,6 +22,7 @@ from bert_jax.pretraining.reference_curves import (
     comparison,
     curve_of,
     find_curve,
+    losses,
     read_curve,
     usual_causes,
 )
@@ -37,16 +35,16 @@ SHIPPED = sorted((pathlib.Path(__file__).resolve().parents[2] / "experiments" / 
 PRINT = "corpus_fingerprint"
 
 
-def write_run(directory: pathlib.Path, seed: int, losses: dict[int, float], corpus: str = "a", **changes: Any) -> pathlib.Path:
+def write_run(directory: pathlib.Path, seed: int, by_step: dict[int, float], corpus: str = "a", **changes: Any) -> pathlib.Path:
     """A run with the held-out losses of its objective after some steps; `changes` may hold another `experiment`."""
     directory.mkdir()
     experiment = dataclasses.replace(changes.pop("experiment", EXPERIMENT), seed=seed, **changes)
-    measure = {"bert": "mlm"}.get(experiment.objective_name, experiment.objective_name)
+    measure = {"bert": "mlm", "auto": "mlm"}.get(experiment.objective, experiment.objective)
     config = experiment.to_dict()
     config |= {"written_by": "bert_jax 1 pretrain", PRINT: corpus}
     (directory / "config.json").write_text(json.dumps(config))
     pairs = {"heldout/nsp_loss": 0.7} if experiment.next_sentence else {}
-    records = [{"step": step, f"heldout/{measure}_loss": loss, **pairs} for step, loss in losses.items()]
+    records = [{"step": step, f"heldout/{measure}_loss": loss, **pairs} for step, loss in by_step.items()]
     records.append({"step": 20, "train/loss": 1.0})
     (directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     return directory
@@ -55,8 +53,8 @@ def write_run(directory: pathlib.Path, seed: int, losses: dict[int, float], corp
 @pytest.fixture
 def runs(tmp_path: pathlib.Path) -> list[pathlib.Path]:
     """Three seeds; the last has one evaluation less."""
-    losses = [{10: 6.0, 20: 5.0}, {10: 6.2, 20: 5.2}, {20: 5.1}]
-    return [write_run(tmp_path / f"run_{seed}", seed, of_seed) for seed, of_seed in enumerate(losses)]
+    of_runs = [{10: 6.0, 20: 5.0}, {10: 6.2, 20: 5.2}, {20: 5.1}]
+    return [write_run(tmp_path / f"run_{seed}", seed, of_seed) for seed, of_seed in enumerate(of_runs)]
 
 
 @pytest.fixture
@@ -105,20 +103,14 @@ def test_the_runs_of_every_objective_have_a_curve_of_the_loss_that_they_write(me
     experiment = PretrainingExperiment.from_dict(
         {"model": MODELS[measure], "examples": {"pairs": "none"}, "phases": [{"steps": 20}]}
     )
-    assert f"{experiment.objective_name}_loss" == measure
+    assert f"{experiment.objective}_loss" == measure
     runs = [write_run(tmp_path / f"{seed}", seed, {20: 5.0 + seed}, experiment=experiment) for seed in range(2)]
     curve = curve_of(runs, "mine", 1_000, PRINT)
     assert {name: list(bands) for name, bands in curve.measures.items()} == {measure: [20]}
-    inside, line = comparison(curve, 20, {measure: 5.5, "loss": 5.5})
+    inside, line = comparison(curve, 20, {measure: 5.5, "loss": 5.5}, titles := losses(experiment.trained_objective))
     assert inside
-    assert line.startswith(f"in the band of 2 seeds of mine ({MEASURES[measure]} ")
-    assert not comparison(curve, 20, {measure: 99.0})[0]
-
-
-def test_no_objective_is_without_a_measure():
-    """The scores of its token predictions are named by `token_measure`, from the sums that training returns."""
-    assert {"mlm" if name == "bert" else name for name in PRETRAINING} == set(TOKENS)
-    assert MEASURES.keys() == {f"{measure}_loss" for measure in (*TOKENS, "nsp")}
+    assert line.startswith(f"in the band of 2 seeds of mine ({titles[measure]} ")
+    assert not comparison(curve, 20, {measure: 99.0}, titles)[0]
 
 
 def test_runs_that_do_not_belong_together_make_no_curve(runs, tmp_path):
@@ -158,8 +150,8 @@ def test_a_run_with_other_settings_or_another_amount_of_text_is_not_compared_and
         says = f"its corpus has 1,000 tokens, this one {tokens}"
         assert says in find_curve(shipped, EXPERIMENT, int(tokens.replace(",", "")), "b")[1]
     assert "config.abort" not in find_curve(shipped, dataclasses.replace(other, abort_after_skipped=3), 1_000, "a")[1]
-    both = dataclasses.replace(other, skip_gram=dataclasses.replace(other.skip_gram, window=3))
-    assert find_curve(shipped, both, 1_000, "a")[1].endswith("0.0001 there, 1.0 here, and in 1 other key")
+    both = dataclasses.replace(other, examples=dataclasses.replace(other.examples, duplicates=3))
+    assert find_curve(shipped, both, 1_000, "a")[1].endswith("0 there, 3 here, and in 1 other key")
     assert line.endswith("0.0001 there, 1.0 here")
 
 
@@ -189,10 +181,11 @@ FLAT = {"mlm_accuracy": 0.06, "unigram_accuracy": 0.06}
     ],
 )
 def test_an_evaluation_is_told_to_lie_in_the_band_or_on_which_side(loss, inside, says):
-    found, line = comparison(CURVE, 20, {"mlm_loss": loss})
+    titles = losses(EXPERIMENT.trained_objective)
+    found, line = comparison(CURVE, 20, {"mlm_loss": loss}, titles)
     assert found == inside
     assert says in line
-    assert comparison(CURVE, 15, {"mlm_loss": loss}) == (True, "")
+    assert comparison(CURVE, 15, {"mlm_loss": loss}, titles) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +212,9 @@ def test_a_plateau_at_word_frequencies_is_found_in_the_scores_of_any_objective()
         curve = dataclasses.replace(CURVE, measures={f"{measure}_loss": CURVE.measures["mlm_loss"]})
         for accuracy, unigram, wanted in ((0.06, 0.06, True), (0.07, 0.06, False), (0.5, 0.06, False), (0.0, 0.0, True)):
             scores = {f"{measure}_loss": 6.0, f"{measure}_accuracy": accuracy, "unigram_accuracy": unigram}
-            line = usual_causes(curve, 20, scores, EXPERIMENT, fingerprint="a", skipped=0)
+            model = dataclasses.replace(TINY, **MODELS.get(f"{measure}_loss", {}))
+            experiment = dataclasses.replace(EXPERIMENT, model=model, objective="auto")
+            line = usual_causes(curve, 20, scores, experiment, fingerprint="a", skipped=0)
             assert ("a plateau at word frequencies" in line) == wanted
 
 

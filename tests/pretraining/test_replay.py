@@ -17,10 +17,12 @@ import pytest
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface import progress
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
 from bert_jax.training.steps import TrainState
+from tests.objectives.scored import objective_of
 from tests.pretraining.notebook import Notebook
 from tests.random_rows import TINY
 
@@ -187,7 +189,7 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
     monkeypatch.setattr(module, "pretraining_program", make)
     monkeypatch.setattr(module, "_trained_on", lambda program, state, batches, step: asked.append(step) or state)
     monkeypatch.setattr(module, "passed_over", lambda state: 20)
-    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch, measure: (params, batch, measure))
+    monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch: (params, batch))
     return run
 
 
@@ -201,7 +203,7 @@ def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replaye
     assert (phase, step, given, mesh.size) == (1, 4, batch, 8)
     assert found.learning_rate == pytest.approx(0.5 * (1 - 1 / 4))
     assert found.norms == {"head": 3.0}
-    assert found.losses == ({}, batch, "mlm")  # type: ignore[comparison-overlap]
+    assert found.losses == ({}, batch)  # type: ignore[comparison-overlap]
 
 
 def test_with_later_weights_the_dropout_is_still_that_of_the_step(replayed):
@@ -289,18 +291,17 @@ def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(row
         sizes.append(len(batch["input_ids"]))
         return batch
 
-    def forward(model: Any, params: Any, batch: Any, seed: Any, next_sentence: bool) -> Any:
-        assert (model, seed, next_sentence) == (TINY, None, True)
-        return params * batch["input_ids"]
-
     monkeypatch.setattr(module, "to_device", to_device)
-    monkeypatch.setattr(module, "forward", forward)
-    monkeypatch.setattr(module, "row_losses", lambda outputs, batch, measure: {f"{measure}_loss": (outputs + batch["x"]).sum(1)})
+
+    def row_losses(self: MlmNsp, params: Any, batch: Any) -> dict[str, Any]:
+        return {"mlm_loss": (params * batch["input_ids"] + batch["x"]).sum(1)}
+
+    monkeypatch.setattr(MlmNsp, "row_losses", row_losses)
     ids = np.arange(2 * rows).reshape(rows, 2)
     program: Any = types.SimpleNamespace(
         experiment=dataclasses.replace(EXPERIMENT, model=TINY), mesh=types.SimpleNamespace(size=devices)
     )
-    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1}, "mlm")
+    found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
     np.testing.assert_array_equal(found["mlm_loss"], (4 * ids + 1).sum(1))
     assert sizes == parts
 
@@ -320,6 +321,7 @@ FOUND = Replay(
     norms={"a": 3.0, "b": 4.0, "c": math.nan},
     batch=BATCH,
     losses={"mlm_loss": np.array([1.0, np.nan, 2.5]), "nsp_loss": np.array([0.5, 0.0, 0.25])},
+    objective=objective_of("mlm"),
 )
 TOKENIZER: Any = types.SimpleNamespace(
     decode=lambda ids: "".join(f"<{i}>" for i in ids), tokens=lambda ids: [f"t{i}" for i in ids]
@@ -356,6 +358,7 @@ def test_a_step_whose_own_weights_are_lost_says_so_and_a_gradient_that_is_no_num
 def test_an_objective_without_pairs_is_told_under_its_own_name_and_an_empty_batch_divides_by_nothing():
     sums: Any = {"next_token_loss": 0.5, "next_token_correct": 0.25, "next_token_targets": 0.0}
     found = dataclasses.replace(FOUND, sums=sums, losses={"next_token_loss": np.array([1.0, 2.0, 3.0])})
+    found = dataclasses.replace(found, objective=objective_of("next_token"))
     told = list(report(found, pathlib.Path("run"), None))
     assert told[2] == "next token loss 0.5, 25.0 % of 1 right (with dropout, as in the log)"
     assert "NSP" not in "".join(told)

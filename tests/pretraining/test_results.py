@@ -33,8 +33,8 @@ def test_a_baseline_of_zero_leaves_the_ratio_to_it_undefined(baseline, times):
 
 @pytest.mark.parametrize("policy", ["none", "skip"])
 def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
-    def count(model, *, heads, next_sentence):
-        return ParameterCounts(model.num_layers, 10 * heads, 100 * next_sentence)
+    def count(model, parts):
+        return ParameterCounts(model.num_layers, 10, 20 * len(parts))
 
     monkeypatch.setattr(module, "count_parameters", count)
     values = {"model": published("tiny"), "phases": [{"steps": 3}], "spikes": {"policy": policy}}

@@ -19,7 +19,7 @@ from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_ove
 from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState
 from bert_jax.training.steps import TrainState
 from tests.data.corpora import corpus_of, random_documents
-from tests.random_rows import TINY
+from tests.random_rows import TINY, objective_for
 
 CORPUS = corpus_of(random_documents(5, seed=0))
 COUNTERS = {"step", "skipped", "skipped_in_a_row"}
@@ -106,7 +106,7 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
         starts.append(parameters)
         return plain(params)
 
-    program = program_of(init_from=init_from, model=model)
+    program = program_of(init_from=init_from, model=model, trained_objective=objective_for(model, False))
     program.begin = begin
     return first_parameters(program, corpus), starts
 

@@ -129,17 +129,20 @@ def test_gradients_that_travel_in_bfloat16_differ_by_its_rounding():
 def test_what_a_word_learns_from_many_places_adds_up_in_float32_whatever_the_products_are():
     """A sum of ones in bfloat16 stays at 256."""
 
-    def sums(params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
-        return {"total": params["embedding"][batch["ids"]].sum()}
+    class Total(Objective):
+        def sums(self, params: Any, batch: Any, seed: Any) -> dict[str, jax.Array]:
+            return {"total": params["embedding"][batch["input_ids"]].sum()}
+
+        def loss(self, sums: Any, counts: Any) -> jax.Array:
+            return sums["total"]
 
     mesh, places = make_mesh(MeshConfig()), 8 * 1_000
-    objective = Objective(lambda batch: {}, sums, lambda sums, counts: sums["total"])
     shardings = {"embedding": NamedSharding(mesh, PartitionSpec("data"))}
     differentiate = gradients_over_data(shardings, mesh, dataclasses.replace(DROPPING, dtype="bfloat16"), "float32")
-    batch = {"ids": np.zeros((places, 1), np.int32)}
+    batch = {"input_ids": np.zeros((places, 1), np.int32)}
     with jax.set_mesh(mesh):
         params = jax.device_put({"embedding": np.zeros((8, 2), np.float32)}, shardings)
-        run = jax.jit(functools.partial(differentiate, objective), static_argnums=4)
+        run = jax.jit(functools.partial(differentiate, Total()), static_argnums=4)
         grads, _ = run(params, batch, {}, StepSeed(0, np.int32(0)), 1)
     np.testing.assert_array_equal(grads["embedding"][0], places)
 

@@ -23,7 +23,8 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.model.config import ModelConfig
 from bert_jax.objectives.flops import task_row_flops
-from bert_jax.objectives.label_losses import LabelLoss
+from bert_jax.objectives.labels import LabelLoss
+from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.sharding.rules import BATCH
 from bert_jax.tasks.registry import head_class
@@ -32,7 +33,6 @@ from bert_jax.tpu import programs
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.programs import (
     StepProgram,
-    batch_shapes,
     costliest_run,
     evaluation_step,
     finetuning_step,
@@ -171,7 +171,7 @@ PLAIN = {"model": {**SIZES, "scan_unroll": 1}, "phases": PHASES, "evaluation": {
 def test_the_shapes_of_a_batch_are_those_of_batches():
     corpus, config = corpus_of([[9, 9]] * 20), ExampleConfig(length=48, max_predictions=11, packed_examples=3)
     rows = assemble_rows(corpus, plan_epoch(corpus, config, seed=0, epoch=0), np.arange(5), masking_tables(corpus.vocabulary))
-    found = batch_shapes(5, 48, 11, 3)
+    found = abstract_rows(5, 48, 11, 3)
     assert {name: (x.shape, x.dtype) for name, x in found.items()} == {name: (x.shape, x.dtype) for name, x in rows.items()}
 
 
@@ -181,7 +181,7 @@ def test_the_step_of_a_phase_has_its_rows_and_the_work_of_all_of_them(unlowered)
     ((mesh, (state, batch)),) = unlowered
     assert (list(mesh.devices.flat), program.mesh, program.state, program.batch) == (devices, mesh, state, batch)
     assert (program.rows, program.length, program.teacher) == (24, 32, None)
-    assert {name: x.shape for name, x in batch.items()} == {name: x.shape for name, x in batch_shapes(24, 32, 7, 1).items()}
+    assert {name: x.shape for name, x in batch.items()} == {name: x.shape for name, x in abstract_rows(24, 32, 7, 1).items()}
     assert {x.sharding for x in batch.values()} == {NamedSharding(mesh, BATCH)}
     assert program.flops == 24 * phase_row_flops(experiment, 1)
     assert program.arguments() == {"parameters": state.params, "optimizer": state.opt_state, "batch": batch}
@@ -192,7 +192,7 @@ def test_an_evaluation_has_the_rows_of_its_own_and_a_third_of_the_work(unlowered
     program = evaluation_step(experiment, 1, jax.devices()[:8])
     ((mesh, (params, batch)),) = unlowered
     assert (program.mesh, program.state, program.batch, program.rows, program.length) == (mesh, params, batch, 40, 32)
-    assert {name: x.shape for name, x in batch.items()} == {name: x.shape for name, x in batch_shapes(40, 32, 7, 1).items()}
+    assert {name: x.shape for name, x in batch.items()} == {name: x.shape for name, x in abstract_rows(40, 32, 7, 1).items()}
     assert program.flops == 40 * phase_row_flops(experiment, 1) / 3
     assert program.arguments() == {"parameters": params, "batch": batch}
 

@@ -10,7 +10,10 @@ from matplotlib.figure import Figure
 
 from bert_jax.training import curves as plots
 from bert_jax.training.curves import draw_curves, draw_sweep, draw_task_curves, merge_short_windows, series, smooth
+from tests.objectives.scored import objective_of
 from tests.small_disk import files_of_at_most
+
+SCORES = objective_of("mlm").shown_scores()
 
 
 def write(path: pathlib.Path, *records: dict[str, object]) -> pathlib.Path:
@@ -35,7 +38,7 @@ def coloured(picture: pathlib.Path, rgb: tuple[int, int, int]) -> int:
 
 def test_the_picture_holds_curves_and_the_baseline(tmp_path: pathlib.Path):
     metrics = run(tmp_path / "metrics.jsonl", baseline=0.05)
-    assert draw_curves(metrics, tmp_path / "curves.png", title="a run", phases=[(0, "length 128"), (60, "length 512")])
+    assert draw_curves(metrics, tmp_path / "curves.png", SCORES, title="a run", phases=[(0, "length 128"), (60, "length 512")])
     assert coloured(tmp_path / "curves.png", (0x1F, 0x4E, 0x9C)) > 300  # held out
     assert coloured(tmp_path / "curves.png", (0xC4, 0x62, 0x2D)) > 100  # the baseline
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
@@ -43,10 +46,10 @@ def test_the_picture_holds_curves_and_the_baseline(tmp_path: pathlib.Path):
 
 def test_a_picture_for_which_there_is_no_room_is_told_and_ends_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
     metrics, picture = run(tmp_path / "metrics.jsonl", baseline=0.05), tmp_path / "curves.png"
-    draw_curves(metrics, picture, title="an earlier one")
+    draw_curves(metrics, picture, SCORES, title="an earlier one")
     before = picture.read_bytes()
     with files_of_at_most(1_000):
-        draw_curves(metrics, picture, title="a run")
+        draw_curves(metrics, picture, SCORES, title="a run")
     assert caplog.messages == [f"{picture} could not be drawn (File too large)"]
     assert picture.read_bytes() == before
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
@@ -63,7 +66,7 @@ def test_each_tick_of_the_learning_rate_shows_its_value():
 
 def test_another_baseline_moves_the_line(tmp_path: pathlib.Path):
     for name, baseline in (("low", 0.02), ("high", 0.18)):
-        draw_curves(run(tmp_path / f"{name}.jsonl", baseline), tmp_path / f"{name}.png", title="a run")
+        draw_curves(run(tmp_path / f"{name}.jsonl", baseline), tmp_path / f"{name}.png", SCORES, title="a run")
     orange = np.array((0xC4, 0x62, 0x2D)) / 255
     heights = [
         np.flatnonzero(
@@ -97,7 +100,7 @@ def test_each_phase_has_the_baselines_of_its_own_rows(tmp_path: pathlib.Path, fi
 
     records = [evaluated(0, 0.06, 0.5), evaluated(50, 0.06, 0.5), evaluated(80, 0.06, 0.5), evaluated(100, 0.05, 0.79)]
     metrics = write(tmp_path / "metrics.jsonl", *records)
-    assert draw_curves(metrics, tmp_path / "x.png", title="a run", phases=[(0, "length 128"), (80, "length 512")])
+    assert draw_curves(metrics, tmp_path / "x.png", SCORES, title="a run", phases=[(0, "length 128"), (80, "length 512")])
     nsp = lines(figures[0], "NSP accuracy", "one answer for all pairs, 50 %, then 79 %")
     assert nsp == [([0, 80], [0.5, 0.5]), ([80, 100], [0.79, 0.79])]
     assert lines(figures[0], "MLM accuracy", "word frequency alone, 6 %, then 5 %") == [
@@ -110,7 +113,7 @@ def test_a_phase_without_an_evaluation_has_no_baseline(tmp_path: pathlib.Path, f
     scores = {"heldout/mlm_accuracy": 0.1, "heldout/unigram_accuracy": 0.06}
     records = [{"step": step, **scores} for step in (40, 80)] + [{"step": 130, **scores, "heldout/unigram_accuracy": 0.05}]
     phases = [(0, "a"), (80, "b"), (100, "c")]
-    draw_curves(write(tmp_path / "metrics.jsonl", *records), tmp_path / "x.png", title="a run", phases=phases)
+    draw_curves(write(tmp_path / "metrics.jsonl", *records), tmp_path / "x.png", SCORES, title="a run", phases=phases)
     found = lines(figures[0], "MLM accuracy", "word frequency alone, 6 %, then 5 %")
     assert found == [([0, 80], [0.06, 0.06]), ([100, 130], [0.05, 0.05])]
 
@@ -138,7 +141,7 @@ def test_a_window_that_was_cut_short_is_no_spike(tmp_path: pathlib.Path, figures
     """A stop after step 52 wrote a line for two steps, the resumed run the next one for eight."""
     steps = [*range(10, 60, 10), 52, *range(60, 110, 10)]
     records = [{"step": s, "train/mlm_loss": 25.0 if s == 52 else 5.0} for s in steps]
-    draw_curves(write(tmp_path / "metrics.jsonl", *records), tmp_path / "x.png", title="a run")
+    draw_curves(write(tmp_path / "metrics.jsonl", *records), tmp_path / "x.png", SCORES, title="a run")
     (axes,) = (axes for axes in figures[0].axes if axes.get_title(loc="left").startswith("MLM loss"))
     (raw,) = (line for line in axes.lines if line.get_alpha())
     drawn = dict(zip(map(float, raw.get_xdata()), map(float, raw.get_ydata()), strict=True))
@@ -178,8 +181,8 @@ def test_a_window_is_short_below_half_the_median(steps: list[int], merged: list[
 
 def test_nothing_to_draw_draws_nothing(tmp_path: pathlib.Path):
     metrics = write(tmp_path / "metrics.jsonl", {"step": 3, "train/rows_per_second": 3.0})
-    assert not draw_curves(metrics, tmp_path / "curves.png", title="a run")
-    assert not draw_curves(tmp_path / "absent.jsonl", tmp_path / "curves.png", title="a run")
+    assert not draw_curves(metrics, tmp_path / "curves.png", SCORES, title="a run")
+    assert not draw_curves(tmp_path / "absent.jsonl", tmp_path / "curves.png", SCORES, title="a run")
     absent = {"title": "a run", "metric": "dev/f1", "baselines": {}}
     assert not draw_task_curves(tmp_path / "absent.jsonl", tmp_path / "curves.png", **absent)
     assert not (tmp_path / "curves.png").exists()

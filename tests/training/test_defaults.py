@@ -9,8 +9,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.objectives.distillation import PretrainingDistillation
-from bert_jax.objectives.label_losses import LabelLoss
-from bert_jax.objectives.skip_gram import SkipGramConfig
+from bert_jax.objectives.labels import LabelLoss
+from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.schedules import Span
 from bert_jax.training.spikes import SpikeConfig
@@ -27,7 +27,7 @@ ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weigh
             OptimizerConfig,
             ORIGINAL | {"decay_power": 1.0, "end_learning_rate": 0.0, "schedule": "original", "layer_decay": 1.0},
         ),
-        (SkipGramConfig, {"window": 5, "negatives": 5, "subsampling": 1e-3, "shared_negatives": 64}),  # as word2vec.c
+        (SkipGram, {"window": 5, "negatives": 5, "subsampling": 1e-3, "shared_negatives": 64}),  # as word2vec.c
         (
             SpikeConfig,
             {"policy": "none", "deviations": 6.0, "window": 100, "in_a_row": 3, "back": 100, "times": 3},  # back as in PaLM
@@ -54,7 +54,7 @@ def test_a_schedule_is_linear_to_zero_and_a_step_has_one_microbatch_and_no_judge
 @pytest.mark.parametrize(
     ("settings", "values", "says"),
     [
-        (SkipGramConfig, {"window": 0}, r"skip_gram\.window=0 must be at least 1"),
+        (SkipGram, {"window": 0}, r"objective_options\.window=0 must be at least 1"),
         (PretrainingDistillation, {"temperature": 0.0}, r"distillation\.temperature=0\.0 must be at least 0\.01"),
         (PretrainingDistillation, {"hidden_weight": -0.5}, r"distillation\.hidden_weight=-0\.5 must be at least 0 and at most"),
         (PretrainingDistillation, {"hidden_weight": 1.5e6}, r"hidden_weight=1500000\.0 must be at least 0 and at most 1e\+06"),

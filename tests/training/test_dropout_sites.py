@@ -22,16 +22,17 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import bert_with_head
 from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.model.layers import Dropout
-from bert_jax.objectives.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher, distillation_objective
-from bert_jax.objectives.label_losses import LabelLoss
-from bert_jax.objectives.objective import Objective, bilm_objective, label_objective, next_token_objective, pretraining_objective
+from bert_jax.objectives.distillation import TEACHER_PARTS, Distillation, PretrainingDistillation, Teacher
+from bert_jax.objectives.labels import LabelLoss, Labels
+from bert_jax.objectives.model import Model
+from bert_jax.objectives.objective import Objective
 from bert_jax.pretraining import replay
 from bert_jax.pretraining.program import jitted_eval_step, pretraining_program, taught_config
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.training.optimizers import OptimizerConfig
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
-from tests.random_rows import TINY, random_batch, random_parameters
+from tests.random_rows import TINY, objective_for, random_batch, random_parameters
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.125, 0.375
 CONFIG = dataclasses.replace(TINY, hidden_dropout=HIDDEN, attention_dropout=ATTENTION)
@@ -119,7 +120,7 @@ def test_every_site_of_pretraining_has_its_rate_and_in_every_step_and_microbatch
     params = random_parameters()  # before the kernels are replaced: shapes are found without dropout, so without a seed
     if kernels:
         use_kernels(monkeypatch, sites)
-    walk(pretraining_objective(CONFIG), params, random_batch(rows=4), steps=2, microbatches=2)
+    walk(objective_for(CONFIG), params, random_batch(rows=4), steps=2, microbatches=2)
     assert places(sites) == ENCODER * 4
     assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
 
@@ -130,18 +131,18 @@ def test_a_labelled_head_drops_at_its_own_rate_with_a_seed_of_its_own(kind: str,
     shape = RowShape(head.layout, 32, 1, CANDIDATES if head.layout.logits_per_candidate else 1)
     rows = assemble_features(random_features(kind, 2), [[0], [1]], 2, shape, 0)
     batch = {name: jnp.asarray(array) for name, array in rows.items()}
-    walk(label_objective(CONFIG, head, LabelLoss()), random_label_parameters(head), batch, steps=2, microbatches=1)
+    walk(Labels(CONFIG, head, LabelLoss()), random_label_parameters(head), batch, steps=2, microbatches=1)
     assert places(sites) == [*ENCODER, ("head", HEAD)] * 2
     assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
 
 
-@pytest.mark.parametrize(("direction", "objective"), [("both", bilm_objective), ("left_to_right", next_token_objective)])
+@pytest.mark.parametrize("direction", ["both", "left_to_right"])
 def test_every_site_of_dropout_in_an_lstm_has_its_rate_and_a_seed_of_its_own(
-    direction: str, objective: Callable[[ModelConfig], Objective], sites: list[Site]
+    direction: str, sites: list[Site]
 ):
     config = dataclasses.replace(CONFIG, encoder="bilm", direction=direction)
     params, batch = random_parameters(config), random_batch(rows=4)
-    walk(objective(config), params, batch, steps=2, microbatches=2)
+    walk(objective_for(config, False), params, batch, steps=2, microbatches=2)
     assert places(sites) == [*[("lstm", HIDDEN)] * config.num_layers, ("softmax", HIDDEN)] * 4
     assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
 
@@ -176,7 +177,7 @@ def teacher_of_pretraining(rate: float, seed: int) -> Any:
     params = random_parameters()
     config = taught_config(with_rate(rate), pretraining_of(0.0))
     teacher = Teacher(config, {part: params[part] for part in TEACHER_PARTS})
-    objective = distillation_objective(TINY, pretraining_objective(TINY), settings, teacher)
+    objective = Distillation(objective_for(TINY), settings, teacher).for_model(Model(TINY, True))
     student = jax.tree.map(lambda x: 0.5 * x, params)
     return objective.sums(student, ROWS, jnp.uint32(seed))
 
@@ -197,7 +198,7 @@ def frozen_encoder(rate: float, seed: int) -> Any:
     dropout = {"hidden_dropout": rate, "attention_dropout": rate}
     experiment = FinetuningExperiment.from_dict({"init_from": "m", "model": dropout, "training": training})
     config = experiment.model_config(with_rate(rate), "cpu")
-    objective = label_objective(config, LABELLED_HEAD, LabelLoss(), ("embeddings", "encoder"))
+    objective = Labels(config, LABELLED_HEAD, LabelLoss(), ("embeddings", "encoder"))
     return objective.sums(random_label_parameters(LABELLED_HEAD), LABELLED, jnp.uint32(seed))
 
 
@@ -221,7 +222,7 @@ def logits_of_a_task(rate: float, seed: int) -> Any:
 def losses_of_replayed_rows(rate: float, seed: int) -> Any:
     program = pretraining_program(dataclasses.replace(pretraining_of(rate), seed=seed), ONE_DEVICE)
     batch = {name: np.asarray(array) for name, array in ROWS.items()}
-    return replay._losses_of_rows(program, random_parameters(), batch, "mlm")
+    return replay._losses_of_rows(program, random_parameters(), batch)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bert_jax.data.rows import assemble_features, pack_features, row_shape
-from bert_jax.objectives.label_losses import LabelLoss
-from bert_jax.objectives.objective import label_objective
+from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import UpdateRule, new_state, train_step
@@ -29,7 +28,7 @@ PARAMS = random_label_parameters(HEAD, CONFIG)
 def compiled_step():
     """(state, batch, factors of the rates) -> (state, sums), with weight decay and with gradients clipped."""
     optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), boxed(PARAMS))
-    objective = label_objective(CONFIG, HEAD, LabelLoss())
+    objective = Labels(CONFIG, HEAD, LabelLoss())
 
     @jax.jit
     def step(state, batch, factors):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -13,6 +14,9 @@ from matplotlib.figure import Figure
 
 from bert_jax.training import curves as plots
 from tests.looked_at import assert_as_looked_at
+from tests.objectives.scored import objective_of
+
+SCORES = objective_of("mlm").shown_scores()
 
 BASELINES = {"'O' for all": 0.25, "the most frequent": 0.5, "chance": 0.125}
 PHASES = [(0, "length 128"), (80, "length 512")]
@@ -40,16 +44,20 @@ def bare(axes: Axes) -> None:
     axes.plot([0, 1], [1, 2])
 
 
+def curves(metrics: pathlib.Path, picture: pathlib.Path, **settings: Any) -> None:
+    plots.draw_curves(metrics, picture, SCORES, **settings)
+
+
 Draw = Callable[[pathlib.Path, pathlib.Path], object]
 PICTURES: dict[str, tuple[str, Draw]] = {
-    "plots_curves": (MANY, lambda metrics, picture: plots.draw_curves(metrics, picture, title="a run", phases=PHASES)),
+    "plots_curves": (MANY, lambda metrics, picture: curves(metrics, picture, title="a run", phases=PHASES)),
     "plots_curves_to_the_end_of_a_phase": (
         FEW,
-        lambda metrics, picture: plots.draw_curves(metrics, picture, title="a run", phases=[PHASES[0], (200, "length 512")]),
+        lambda metrics, picture: curves(metrics, picture, title="a run", phases=[PHASES[0], (200, "length 512")]),
     ),
     "plots_curves_of_one_phase": (
         FEW,
-        lambda metrics, picture: plots.draw_curves(metrics, picture, title="a run", phases=PHASES[:1]),
+        lambda metrics, picture: curves(metrics, picture, title="a run", phases=PHASES[:1]),
     ),
     "plots_task": (
         MANY,

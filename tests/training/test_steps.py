@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
-from bert_jax.objectives.losses import cross_entropy, pretraining_loss
-from bert_jax.objectives.objective import pretraining_objective
+from bert_jax.objectives.losses import cross_entropy
 from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
 from bert_jax.training.steps import (
     StepSeed,
@@ -24,7 +23,7 @@ from bert_jax.training.steps import (
     new_state,
     train_step,
 )
-from tests.random_rows import TINY, gradients_of, largest_difference, outputs_of, random_batch, random_parameters
+from tests.random_rows import TINY, gradients_of, largest_difference, objective_for, outputs_of, random_batch, random_parameters
 
 OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(TINY))
 CLIP_NORM = 1.0
@@ -39,7 +38,7 @@ def step(state, batch, *, first_rate=1e-3, slope=0.0, dropout=0.0):
 def compiled_step(state, batch, first_rate, slope, dropout):
     config = dataclasses.replace(TINY, hidden_dropout=dropout, attention_dropout=dropout)
     rule = UpdateRule(
-        objective=pretraining_objective(config),
+        objective=objective_for(config),
         optimizer=OPTIMIZER,
         learning_rate=lambda step: first_rate + slope * step,
         clip_norm=CLIP_NORM,
@@ -79,7 +78,7 @@ def test_without_pairs_the_rest_begins_with_the_same_weights_and_has_the_same_gr
     batch["nsp_labels"] = jnp.full_like(batch["nsp_labels"], -1)
     found = {}
     for pairs, params in ((True, whole), (False, alone)):
-        objective = pretraining_objective(TINY, next_sentence=pairs)
+        objective = objective_for(TINY, next_sentence=pairs)
         differentiate = jax.jit(functools.partial(gradients, objective, accumulation=1))
         found[pairs] = differentiate(params, batch, objective.counts(batch), StepSeed(0, jnp.int32(0)))
     (grads, sums), (wanted, wanted_sums) = found[False], found[True]
@@ -93,7 +92,7 @@ def test_twenty_steps_on_one_batch_learn_it():
     losses = []
     for _ in range(20):
         state, sums = step(state, batch, first_rate=3e-3)
-        losses.append(float(pretraining_loss(sums, sums)))
+        losses.append(float(objective_for(TINY).loss(sums, sums)))
     assert losses[-1] < 0.1 * losses[0]  # 0.004 of it at the worst of five seeds
 
 
@@ -119,7 +118,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 
 def test_the_norms_of_a_step_once_more_are_those_of_each_layers_gradient_and_make_up_the_norm_of_the_step():
     state, batch = fresh(), random_batch()
-    rule = UpdateRule(pretraining_objective(TINY), OPTIMIZER, learning_rate=lambda step: step, clip_norm=0.0, seed=3)
+    rule = UpdateRule(objective_for(TINY), OPTIMIZER, learning_rate=lambda step: step, clip_norm=0.0, seed=3)
     norms, sums = jax.jit(functools.partial(gradient_norms, rule=rule))(state, batch)
     grads, _ = gradients_of(TINY, state.params, batch, 3, state.step, 1)
     kernel = grads["encoder"]["layers"]["attention"]["query"]["kernel"]
@@ -199,7 +198,7 @@ def test_evaluation_of_a_padded_batch_counts_only_its_real_rows():
     empty = {name: jnp.zeros_like(value) for name, value in batch.items()}
     empty |= {"masked_targets": empty["masked_targets"] - 1, "nsp_labels": empty["nsp_labels"] - 1}
     padded = {name: jnp.concatenate([value, empty[name]]) for name, value in batch.items()}
-    evaluate = jax.jit(functools.partial(eval_step, objective=pretraining_objective(TINY)))
+    evaluate = jax.jit(functools.partial(eval_step, objective=objective_for(TINY)))
     sums, of_padded = (evaluate(params, rows) for rows in (batch, padded))
     assert largest_difference(sums, of_padded) < 1e-6
 

@@ -69,7 +69,7 @@ def test_throughput_leaves_pauses_out_and_starts_a_new_window_after_each_report(
 
 
 def test_training_line_shows_utilisation_where_a_peak_is_known_and_flops_elsewhere():
-    scores = {"loss": 6.8634, "mlm_loss": 6.2134, "mlm_accuracy": 0.184, "nsp_accuracy": 0.62}
+    scores = ["MLM loss 6.213", "MLM accuracy 18.4 %", "NSP accuracy 62.0 %"]
     rates = {"rows_per_second": 4310.4, "tokens_per_second": 478_100.0, "flops_per_second": 902e12, "seconds_left": 3722.0}
     line = "step  1,200/10,000  MLM loss 6.213  MLM accuracy 18.4 %  NSP accuracy 62.0 %  4,310 rows/s  478 k tokens/s"
     assert training_line(1200, 10_000, scores, rates, "TPU v4", 8) == line + "  41 % of peak  ETA 1h02m"
@@ -78,11 +78,11 @@ def test_training_line_shows_utilisation_where_a_peak_is_known_and_flops_elsewhe
 
 def test_training_line_without_nsp_and_at_the_last_step():
     rates = {"rows_per_second": 30.2, "tokens_per_second": 3400.0, "flops_per_second": 107e9, "seconds_left": 0.0}
-    line = training_line(500, 500, {"loss": 5.0, "mlm_loss": 5.0, "mlm_accuracy": 0.2}, rates, "cpu", 1)
+    line = training_line(500, 500, ["MLM loss 5.000", "MLM accuracy 20.0 %"], rates, "cpu", 1)
     assert line == "step 500/500  MLM loss 5.000  MLM accuracy 20.0 %  30.2 rows/s  3,400 tokens/s  107 GFLOP/s"
 
 
 def test_training_line_names_the_accuracy_of_a_task_and_has_no_eta_where_the_rest_is_not_known():
     rates = {"examples_per_second": 30.2, "tokens_per_second": 3400.0, "flops_per_second": 107e9, "seconds_left": math.inf}
-    line = training_line(5, 500, {"loss": 5.0, "accuracy": 0.25}, rates, "cpu", 1)
+    line = training_line(5, 500, ["loss 5.000", "accuracy 25.0 %"], rates, "cpu", 1)
     assert line == "step   5/500  loss 5.000  accuracy 25.0 %  30.2 examples/s  3,400 tokens/s  107 GFLOP/s"

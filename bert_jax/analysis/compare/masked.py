@@ -19,6 +19,7 @@ from bert_jax.data.counter_rng import bernoulli, key_of, random_bits
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.pretraining import word_head
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.forwards import masked_logits
 
@@ -102,7 +103,7 @@ class MaskedWords:
         trained head that predicts masked words."""
         for engine in engines:
             engine.require_direction("both", "predict masked words")
-            engine.require("mlm_head", "predict masked words")
+            engine.require(word_head(engine.config), "predict masked words")
         first, second = self._tokenizers = tuple(engine.model.tokenizer for engine in engines)
         self._engine, self._share, self._most, self._key = engines[0], share, most, key_of(seed)
         self._other = Other(engines[1].params, engines[1].config)

@@ -18,10 +18,10 @@ from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import UNREADABLE, damage, open_packed
+from bert_jax.storage.records import BOM, KINDS, UTF16, is_cut, read_lines
 
 _PIECE = 1 << 20  # a text file without document separators is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Document:
 
 def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     """The documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
-    if span.item.kind in tables.KINDS:
+    if span.item.kind in KINDS:
         return _read_rows(span, options, counts)
     if span.item.kind == "own":
         return _read_own(span)
@@ -105,7 +105,7 @@ def _document(
 ) -> Iterator[Document]:
     """Yields the document in `data`, which begins at byte `place`; nothing for a bad record that the options skip."""
     if place == 0:
-        data = data.removeprefix(_BOM)
+        data = data.removeprefix(BOM)
     text: str | None = _decode(item, place, data, options, counts)
     if item.kind == "jsonl":
         text = _record_text(item, place, text or "", options, counts)
@@ -132,13 +132,13 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
             counts["replaced-bytes"] += text.count("\ufffd")
             return text
         replace = "or pass --on-bad-bytes=replace to read U+FFFD in its place"
-        if item.kind in tables.KINDS:
+        if item.kind in KINDS:
             raise UserError(
                 f"{item.path}: row {place + 1:,} of the column {item.column!r} is not UTF-8 (byte {error.start + 1:,} is "
                 f"0x{data[error.start]:02x}); write the table again in UTF-8, {replace}"
             ) from error
         where = f"byte {place + error.start:,}" + (" of the unpacked file" if item.unit == "parts" else "")
-        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        utf16 = data[:2] in UTF16
         raise UserError(
             f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x})"
             + (": it begins like UTF-16" if utf16 else "")
@@ -178,15 +178,10 @@ def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iter
 
 def _lines(file: IO[bytes], path: str, start: int) -> Iterator[tuple[int, bytes]]:
     """(first byte, line with its line end) of every line that begins at `start` or later."""
-    place = start
-    if start:
-        file.seek(start - 1)
-        place += len(file.readline(_MAX_LINE)) - 1
-    while line := file.readline(_MAX_LINE):
-        if len(line) == _MAX_LINE:
+    for place, line in read_lines(file, _MAX_LINE, start):
+        if is_cut(line, _MAX_LINE):
             raise UserError(f"{path}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; is it text?")
         yield place, line
-        place += len(line)
 
 
 def _line_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iterator[tuple[int, bytes]]:

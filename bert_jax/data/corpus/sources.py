@@ -36,6 +36,8 @@ from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.storage.fetching import fetched_files, fetched_of_directory
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed, recognise
 from bert_jax.storage.paths import checked, is_remote
+from bert_jax.storage.records import BOM, UTF16
+from bert_jax.storage.records import KINDS as COLUMNAR
 
 KINDS = {
     "embedded": "embedded",
@@ -140,7 +142,7 @@ def find_items(
                 items.append(Item("tfds", name, "records", len(text_set), text_set.text_bytes))
         elif source.kind == "own":
             items += _own_items(source)
-        elif source.kind in tables.KINDS:
+        elif source.kind in COLUMNAR:
             items += _table_items(source, options, say)
         else:
             items += [_file_item(source, path, options) for path in _text_files(source) if pathlib.Path(path).stat().st_size]
@@ -197,8 +199,8 @@ def _text_files(source: Source) -> list[str]:
         return [str(path) for path in _remote_files(source)]
     found = _local_files(source)
     if isinstance(found, pathlib.Path):
-        if kind := next((kind for kind in tables.KINDS if next(found.rglob(f"*.{kind}"), None)), None):
-            raise UserError(f"--source={source}: {found} is a directory with {tables.KINDS[kind]} files; write {kind}:{found}")
+        if kind := next((kind for kind in COLUMNAR if next(found.rglob(f"*.{kind}"), None)), None):
+            raise UserError(f"--source={source}: {found} is a directory with {COLUMNAR[kind]} files; write {kind}:{found}")
         raise UserError(
             f"--source={source}: {found} is a directory; write '{source.kind}:{found / '*'}' for the files in it, or "
             f"'{source.kind}:{found / '**'}' for those in its folders too"
@@ -230,7 +232,7 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
         fetch = f"; fetch a data set of the hub first: hf download {source.name} --repo-type=dataset --local-dir=DIR"
         raise UserError(
             f"--source={source}: no file matches {pattern} (in {pathlib.Path.cwd()}); quote the pattern; ** matches folders"
-            + (fetch if source.kind in tables.KINDS and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source.name) else "")
+            + (fetch if source.kind in COLUMNAR and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source.name) else "")
         )
     return paths
 
@@ -311,7 +313,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
     found = recognise(head, path)
     if found is not None:
         remedy = found.remedy
-        if found.kind in tables.KINDS:
+        if found.kind in COLUMNAR:
             saved = any((pathlib.Path(path).parent / name).is_file() for name in ("state.json", "dataset_info.json"))
             given = str(pathlib.Path(path).parent) if saved and found.kind == "arrow" else source.name
             write = f"--source={found.kind}:"
@@ -323,7 +325,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
             "is prose, give it a name that ends in .txt"
         )
     nulls = head.count(0)
-    if head[:2] not in (b"\xff\xfe", b"\xfe\xff") and nulls > len(head) // 4:
+    if head[:2] not in UTF16 and nulls > len(head) // 4:
         little = head[1::2].count(0) > head[0::2].count(0)
         raise UserError(
             f"--source={source}: {path} is not UTF-8: {nulls / len(head):.0%} of its bytes are zero, as in UTF-16; convert it "
@@ -344,7 +346,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
 
 def _json_problem(head: bytes) -> str:
     """The remedy for a file of JSON that is read as text; "" for text."""
-    text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    text = head.removeprefix(BOM).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
         return "is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:"
     if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):

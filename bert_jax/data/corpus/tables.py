@@ -4,35 +4,29 @@
     parquet:DIR[:SPLIT]         a data set as the Hugging Face hub lays it out: `data/train-00000-of-00008.parquet`, `CONFIG/...`
     arrow:DIR[:SPLIT]           what `save_to_disk` of a Dataset or a DatasetDict wrote, or the .arrow files of a pattern
 
-A file is divided by rows, a Parquet file between row groups. Only the row groups of a part and only the text's column are read,
-batch by batch. Arrow files are mapped, so that batches before the rows are skipped without being read.
+A file is divided by rows, a Parquet file between row groups, and each part is read by `storage.records`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import fnmatch
-import mmap
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, recognise
+from bert_jax.storage.records import KINDS, columns_explained, open_columns
 
-KINDS = {"parquet": "Parquet", "arrow": "Arrow"}
 #: names of columns that hold the text where several columns are texts, the likeliest first
 LIKELY = (
     "text", "content", "document", "article", "body", "passage", "story", "raw_content", "page_content", "context", "sentence",
     "paragraph", "review", "abstract", "contents", "texts", "markdown", "transcript", "description", "summary",
 )  # fmt: skip
 _PART_BYTES, _MOST_PARTS = 16 << 20, 16  # of a row group; more parts would decode it too often
-_BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # of text in a batch; rows in a batch
-_MAPPED_BYTES = 32 << 20  # of an Arrow file are mapped at most, or one batch
-_READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
 _SPLITS = {
     "train": "train", "training": "train",
     "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation",
@@ -125,8 +119,14 @@ def inspect(kind: str, path: str, column: str | None, given: str) -> TableFile:
     Raises UserError for a file of another format, a damaged one, and a column that is missing or holds no text.
     """
     _require_format(kind, path, given)
-    with explained(kind, path):
-        return _inspect_parquet(path, column) if kind == "parquet" else _inspect_arrow(path, column)
+    with columns_explained(kind, path), open_columns(kind, path) as file:
+        name = _text_column(path, file.schema, column)
+        groups = file.groups(name)
+        if kind == "parquet":  # an unknown codec shows only where a page is read; its name in the metadata may end the process
+            next(file.batches([name]), None)
+        rows, sizes = [count for count, _ in groups], [size for _, size in groups]
+        cuts = _cuts(rows, sizes) if kind == "parquet" else ()
+        return TableFile(sum(rows), tuple(file.schema.names), name, sum(sizes), cuts)
 
 
 def _require_format(kind: str, path: str, given: str) -> None:
@@ -153,40 +153,6 @@ def _a(kind: str) -> str:
     return "an Arrow" if kind == "arrow" else "a Parquet"
 
 
-@contextlib.contextmanager
-def explained(kind: str, path: str) -> Iterator[None]:
-    """Turns the errors of pyarrow inside the `with` block into a UserError about the file."""
-    import pyarrow
-
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError, EOFError) as error:
-        if "ompression" in str(error) and "upported" in str(error):
-            raise UserError(f"{path} has a codec that is not read ({_sentence(error)}); write it again with zstd") from error
-        if isinstance(error, OSError) and error.errno is not None:
-            raise UserError(f"{path} cannot be read: {error.strerror}") from error
-        raise UserError(f"{path} is not a whole {KINDS[kind]} file ({_sentence(error)}); fetch it again") from error
-
-
-def _sentence(error: BaseException) -> str:
-    return str(error).partition("\n")[0].partition(". ")[0].strip()[:160] or type(error).__name__
-
-
-def _inspect_parquet(path: str, column: str | None) -> TableFile:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
-        schema, about = file.schema_arrow, file.metadata
-        name = _text_column(path, schema, column)
-        leaf = next(i for i in range(about.num_columns) if about.schema.column(i).path == name)
-        groups = [about.row_group(i) for i in range(about.num_row_groups)]
-        sizes = [group.column(leaf).total_uncompressed_size for group in groups]
-        if about.num_row_groups:  # an unknown codec shows only where a page is read; its name in the metadata may end the process
-            next(file.iter_batches(1, row_groups=[0], columns=[name], use_threads=False), None)
-        cuts = _cuts([group.num_rows for group in groups], sizes)
-        return TableFile(about.num_rows, tuple(schema.names), name, sum(sizes), cuts)
-
-
 def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
     """The first row of every part of row groups with these rows and bytes of text. A row group is read from its beginning, so a
     large one has few parts."""
@@ -196,16 +162,6 @@ def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
         cuts += [first + count * part // parts for part in range(parts)]
         first += count
     return tuple(cuts)
-
-
-def _inspect_arrow(path: str, column: str | None) -> TableFile:
-    with arrow_batches(path) as (schema, batches):
-        name = _text_column(path, schema, column)
-        rows = size = 0
-        for batch in batches:
-            rows += batch.num_rows
-            size += batch.column(name).nbytes
-        return TableFile(rows, tuple(schema.names), name, size)
 
 
 def _text_column(path: str, schema: Any, wanted: str | None) -> str:
@@ -262,79 +218,9 @@ def read_texts(kind: str, path: str, column: str, start: int, stop: int) -> Iter
     """The texts in rows [start, stop) of a column, as UTF-8; None for a row without one."""
     import pyarrow
 
-    rows = _parquet_rows(path, column, start, stop) if kind == "parquet" else _arrow_rows(path, column, start, stop)
-    with explained(kind, path):
-        for values in rows:
+    with columns_explained(kind, path), open_columns(kind, path) as file:
+        for batch in file.batches([column], start, stop):
+            values = batch.column(column)
             if pyarrow.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
             yield from values.cast(pyarrow.large_binary()).to_pylist()
-
-
-def _parquet_rows(path: str, column: str, start: int, stop: int) -> Iterator[Any]:
-    import pyarrow.parquet
-
-    # pages are read as they are needed, since a whole column of a row group may be larger than the memory
-    with pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as file:
-        about, first = file.metadata, 0
-        leaf = next(i for i in range(about.num_columns) if about.schema.column(i).path == column)
-        for group in range(about.num_row_groups):
-            rows = about.row_group(group).num_rows
-            if start < first + rows and first < stop:
-                size = about.row_group(group).column(leaf).total_uncompressed_size
-                most = max(1, min(_MOST_ROWS, _BATCH_BYTES * rows // max(1, size)))
-                place = first
-                for batch in file.iter_batches(most, row_groups=[group], columns=[column], use_threads=False):
-                    values = batch.column(0)
-                    yield values[max(0, start - place) : max(0, stop - place)]
-                    place += len(values)
-                    if place >= stop:
-                        return
-            first += rows
-
-
-def _arrow_rows(path: str, column: str, start: int, stop: int) -> Iterator[Any]:
-    with arrow_batches(path) as (_, batches):
-        place = 0
-        for batch in batches:
-            if place >= stop:
-                return
-            if place + batch.num_rows > start:
-                chosen = batch.column(column)[max(0, start - place) : stop - place]
-                yield from (chosen[k : k + _MOST_ROWS] for k in range(0, len(chosen), _MOST_ROWS))
-            place += batch.num_rows
-
-
-@contextlib.contextmanager
-def arrow_batches(path: str) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """The schema and the record batches of an Arrow file, in either of its two formats."""
-    import pyarrow
-    from pyarrow import ipc
-
-    with pathlib.Path(path).open("rb") as opened:
-        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    source = pyarrow.BufferReader(pyarrow.py_buffer(mapped))
-    if mapped[:6] == b"ARROW1":
-        file = ipc.open_file(source)
-        yield file.schema, _in_bounded_memory(mapped, (file.get_batch(i) for i in range(file.num_record_batches)))
-        return
-    if mapped[-4:] != bytes(4):  # the end of a stream; batches could be missing without any other sign
-        raise EOFError("the mark at its end is missing")
-    stream = ipc.open_stream(source)
-    yield stream.schema, _in_bounded_memory(mapped, stream)
-
-
-def _in_bounded_memory(mapped: mmap.mmap, batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches of a mapped file, whose pages are given back as they have been read. Raises EOFError if it becomes shorter: a
-    page that is gone would end the process."""
-    each, read = iter(batches), 0
-    while True:
-        if mapped.size() < len(mapped):
-            raise EOFError("it was cut while it was read")
-        batch = next(each, None)
-        if batch is None:
-            return
-        yield batch
-        read += batch.nbytes
-        if read > _MAPPED_BYTES and hasattr(mapped, "madvise"):
-            mapped.madvise(mmap.MADV_DONTNEED)
-            read = 0

@@ -89,6 +89,11 @@ def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "
     return nn.with_logical_constraint(logits, ("batch", None, "vocab"))
 
 
+def word_head(config: ModelConfig) -> str:
+    """The part of the parameters that predicts words: "softmax" of an LSTM, else "mlm_head"."""
+    return "softmax" if config.encoder == "bilm" else "mlm_head"
+
+
 class SoftmaxHead(nn.Module):
     """The logits of every word from the output of an LSTM, float32: a softmax layer alone, tied to the word embeddings unless
     `tied_decoder` is False."""

@@ -17,18 +17,17 @@ import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_jax.data.corpus.tables import KINDS, arrow_batches, explained, is_data, set_of, split_of
+from bert_jax.data.corpus.tables import is_data, set_of, split_of
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import JsonObject, parse_json, read_object
 from bert_jax.storage.formats import HEAD_BYTES, recognise
-from bert_jax.tasks.readers.tables import Place
+from bert_jax.storage.records import KINDS, ColumnFile, Place, columns_explained, open_columns
 
-COLUMNAR = {".parquet": "Parquet", ".arrow": "Arrow"}
+COLUMNAR = {f".{kind}": name for kind, name in KINDS.items()}
 """Suffix -> the format."""
 _SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 """The name of each split in the data sets of the hub."""
 _SHARD = re.compile(r"(?s)(.*?)(?<!\d)\d+-of-(\d+)(.*)")
-_ROWS = 1024  # in a batch
 
 
 def files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
@@ -104,34 +103,28 @@ def read_columnar(
     wanted: the columns that are read, the others are None; None: all of them. by_name: replaces the numbers of classes by their
     names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read.
     """
-    with _opened(path, wanted) as (schema, batches):
-        if repeated := [name for name in schema.names if schema.names.count(name) > 1 and (wanted is None or name in wanted)]:
+    with _opened(path) as file:
+        names = [name for name in file.schema.names if wanted is None or name in wanted]
+        if repeated := [name for name in names if names.count(name) > 1]:
             raise UserError(f"{path}: two columns are named {repeated[0]!r}; give each a name of its own")
-        rest = dict.fromkeys(schema.names)
-        decode = _decoders(path, schema) if by_name else {}
+        rest = dict.fromkeys(file.schema.names)
+        decode = _decoders(path, file.schema) if by_name else {}
         number = 0
-        for batch in batches:
-            columns = {
-                name: [decode.get(name, _plain)(value) for value in batch.column(name).to_pylist()]
-                for name in batch.schema.names
-                if wanted is None or name in wanted
-            }
+        for batch in file.batches(names):
+            columns = [[decode.get(name, _plain)(value) for value in batch.column(name).to_pylist()] for name in names]
             for i in range(batch.num_rows):
                 number += 1
-                yield Place(path, number, "row"), {**rest, **{name: values[i] for name, values in columns.items()}}
+                yield Place(path, number, "row"), {**rest, **{name: held[i] for name, held in zip(names, columns, strict=True)}}
 
 
 def class_names(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
     """Column -> the names of its classes by number, for the columns of classes in a Parquet or Arrow file."""
-    with _opened(path, ()) as (schema, _):
-        return _classes(path, schema)
+    with _opened(path) as file:
+        return _classes(path, file.schema)
 
 
 @contextlib.contextmanager
-def _opened(path: pathlib.Path, wanted: Container[str] | None) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """(the schema, the batches of rows) of a file."""
-    import pyarrow.parquet
-
+def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
     if path.suffix not in COLUMNAR:
         raise UserError(f"{path} is compressed as a whole; decompress it first")
     kind = path.suffix[1:]
@@ -144,13 +137,8 @@ def _opened(path: pathlib.Path, wanted: Container[str] | None) -> Iterator[tuple
         raise UserError(f"{path} is empty; fetch it again, or give another file")
     if (found := recognise(head, path.name)) and found.kind != kind:
         raise UserError(f"{path} {found.what}, not {COLUMNAR[path.suffix]}; {found.remedy}")
-    with explained(kind, str(path)), contextlib.ExitStack() as stack:
-        if kind == "arrow":
-            yield stack.enter_context(arrow_batches(str(path)))
-        else:
-            table = stack.enter_context(pyarrow.parquet.ParquetFile(path))
-            columns = [name for name in table.schema_arrow.names if wanted is None or name in wanted]
-            yield table.schema_arrow, table.iter_batches(_ROWS, columns=columns)
+    with columns_explained(kind, path), open_columns(kind, path) as file:
+        yield file
 
 
 def _plain(value: Any) -> Any:

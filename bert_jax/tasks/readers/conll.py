@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
+from bert_jax.storage.records import Place, read_text, split_lines
 from bert_jax.tasks.entity_scores import is_tag
 from bert_jax.tasks.examples import WordsExample
-from bert_jax.tasks.readers.tables import Place, Say, note, read_text, split_lines
+from bert_jax.tasks.readers.tables import Say, note
 
 _SEVERAL_TAGS = re.compile(r"[BI]-[^,]+(,[BI]-[^,]+)+")
 _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")

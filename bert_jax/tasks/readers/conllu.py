@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
+from bert_jax.storage.records import read_text, split_lines
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers.conll import is_blank
-from bert_jax.tasks.readers.tables import Say, note, read_text, split_lines
+from bert_jax.tasks.readers.tables import Say, note
 
 MOST_WORDS = 10_000
 """The most words of a sentence. A longer one is a file without empty lines, and no measurement of it would end."""

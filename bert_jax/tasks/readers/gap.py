@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted, cut
+from bert_jax.storage.records import Place
 from bert_jax.tasks.examples import PronounExample
-from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Table, not_empty, parse_integer, read_table
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Table, not_empty, parse_integer, read_table
 
 GENDERS = {
     **dict.fromkeys(("he", "him", "his", "himself"), "masculine"),

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import write_bytes, write_text
 from bert_jax.interface.words import counted
+from bert_jax.storage.records import Place
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, note, parse_number, read_rows, read_table
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, parse_number, read_rows, read_table
 
 _SPLITS = {"train": ("train.tsv",), "dev": ("dev.tsv",), "test": ("test.tsv",)}
 _MNLI_LABELS = ("contradiction", "entailment", "neutral")

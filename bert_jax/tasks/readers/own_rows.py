@@ -16,8 +16,9 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.files import Json, JsonObject, parse_json
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, open_packed, recognise
+from bert_jax.storage.records import Place, is_utf8, read_text, split_lines, text_lines
 from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, read_columnar
-from bert_jax.tasks.readers.tables import CORRECT_ROW, Place, Say, is_utf8, note, read_table, read_text, split_lines
+from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, read_table
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 """The delimiter of a table's columns by the suffix of its file."""
@@ -267,7 +268,7 @@ def read_own_rows(
             yield Row(place, values, classes=classes)
         return
     if ending in JSON:
-        yield from (Row(place, values) for place, values in _json_rows(path, read_text(path)))
+        yield from (Row(place, values) for place, values in _json_rows(path))
         return
     delimiter = delimiter or DELIMITERS.get(ending)
     if delimiter is None:
@@ -334,30 +335,39 @@ def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *,
     return "correct the line, or remove it"
 
 
-def _json_rows(path: pathlib.Path, text: str) -> Iterator[tuple[Place, JsonObject]]:
-    """The objects in a file, each with its place: one on each line, or the items of one list."""
-    if text.lstrip()[:1] == "[":
-        listed = _parsed(text)
-        if isinstance(listed, list) and any(isinstance(item, dict) for item in listed):
-            has_escapes = "\\u" in text
-            for i, item in enumerate(listed, 1):
-                yield _checked(Place(path, i, "item"), item, has_escapes)
-            return
-    for i, line in enumerate(split_lines(text), 1):
-        if line.strip():
-            try:
-                value = parse_json(line)
-            except ValueError as error:
-                if line.lstrip()[:1] == "{" and isinstance(whole := _parsed(text), dict):
-                    raise UserError(f"{path} is one object ({', '.join(whole)}); {_LIST_WANTED}") from error
-                if i == 1 and suffix(path) == ".json":
-                    raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
-                raise Place(path, i).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
-            if isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in text.strip():
-                raise UserError(f"{path} is one object ({', '.join(value)}); {_LIST_WANTED}")
-            if isinstance(value, dict) and value and all(isinstance(held, dict) and "0" in held for held in value.values()):
-                raise UserError(f"{path} is one object of columns, as pandas' to_json writes them; {_LIST_WANTED}")
-            yield _checked(Place(path, i), value, "\\u" in line)
+def _json_rows(path: pathlib.Path) -> Iterator[tuple[Place, JsonObject]]:
+    """The objects in a file, each with its place: one on each line, or the items of one list. Only a list is read as a whole."""
+    is_first = True
+    for number, text in enumerate(text_lines(path), 1):
+        for i, line in enumerate(split_lines(text), number):
+            if not line.strip():
+                continue
+            if is_first and line.lstrip()[:1] == "[":
+                whole = read_text(path)
+                listed = _parsed(whole)
+                if isinstance(listed, list) and any(isinstance(item, dict) for item in listed):
+                    yield from (_checked(Place(path, n, "item"), item, "\\u" in whole) for n, item in enumerate(listed, 1))
+                    return
+            yield _checked(Place(path, i), _json_line(path, i, line, is_first), "\\u" in line)
+            is_first = False
+
+
+def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> Any:
+    """The value in a line. Raises UserError for a line that is not JSON, and for one that holds the whole file as one object."""
+    try:
+        value = parse_json(line)
+    except ValueError as error:
+        text = read_text(path)
+        if line.lstrip()[:1] == "{" and isinstance(whole := _parsed(text), dict):
+            raise UserError(f"{path} is one object ({', '.join(whole)}); {_LIST_WANTED}") from error
+        if number == 1 and suffix(path) == ".json":
+            raise UserError(f"{path} is not JSON ({_problem(text)}); fetch it again") from error
+        raise Place(path, number).error(f"not JSON ({error}): {line[:60]!r}; each line is one object") from error
+    if is_first and isinstance(value, dict) and isinstance(value.get("data"), list) and "\n" not in read_text(path).strip():
+        raise UserError(f"{path} is one object ({', '.join(value)}); {_LIST_WANTED}")
+    if isinstance(value, dict) and value and all(isinstance(held, dict) and "0" in held for held in value.values()):
+        raise UserError(f"{path} is one object of columns, as pandas' to_json writes them; {_LIST_WANTED}")
+    return value
 
 
 _LIST_WANTED = "give an object for each row, one a line or all in a list (pandas: to_json with orient='records')"

@@ -17,9 +17,10 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.files import parse_json
 from bert_jax.interface.numbers import LARGEST, decimal_number
 from bert_jax.interface.words import counted, cut
+from bert_jax.storage.records import is_utf8, read_text, split_lines
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.readers.own_rows import short
-from bert_jax.tasks.readers.tables import Say, is_utf8, note, read_text, split_lines
+from bert_jax.tasks.readers.tables import Say, note
 
 _WORD = re.compile(r"\S+")
 _KINDS = {list: "a list", str: "a text", bool: "true or false", dict: "an object"}

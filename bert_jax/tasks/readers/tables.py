@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import pathlib
 import re
@@ -12,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bert_jax.errors import UserError, missing_path, nearest
+from bert_jax.errors import UserError, nearest
 from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
 from bert_jax.interface.words import counted, cut
-from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, damage, open_packed, recognise
+from bert_jax.storage.records import Line, Place, table_rows, text_lines
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
@@ -31,90 +29,12 @@ def note(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-@dataclass(frozen=True)
-class Place:
-    """A line of a file, from 1, for error messages; or an item of a list, or a row of a Parquet file."""
-
-    path: pathlib.Path
-    line: int
-    unit: str = "line"
-
-    def error(self, problem: str) -> UserError:
-        """A UserError about this line."""
-        return UserError(f"{self.path}, {self.unit} {self.line}: {problem}")
-
-
-def read_text(path: pathlib.Path) -> str:
-    """The text of a file without its byte order mark; a compressed file is decompressed.
-
-    Raises UserError for a file that is missing, damaged, empty, of another format, or not UTF-8 (with the byte and the line).
-    """
-    try:
-        with open_packed(path) as file:
-            data = file.read()
-    except UNREADABLE as error:
-        if fault := damage(path.name, error):
-            raise UserError(f"{path} is {fault}; fetch it again") from error
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
-    if found := recognise(data[:HEAD_BYTES], path.name):
-        raise UserError(f"{path} {found.what}, not text; {found.remedy}")
-    try:
-        text = data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
-        raise Place(path, data.count(b"\n", 0, error.start) + 1).error(
-            f"byte {error.start + 1:,} of the file (0x{data[error.start]:02x}) is not UTF-8"
-            f"{': it begins as UTF-16 does' if utf16 else ''}; convert it (iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
-        ) from error
-    if (nul := text.find("\0")) >= 0:
-        raise Place(path, text.count("\n", 0, nul) + 1).error(
-            f"character {nul + 1:,} of the file is NUL, which no text holds; is it UTF-16 (iconv -f UTF-16LE -t UTF-8)?"
-        )
-    if not text.strip():
-        raise UserError(f"{path} is empty; fetch it again, or give another file")
-    return text
-
-
-def is_utf8(text: str) -> bool:
-    r"""Whether a text can be encoded as UTF-8; a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def split_lines(text: str) -> list[str]:
-    """The lines of a text, which end in LF or CR LF, or all in CR: U+0085 and U+2028, at which `str.splitlines` splits, are
-    text."""
-    lines = text.split("\n" if "\n" in text else "\r")
-    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
-
-
 def read_rows(
     path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False, skip: int = 0
 ) -> Iterator[tuple[Place, list[str]]]:
-    """The rows that are not blank, each with its first line. With `quotes`, a field in double quotes may contain delimiters and
-    line ends; otherwise quotes are ordinary characters. The first `skip` lines are left out. Raises UserError for unbalanced
-    quotes."""
-    text = read_text(path)
-    for _ in range(skip):
-        text = text.partition("\n")[2]
-    if not quotes:
-        lines = enumerate(split_lines(text), 1 + skip)
-        yield from ((Place(path, i), line.split(delimiter)) for i, line in lines if line.strip("\r"))
-        return
-    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a limit of the whole process, so it is never lowered
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    line = 1 + skip
-    try:
-        for row in reader:
-            if row:
-                yield Place(path, line), row
-            line = reader.line_num + 1 + skip
-    except csv.Error as error:
-        raise Place(path, line).error(f"the quotes of this row do not match ({error}); double a quote inside quotes") from error
+    """The rows of a file that are not blank, as `table_rows` reads them. The first `skip` lines are left out."""
+    lines = (Line(number, text) for number, text in enumerate(text_lines(path), 1) if number > skip)
+    yield from ((row.place, row.cells) for row in table_rows(path, lines, delimiter, quotes=quotes) if row.cells)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.sources import ReadOptions, cut, default_shards, find_items, parse_source
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.errors import UserError
+from bert_jax.storage import records
 from tests.data.conftest import english
 
 
@@ -211,11 +212,11 @@ def test_a_row_group_larger_than_the_memory_is_read_in_parts(tmp_path):
 
 
 def test_any_part_of_a_file_is_read_whatever_row_groups_and_batches_it_begins_and_ends_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "_MOST_ROWS", 4)
+    monkeypatch.setattr(records, "_MOST_ROWS", 4)
     table = pa.table({"text": [f"Row {k}." for k in range(30)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=11)
     save(tmp_path, table, chunk=11, name="a.arrow")
-    for kind in tables.KINDS:
+    for kind in records.KINDS:
         for start, stop in ((0, 30), (0, 1), (3, 5), (5, 6), (8, 11), (9, 25), (11, 22), (17, 30), (29, 30)):
             found = list(tables.read_texts(kind, str(tmp_path / f"a.{kind}"), "text", start, stop))
             assert found == [b"Row %d." % k for k in range(start, stop)], (kind, start, stop)
@@ -227,7 +228,7 @@ def test_other_columns_do_not_count_in_the_size_of_the_text(tmp_path):
     for name, table in (("alone", alone), ("beside", beside)):
         pq.write_table(table, tmp_path / f"{name}.parquet")
         save(tmp_path, table, name=f"{name}.arrow")
-    for kind in tables.KINDS:
+    for kind in records.KINDS:
         sizes = [tables.inspect(kind, str(tmp_path / f"{name}.{kind}"), "text", "").text_bytes for name in ("alone", "beside")]
         assert sizes[0] == sizes[1], kind
 
@@ -251,8 +252,8 @@ def test_pages_of_an_arrow_file_are_given_back_after_several_small_batches_as_af
 
     table = pa.table({"text": ["x" * 100] * 60})
     save(tmp_path, table, chunk=6, name="a.arrow")
-    monkeypatch.setattr(tables.mmap, "mmap", Mapped)
-    monkeypatch.setattr(tables, "_MAPPED_BYTES", 2_000)  # three batches
+    monkeypatch.setattr(records.mmap, "mmap", Mapped)
+    monkeypatch.setattr(records, "_MAPPED_BYTES", 2_000)  # three batches
     assert len(list(tables.read_texts("arrow", str(tmp_path / "a.arrow"), "text", 0, 60))) == 60
     assert given_back == 2 * [mmap.MADV_DONTNEED]  # after four batches each
 

@@ -14,14 +14,12 @@ import pytest
 from bert_jax.data.rows import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.outputs import MultiLabel, Outputs
-from bert_jax.objectives.label_losses import (
+from bert_jax.objectives.labels import (
     LabelLoss,
+    Labels,
     hidden_state_difference,
-    label_counts,
-    label_loss_sums,
     teacher_layers,
 )
-from bert_jax.objectives.objective import label_objective
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
@@ -71,8 +69,8 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 def mean_loss(kind: str, settings: LabelLoss = PLAIN, **extra: np.ndarray) -> float:
     batch = packed(kind)[3] | {name: jnp.asarray(value) for name, value in extra.items()}
-    sums = label_loss_sums(jnp.asarray(random_logits(kind)), batch, HEADS[kind], settings)
-    return float(sums["loss"] / label_counts(batch, HEADS[kind], settings)["weight"])
+    sums = Labels(CONFIG, HEADS[kind], settings).sums_of(jnp.asarray(random_logits(kind)), batch)
+    return float(sums["loss"] / Labels(CONFIG, HEADS[kind], settings).counts(batch)["weight"])
 
 
 # ----------------------------------------------------------------------------------------------------------- losses from labels
@@ -123,8 +121,8 @@ LABELS = [0, 1, 2, 1, 2, 1]
 def test_the_loss_with_class_weights_and_label_smoothing_is_the_number_that_pytorch_computes(smoothing: float):
     settings = LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=smoothing)
     batch = {"labels": jnp.array([LABELS]), "label_weights": jnp.ones((1, 6)), "sequence_ids": jnp.ones((1, 6), jnp.int32)}
-    sums = label_loss_sums(jnp.array([SIX]), batch, HEADS["sequence"], settings)
-    found = float(sums["loss"] / label_counts(batch, HEADS["sequence"], settings)["weight"])
+    sums = Labels(CONFIG, HEADS["sequence"], settings).sums_of(jnp.array([SIX]), batch)
+    found = float(sums["loss"] / Labels(CONFIG, HEADS["sequence"], settings).counts(batch)["weight"])
     assert found == pytest.approx(PYTORCH[smoothing], rel=1e-6)
 
 
@@ -149,7 +147,7 @@ def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
     features, _, shape, batch = packed(kind)
     alone = assemble_features(features, [[i] for i in range(COUNT)], COUNT, shape, pad_id=0)
     for arrays in (batch, {name: jnp.asarray(array) for name, array in alone.items()}):
-        counts = {name: float(x) for name, x in label_counts(arrays, HEADS[kind], PLAIN).items()}
+        counts = {name: float(x) for name, x in Labels(CONFIG, HEADS[kind], PLAIN).counts(arrays).items()}
         labels = sum((feature.target >= 0).sum() for feature in features) if LAYOUTS[kind].per_token else COUNT
         tokens = sum(feature.size for feature in features)
         assert counts == {"weight": labels, "labels": labels, "examples": COUNT, "tokens": tokens, "rows": COUNT}
@@ -158,7 +156,7 @@ def test_counts_are_of_labels_examples_and_tokens_however_they_are_packed(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_correct_answers_are_counted(kind):
     features, rows, shape, batch = packed(kind)
-    found = float(label_loss_sums(jnp.asarray(random_logits(kind)), batch, HEADS[kind], PLAIN)["correct"])
+    found = float(Labels(CONFIG, HEADS[kind], PLAIN).sums_of(jnp.asarray(random_logits(kind)), batch)["correct"])
     of_features = feature_logits(random_logits(kind), features, rows, shape)
     if not HEADS[kind].outputs.has_accuracy:
         wanted = 0
@@ -182,8 +180,8 @@ def test_a_batch_without_a_label_has_a_loss_of_zero():
     features, rows, shape, _ = packed("sequence")
     unknown = [dataclasses.replace(feature, target=None) for feature in features]
     batch = {name: jnp.asarray(x) for name, x in assemble_features(unknown, rows, COUNT, shape, 0).items()}
-    objective = label_objective(CONFIG, HEADS["sequence"], PLAIN)
-    sums = label_loss_sums(jnp.asarray(random_logits("sequence")), batch, HEADS["sequence"], PLAIN)
+    objective = Labels(CONFIG, HEADS["sequence"], PLAIN)
+    sums = Labels(CONFIG, HEADS["sequence"], PLAIN).sums_of(jnp.asarray(random_logits("sequence")), batch)
     assert float(objective.loss(sums, objective.counts(batch))) == 0.0
 
 
@@ -200,7 +198,7 @@ def test_a_teachers_part_of_the_loss_has_the_class_weight_of_the_label():
 
 
 def test_the_loss_of_a_task_is_divided_by_its_weights_however_small_and_hidden_states_by_the_tokens():
-    objective = label_objective(CONFIG, HEADS["sequence"], LabelLoss(hidden_weight=0.5))
+    objective = Labels(CONFIG, HEADS["sequence"], LabelLoss(hidden_weight=0.5))
     assert float(objective.loss({"loss": np.float32(3e-6)}, {"weight": np.float32(1.5e-6)})) == pytest.approx(2.0)
     sums = {"loss": np.float32(6), "hidden_difference": np.float32(8)}
     for tokens, mean in ((0.0, 8.0), (1.0, 8.0), (4.0, 2.0)):
@@ -286,8 +284,8 @@ def differentiated(name: str):
 
     def loss(params, batch):
         logits = BertWithHead(CONFIG, head).apply({"params": params}, batch, method="logits")
-        sums = label_loss_sums(logits, batch, head, settings)
-        value = sums["loss"] / label_counts(batch, head, settings)["weight"]
+        sums = Labels(CONFIG, head, settings).sums_of(logits, batch)
+        value = sums["loss"] / Labels(CONFIG, head, settings).counts(batch)["weight"]
         return value, (value, logits)
 
     return jax.jit(jax.grad(loss, has_aux=True))
@@ -317,7 +315,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch_however_unevenly_its
     _, _, _, batch = packed("token")
     params = random_label_parameters(HEADS["token"], CONFIG)
     assert len(set(batch["label_weights"].reshape(-1, 3, batch["label_weights"].shape[1]).sum((0, 2)).tolist())) > 1
-    objective = label_objective(CONFIG, HEADS["token"], PLAIN)
+    objective = Labels(CONFIG, HEADS["token"], PLAIN)
 
     @jax.jit
     def in_three_parts(params, batch):

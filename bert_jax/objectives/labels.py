@@ -1,0 +1,133 @@
+"""The loss of a labelled task on packed rows (`data/rows.py`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.layers import Seed
+from bert_jax.objectives.losses import Sums
+from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.scores import Formula, Score
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelLoss:
+    """The settings of the loss of a labelled task."""
+
+    label_smoothing: float = 0.0
+    """The share of the target probability that is distributed over all labels (Szegedy et al., arXiv:1512.00567, section 7)."""
+    class_weights: tuple[float, ...] = ()
+    """The weight of each label. The loss is the weighted mean of PyTorch's CrossEntropyLoss, with label smoothing too: a label's
+    weight also multiplies its share of the smoothing. () is weight 1 for all."""
+    temperature: float = 1.0
+    """The divisor of the student's and the teacher's logits in the distillation loss, which is multiplied by its square."""
+    soft_weight: float = 0.0
+    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531); that of the labels' loss is 1 - soft_weight."""
+    hidden_weight: float = 0.0
+    """The weight of the mean squared difference between the hidden states of student and teacher, which is added (FitNets,
+    arXiv:1412.6550; over all layers as in patient distillation, arXiv:1908.09355)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels(Objective):
+    """The loss of the task head `head` on a model of this `config`.
+
+    The gradients of the `frozen` parts of the parameters are zero and are not computed. If the batch holds "teacher_logits" (in
+    the shape of the logits) or "teacher_hidden_states" [B, S, L, D], the loss includes the distillation terms of `LabelLoss`.
+    """
+
+    config: ModelConfig
+    head: TaskHead
+    loss_settings: LabelLoss = LabelLoss()
+    frozen: tuple[str, ...] = ()
+
+    scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
+        "loss": ("loss", "weight"),
+        "accuracy": ("correct", "labels"),
+    }
+
+    def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
+        """Encoder and head."""
+        return initial_label_parameters(self.config, self.head, key)
+
+    def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
+        """The head, and the pooler if it reads one."""
+        made = self.initial_parameters(key)
+        return {part: tree for part, tree in made.items() if part not in ("embeddings", "encoder")}
+
+    @jax.named_scope("loss")
+    def sums_of(self, logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
+        """{"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both ends are; for a
+        regression "correct" is 0."""
+        settings, head = self.loss_settings, self.head
+        scores = head.answer_scores(logits.astype(jnp.float32), batch)
+        weights, labels = batch["label_weights"], batch["labels"]
+        loss = head.loss(scores, labels, settings.label_smoothing, settings.class_weights)
+        if "teacher_logits" in batch:
+            teacher_scores = head.answer_scores(batch["teacher_logits"].astype(jnp.float32), batch)
+            soft = head.soft_loss(scores, teacher_scores, settings.temperature)
+            loss = (1.0 - settings.soft_weight) * loss + settings.soft_weight * _class_weights(batch, settings) * soft
+        return {"loss": (weights * loss).sum(), "correct": (weights * head.correct(scores, labels)).sum()}
+
+    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
+        """The summed loss and correct predictions, and the difference from the hidden states of a teacher."""
+        stopped = {part: jax.lax.stop_gradient(tree) if part in self.frozen else tree for part, tree in params.items()}
+        model, variables = BertWithHead(self.config, self.head), {"params": stopped}
+        if "teacher_hidden_states" not in batch:
+            return self.sums_of(cast(Array, model.apply(variables, batch, seed, method="logits")), batch)
+        outputs = cast(dict[str, Array], model.apply(variables, batch, seed))
+        total = self.sums_of(outputs["logits"], batch)
+        return total | {"hidden_difference": hidden_state_difference(outputs["hidden_states"], batch)}
+
+    def counts(self, batch: Batch) -> Sums:
+        """"weight", the sum of the weights, which the loss is divided by; "labels"; "examples", the features with a label;
+        "tokens"; "rows", packed."""
+        weights = batch["label_weights"]
+        return {
+            "weight": (weights * _class_weights(batch, self.loss_settings)).sum(),
+            "labels": weights.sum(),
+            "examples": self.head.feature_counts(batch).sum().astype(jnp.float32),
+            "tokens": (batch["sequence_ids"] != 0).sum().astype(jnp.float32),
+            "rows": jnp.float32(len(batch["sequence_ids"])),
+        }
+
+    def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
+        """The weighted mean of the loss, and the weighted difference from a teacher's hidden states."""
+        loss = sums["loss"] / jnp.maximum(counts["weight"], 1e-6)
+        if "hidden_difference" in sums:
+            loss += self.loss_settings.hidden_weight * sums["hidden_difference"] / jnp.maximum(counts["tokens"], 1.0)
+        return loss
+
+
+def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch) -> Float[Array, ""]:
+    """The mean squared difference between the student's hidden states and the teacher's of the same width, summed over the
+    tokens; float32.
+
+    The batch holds teacher_hidden_states [B, S, L, D]; if the teacher has more layers, those that `teacher_layers` selects.
+    """
+    theirs = batch["teacher_hidden_states"].swapaxes(0, 1)
+    difference = jnp.square(hidden_states.astype(jnp.float32) - theirs.astype(jnp.float32)).mean((0, 3))  # [B, L]
+    return jnp.where(batch["sequence_ids"] != 0, difference, 0.0).sum()
+
+
+def teacher_layers(teacher: int, student: int) -> tuple[int, ...]:
+    """For each hidden state of the student, the number of the teacher's hidden state that it is compared with: evenly spaced, the
+    embeddings with the embeddings and the last layer with the last layer."""
+    return tuple(round(layer * teacher / student) for layer in range(student + 1))
+
+
+def _class_weights(batch: Batch, settings: LabelLoss) -> Float[Array, "B _"]:
+    """The class weight of every label, in the shape of label_weights."""
+    if not settings.class_weights:
+        return jnp.ones_like(batch["label_weights"])
+    return jnp.asarray(settings.class_weights, jnp.float32)[batch["labels"]]

@@ -1,0 +1,99 @@
+"""Masked language modelling and next sentence prediction (BERT, arXiv:1810.04805, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bert_jax.model.layers import Seed
+from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
+from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.objective import MASKED
+from bert_jax.objectives.scores import Formula, HeldoutRows, Score, next_sentence_baseline, total_of
+from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, word_scores
+
+
+class MlmNsp(WordPrediction):
+    """The mean loss of masked words and, where rows hold pairs, that of next sentence prediction."""
+
+    rows: ClassVar[str] = MASKED
+    judges_pairs: ClassVar[bool] = True
+    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"transformer": ("both",)}
+    title: ClassVar[str] = "MLM"
+    scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
+        **word_scores("MLM", "mlm"),
+        "NSP loss": Score("nsp_loss", "nsp_examples", shown=False),
+        "NSP accuracy": Score(
+            "nsp_correct", "nsp_examples", baseline="nsp_majority_accuracy", baseline_title="one answer for all pairs"
+        ),
+        "loss": total_of("mlm_loss", "nsp_loss"),
+    }
+
+    def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
+        """The MLM head; with pairs the pooler and the head of next sentence prediction."""
+        parts = {"mlm_head": model.mlm_head(key)}
+        return parts | ({"pooler": model.pooler(key), "nsp_head": model.nsp_head(key)} if model.pairs else {})
+
+    @property
+    def exported(self) -> str:  # type: ignore[override]
+        """The class with both heads, or with the MLM head alone."""
+        return "BertForPreTraining" if self.model.pairs else "BertForMaskedLM"
+
+    def named_scores(self) -> dict[str, Score | Formula]:
+        """Without those of next sentence prediction where rows hold no pairs."""
+        found = super().named_scores()
+        return found if self.model.pairs else {name: score for name, score in found.items() if not name.startswith("nsp_")}
+
+    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
+        """The summed losses and correct predictions of both."""
+        return self.sums_of(self.model.logits(params, batch, seed), batch)
+
+    def sums_of(self, outputs: Mapping[str, Float[Array, "B ..."]], batch: Batch) -> Sums:
+        """The sums of "mlm_logits" and, if they are there, of "nsp_logits"."""
+        sums = self.word_sums(outputs["mlm_logits"], batch["masked_targets"])
+        if "nsp_logits" not in outputs:
+            return sums
+        with jax.named_scope("loss"):
+            return sums | {
+                "nsp_loss": cross_entropy(outputs["nsp_logits"], batch["nsp_labels"]).sum(),
+                "nsp_correct": correct_predictions(outputs["nsp_logits"], batch["nsp_labels"]).sum(),
+            }
+
+    def counts(self, batch: Batch) -> Sums:
+        """The predicted words and the pairs, by which the losses are divided, tokens and rows."""
+        return super().counts(batch) | {"nsp_examples": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32)}
+
+    def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
+        """The mean MLM loss plus the mean NSP loss (original `run_pretraining.py`, without its 1e-5 in the denominator).
+
+        The means are over the global batch; the original averages the means of the cores.
+        """
+        loss = super().loss(sums, counts)
+        if "nsp_loss" in sums:
+            loss += sums["nsp_loss"] / jnp.maximum(counts["nsp_examples"], 1.0)
+        return loss
+
+    def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
+        """The mean losses of each row over its masked words and over its pairs."""
+        outputs = self.model.logits(params, batch, None)
+        predicted = outputs["mlm_logits"][:, : batch["masked_targets"].shape[1]]
+        losses = {"mlm_loss": mean_losses(predicted, batch["masked_targets"])}
+        if "nsp_logits" in outputs:
+            losses["nsp_loss"] = mean_losses(outputs["nsp_logits"], batch["nsp_labels"])
+        return losses
+
+    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+        """Also the accuracy of one answer to all pairs."""
+        return {**next_sentence_baseline(rows.labels), **super().heldout_scores(rows)}
+
+    def heldout_line(self, scores: Mapping[str, float]) -> str:
+        """Also the accuracy of next sentence prediction."""
+        line = super().heldout_line(scores)
+        if "nsp_accuracy" in scores:
+            line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"
+            line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"
+        return line

@@ -1,0 +1,181 @@
+"""Model: what an objective builds its parameters with and computes hidden states and logits with."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, Num
+
+from bert_jax.model.bert import Bert
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
+from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
+from bert_jax.model.pretraining import SkipGramHead, pretraining_model
+from bert_jax.model.tokens import INPUTS, Tokens
+
+Batch = dict[str, Num[Array, "B ..."]]
+"""Name -> array of a batch."""
+Params = Mapping[str, Any]
+"""The parameters of a model: nested dictionaries of arrays."""
+Boxed = dict[str, Any]
+"""Parameters in which each array is in a box with the name of each of its axes, from which its sharding follows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The encoder of a run, for its objective.
+
+    Functions that end in `_parameters`, `encoder` and `dense` make initial parameters, boxed with the names of their axes. The
+    others compute: `params` is a tree with the parts "embeddings" and "encoder", `seed` that of the dropout masks, None in
+    evaluation.
+    """
+
+    config: ModelConfig
+    pairs: bool = False
+    """Whether the rows hold pairs of texts, so that next sentence prediction has labels."""
+
+    @property
+    def hidden_size(self) -> int:
+        """D, the width of the hidden states."""
+        return self.config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """V, the number of words."""
+        return self.config.vocab_size
+
+    def scaled(self, fraction: float) -> Model:
+        """A narrower model of the same kind: widths and heads times `fraction`, at least one head, and as many layers."""
+        c = self.config
+        heads = max(1, round(c.num_heads * fraction))
+        width = max(1, round(c.hidden_size * fraction / heads)) * heads
+        if c.encoder == "bilm":
+            width += width % 2
+        feed_forward = max(1, round(c.intermediate_size * fraction))
+        return dataclasses.replace(
+            self, config=dataclasses.replace(c, hidden_size=width, num_heads=heads, intermediate_size=feed_forward)
+        )
+
+    # -------------------------------------------------------------------------------------------------------- initial parameters
+    def encoder(self, key: Key[Array, ""]) -> Boxed:
+        """The parts "embeddings" and "encoder"."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return dict(Bert(self.config).init(key, Tokens.of(dict.fromkeys(INPUTS, ids)), method="encode")["params"])
+
+    def mlm_head(self, key: Key[Array, ""]) -> Boxed:
+        """A head of masked language modelling, whose decoder is tied to the word embeddings if the model's is."""
+        return self._head("mlm_head", MaskedLanguageModelHead, key, *self._hidden_and_table())
+
+    def softmax(self, key: Key[Array, ""]) -> Boxed:
+        """The softmax layer of an LSTM language model. It is drawn from the random numbers of a "mlm_head"."""
+        return self._head("mlm_head", SoftmaxHead, key, *self._hidden_and_table())
+
+    def pooler(self, key: Key[Array, ""]) -> Boxed:
+        """The pooler, tanh(W h + b) of the hidden state of a [CLS]."""
+        return self._head("pooler", Pooler, key, jnp.zeros((1, 1, self.hidden_size)))
+
+    def nsp_head(self, key: Key[Array, ""]) -> Boxed:
+        """The head of next sentence prediction, which reads the pooler."""
+        return self._head("nsp_head", NextSentenceHead, key, jnp.zeros((1, 1, self.hidden_size)))
+
+    def skip_gram_head(self, key: Key[Array, ""]) -> Boxed:
+        """The vectors of words as contexts, and the counts of the words."""
+        return self._head("skip_gram_head", SkipGramHead, key, jnp.zeros((1, 1), jnp.int32))
+
+    def _hidden_and_table(self) -> tuple[Float[Array, "B M I"], Float[Array, "V I"]]:
+        width = self.config.word_width
+        return jnp.zeros((1, 1, width)), jnp.zeros((self.config.padded_vocab_size, width))
+
+    def _head(self, part: str, kind: type[nn.Module], key: Key[Array, ""], *inputs: Num[Array, " ..."]) -> Boxed:
+        """The parameters of a head, with the values that it has as a `part` of a larger model; they depend on the part's name."""
+        return dict(_Part(part, kind, self.config).init(key, *inputs)["params"][part])
+
+    # --------------------------------------------------------------------------------------------------------------- computation
+    def encode(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L D"]:
+        """The output of the last layer at every token."""
+        return self.hidden_states(params, batch, seed)[-1]
+
+    def hidden_states(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "S B L D"]:
+        """The embeddings and the output of every layer."""
+        _, states = Bert(self.config).apply({"params": _own(params)}, Tokens.of(batch), seed, method="encode")
+        return cast(Array, states)
+
+    def encode_at(
+        self, params: Params, positions: Int[Array, "B Q"], batch: Batch, seed: Seed | None = None
+    ) -> Float[Array, "B Q D"]:
+        """The output of the last layer at `positions` alone, which takes less computation."""
+        tokens = Tokens.of(batch).reading(positions)
+        return cast(Array, Bert(self.config).apply({"params": _own(params)}, tokens, seed, method="encode_queried"))
+
+    def mlm_logits(
+        self, params: Params, head: Params, batch: Batch, seed: Seed | None = None
+    ) -> Float[Array, "B M V"]:
+        """The logits of every word at the "masked_positions" of a batch, float32, from the parameters of a `mlm_head`."""
+        hidden = self.encode_at(params, batch["masked_positions"], batch, seed)
+        table = params["embeddings"]["word_embeddings"]["embedding"]
+        return cast(Array, MaskedLanguageModelHead(self.config).apply({"params": head}, hidden, table))
+
+    def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, "B ..."]]:
+        """The logits of the heads that `pretraining_model` has for this encoder, such as "mlm_logits" and "nsp_logits"."""
+        model = pretraining_model(self.config, next_sentence=self.pairs)
+        return cast(dict[str, Array], model.apply({"params": params}, batch, seed, method="logits"))
+
+
+class _Part(nn.Module):
+    """A module under the name of a part of a larger model."""
+
+    part: str
+    kind: type[nn.Module]
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, *inputs: Num[Array, " ..."]) -> Num[Array, " ..."]:
+        """The output of the module."""
+        module: Any = self.kind(self.config, name=self.part)
+        return cast(Array, module(*inputs))
+
+
+def _own(params: Params) -> Params:
+    return {part: params[part] for part in ("embeddings", "encoder") if part in params}
+
+
+# ------------------------------------------------------------------------------------------------------ for objectives' own parts
+def dense(inputs: int, outputs: int, key: Key[Array, ""], stddev: float = 0.02) -> Boxed:
+    """The initial parameters of a layer from `inputs` to `outputs` numbers, for `apply_dense`: kernel [D, outputs], bias
+    [outputs]."""
+    kernel = named(truncated_normal(stddev), "embed", None)(key, (inputs, outputs))
+    return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(key, (outputs,))}
+
+
+def apply_dense(params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape O"]:
+    """x W + b over the last axis, float32."""
+    product = jnp.einsum("...D,DO->...O", x.astype(jnp.float32), params["kernel"].astype(jnp.float32))
+    return product + params["bias"].reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+def another_seed(seed: Seed | None, number: int) -> Seed | None:
+    """A seed for a second use of random numbers in a step; None, of evaluation, stays None."""
+    return None if seed is None else hash_word(seed + jnp.uint32(0x9E3779B9) * jnp.uint32(number))
+
+
+def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None) -> Int[Array, "B *shape"]:
+    """Draws a class from each softmax of `logits`; int32. A pure function of the seed and the place in the global batch, so that
+    the same step draws the same on any number of devices, and an evaluation (`seed` None) always draws the same."""
+    words = random_words(jnp.uint32(0x73616D70) if seed is None else seed, logits.shape, rows=batch.get("rows"))
+    uniform = ((words >> 8).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-24)  # between 0 and 1
+    gumbel = -jnp.log(-jnp.log(uniform))
+    return jnp.argmax(jax.lax.stop_gradient(logits).astype(jnp.float32) + gumbel, axis=-1).astype(jnp.int32)
+
+
+def with_predictions(batch: Batch, words: Int[Array, "B M"]) -> Int[Array, "B L"]:
+    """The "input_ids" of a batch with `words` at the "masked_positions"; slots that are not used change nothing."""
+    ids = batch["input_ids"]
+    beyond = ids.shape[1]
+    at = jnp.where(batch["masked_targets"] >= 0, batch["masked_positions"], beyond)
+    rows = jax.lax.broadcasted_iota(jnp.int32, at.shape, 0)
+    return ids.at[rows, at].set(words.astype(ids.dtype), mode="drop")

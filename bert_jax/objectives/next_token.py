@@ -1,0 +1,30 @@
+"""The prediction of every token from those before it, by a left-to-right model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from jaxtyping import Array, Key
+
+from bert_jax.objectives.model import Boxed, Model
+from bert_jax.objectives.scores import Formula, Score, total_of
+from bert_jax.objectives.word_prediction import WordPrediction, word_scores
+
+
+class NextToken(WordPrediction):
+    """The mean loss of the tokens after the positions of a row."""
+
+    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"transformer": ("left_to_right",), "bilm": ("left_to_right",)}
+    title: ClassVar[str] = "next token"
+    scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
+        **word_scores("next token", "next_token"),
+        "loss": total_of("next_token_loss"),
+    }
+    exported: ClassVar[str | None] = "BertLMHeadModel"
+
+    def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
+        """The head of a Transformer, or the softmax of an LSTM."""
+        if model.config.encoder == "transformer":
+            return {"mlm_head": model.mlm_head(key)}
+        return {"softmax": model.softmax(key)}

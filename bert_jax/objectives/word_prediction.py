@@ -1,0 +1,129 @@
+"""WordPrediction: what the objectives share that predict words by a softmax over the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from bert_jax.model.layers import Seed
+from bert_jax.objectives.flops import model_row_flops
+from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
+from bert_jax.objectives.model import Batch, Params
+from bert_jax.objectives.objective import NEXT, Objective, row_counts
+from bert_jax.objectives.scores import (
+    Formula,
+    HeldoutRows,
+    Score,
+    perplexity,
+    perplexity_of,
+    score_name,
+    target_counts,
+    unigram_baseline,
+)
+
+FREQUENCY = "word frequency alone"
+
+
+def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
+    """The scores of predicted words: `title` is their name in log lines, `measure` the prefix of their sums."""
+    return {
+        f"{title} loss": Score(
+            f"{measure}_loss",
+            f"{measure}_targets",
+            unit="(nats per predicted token)",
+            baseline="unigram_loss",
+            baseline_title=FREQUENCY,
+        ),
+        "perplexity": perplexity_of(f"{measure}_loss"),
+        f"{title} accuracy": Score(
+            f"{measure}_correct",
+            f"{measure}_targets",
+            baseline="unigram_accuracy",
+            baseline_title=FREQUENCY,
+            from_zero=True,
+        ),
+    }
+
+
+class WordPrediction(Objective):
+    """The cross-entropy of the rows' targets, which a softmax over the vocabulary predicts."""
+
+    rows: ClassVar[str] = NEXT
+    title: ClassVar[str]
+    """What is predicted, in log lines: "MLM"; its sums and scores begin with `measure`."""
+    last_predicted: ClassVar[float] = 1.0
+    """How often the last [SEP] of a text is predicted for each prediction of another token."""
+
+    @property
+    def measure(self) -> str:
+        """The prefix of the names of its sums and scores: "mlm"."""
+        return score_name(self.title)
+
+    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
+        """The summed cross-entropies and correct predictions."""
+        return self.word_sums(self.model.logits(params, batch, seed)["mlm_logits"], batch["masked_targets"])
+
+    def counts(self, batch: Batch) -> Sums:
+        """The predicted words, tokens and rows."""
+        return {f"{self.measure}_targets": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32), **row_counts(batch)}
+
+    def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
+        """The mean over the predicted words of the global batch."""
+        return sums[f"{self.measure}_loss"] / jnp.maximum(counts[f"{self.measure}_targets"], 1.0)
+
+    @jax.named_scope("loss")  # its name in a profile
+    def word_sums(self, logits: Float[Array, "B Q V"], targets: Int[Array, "B M"]) -> Sums:
+        """The summed cross-entropies and the correct predictions. Columns of `logits` beyond the targets are ignored."""
+        beyond = logits.shape[1] - targets.shape[1]
+        targets = jnp.pad(targets, ((0, 0), (0, beyond)), constant_values=IGNORED)
+        return {
+            f"{self.measure}_loss": cross_entropy(logits, targets).sum(),
+            f"{self.measure}_correct": correct_predictions(logits, targets).sum(),
+        }
+
+    def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
+        """The mean loss of each row over its targets; of a biLM, of the forward direction."""
+        logits = self.model.logits(params, batch, None)["mlm_logits"]
+        return {f"{self.measure}_loss": mean_losses(logits[:, : batch["masked_targets"].shape[1]], batch["masked_targets"])}
+
+    def row_flops(self, length: int, predictions: int) -> float:
+        """Of the encoder, and of the softmax at the predicted tokens."""
+        return model_row_flops(self.model.config, length, predictions)
+
+    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+        """The perplexity of words where whole words are predicted, and the scores of the unigram distribution."""
+        found: dict[str, float | Formula] = {}
+        if rows.continues is not None:
+            found["word_perplexity"] = self._word_perplexity(tokens_per_word(rows.targets, rows.continues))
+        return found | unigram_baseline(target_counts(rows.train, rows.plan, self.last_predicted), rows.predicted)
+
+    def _word_perplexity(self, pieces: float) -> Formula:
+        return lambda scores: perplexity(scores[f"{self.measure}_loss"] * pieces)
+
+    def heldout_line(self, scores: Mapping[str, float]) -> str:
+        """Accuracy, loss and perplexity with those of word frequency alone."""
+        accuracy, loss = f"{self.measure}_accuracy", f"{self.measure}_loss"
+        line = f"{self.title} accuracy {100 * scores[accuracy]:.1f} %"
+        line += f" ({FREQUENCY} {100 * scores['unigram_accuracy']:.1f} %), {self.title} loss {scores[loss]:.3f}"
+        line += f" ({scores['unigram_loss']:.3f}), perplexity {scores['perplexity']:.1f}"
+        return line + (f" ({scores['word_perplexity']:.1f} by word)" if "word_perplexity" in scores else "")
+
+
+def mean_losses(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Float[Array, " B"]:
+    """The mean cross-entropy of each row."""
+    return cross_entropy(logits, targets).sum(1) / jnp.maximum((targets != IGNORED).sum(1), 1)
+
+
+def tokens_per_word(targets: Int[np.ndarray, "B M"], continues: Bool[np.ndarray, " V"]) -> float:
+    """The number of predicted tokens for each predicted word; `continues` says which tokens continue a word.
+
+    The loss of a word is the sum of those of its pieces, which are masked together. So the perplexity of words can be compared
+    between vocabularies, that of pieces cannot.
+    """
+    used = targets[targets >= 0]
+    return len(used) / max(int(np.count_nonzero(~continues[used])), 1)

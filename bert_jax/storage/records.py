@@ -1,0 +1,317 @@
+"""Reads the records of files in bounded memory: lines of text, rows of a table, rows of Parquet and Arrow.
+
+    for line in text_lines(path): ...                                 # also of a file that is compressed
+    for row in table_rows(name, numbered(text_lines(path)), ","): ... # cells, with the number of their first line
+    with open_columns("parquet", path) as file:
+        for batch in file.batches(["text"], 1_000, 2_000): ...        # those row groups, that column
+
+Sources of a corpus, labelled data and the inputs of predictions are read by these. What a record must hold, and what happens to
+one that does not, is theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import mmap
+import pathlib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
+
+from bert_jax.errors import UserError, missing_path
+from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, damage, open_packed, recognise
+
+KINDS = {"parquet": "Parquet", "arrow": "Arrow"}
+"""The files of columns, by suffix without its dot."""
+BOM = b"\xef\xbb\xbf"
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How a file of UTF-16 begins."""
+_LONGEST_CELL = 128 << 20  # in characters; quotes that do not match are found within it
+_SKIPPED_BYTES = 1 << 20  # read at a time of the rest of a line that is too long
+_BATCH_BYTES, _MOST_ROWS = 4 << 20, 4096  # of the columns that are read in a batch; rows in a batch
+_MAPPED_BYTES = 32 << 20  # of an Arrow file are mapped at most, or one batch
+_READ_BYTES = 1 << 20  # read at a time from a column of a Parquet file
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, from 1, for error messages; or an item of a list, or a row of a Parquet file."""
+
+    path: pathlib.Path | str
+    line: int
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.unit} {self.line}"
+
+    def error(self, problem: str) -> UserError:
+        """A UserError about this line."""
+        return UserError(f"{self}: {problem}")
+
+
+# Text
+
+
+def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(first byte, line with its line end) of each line that begins at byte `start` or later.
+
+    Of a line of more than `most` bytes its first `most` (`is_cut`), before the rest is read and passed over.
+    """
+    place = start
+    if start:
+        file.seek(start - 1)
+        place += len(file.readline(most)) - 1
+    while line := file.readline(most):
+        yield place, line
+        place += len(line)
+        if is_cut(line, most):
+            while rest := file.readline(_SKIPPED_BYTES):
+                place += len(rest)
+                if rest.endswith(b"\n"):
+                    break
+
+
+def first_bytes(file: Any) -> bytes:
+    """The first bytes of a file, as many as `recognise` needs, which stay to be read; b"" of a file that cannot show them."""
+    return file.peek(HEAD_BYTES)[:HEAD_BYTES] if hasattr(file, "peek") else b""
+
+
+def is_cut(line: bytes, most: int) -> bool:
+    """Whether a line of `read_lines` is only the beginning of a longer one."""
+    return len(line) == most and not line.endswith(b"\n")
+
+
+def text_lines(path: pathlib.Path) -> Iterator[str]:
+    """The lines of a text file with their line ends, without its byte order mark; a compressed file is decompressed.
+
+    Raises UserError for a file that is missing, damaged, empty, of another format, or not UTF-8 (with the byte and the line).
+    """
+    characters, is_blank = 0, True
+    try:
+        with open_packed(path) as file:
+            head = first_bytes(file)
+            if found := recognise(head, path.name):
+                raise UserError(f"{path} {found.what}, not text; {found.remedy}")
+            for number, (place, line) in enumerate(read_lines(file, -1), 1):
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    utf16 = head[:2] in UTF16
+                    raise Place(path, number).error(
+                        f"byte {place + error.start + 1:,} of the file (0x{line[error.start]:02x}) is not UTF-8"
+                        f"{': it begins as UTF-16 does' if utf16 else ''}; convert it "
+                        f"(iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8)"
+                    ) from error
+                text = text.removeprefix("\ufeff") if number == 1 else text
+                if (nul := text.find("\0")) >= 0:
+                    raise Place(path, number).error(
+                        f"character {characters + nul + 1:,} of the file is NUL, which no text holds; is it UTF-16 "
+                        "(iconv -f UTF-16LE -t UTF-8)?"
+                    )
+                characters += len(text)
+                is_blank &= not text.strip()
+                yield text
+    except UNREADABLE as error:
+        if fault := damage(path.name, error):
+            raise UserError(f"{path} is {fault}; fetch it again") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{missing_path(path)} cannot be read: {reason}; give the path of a text file") from error
+    if is_blank:
+        raise UserError(f"{path} is empty; fetch it again, or give another file")
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The text of a file, as `text_lines` reads it."""
+    return "".join(text_lines(path))
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, which end in LF or CR LF, or all in CR: U+0085 and U+2028, at which `str.splitlines` splits, are
+    text."""
+    lines = text.split("\n" if "\n" in text else "\r")
+    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+def is_utf8(text: str) -> bool:
+    r"""Whether a text can be encoded as UTF-8; a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Tables of text
+
+
+class Line(NamedTuple):
+    """A line of a text with its number, from 1."""
+
+    number: int
+    text: str
+    size: int = 0  # in bytes
+    problem: str | None = None  # why it could not be read; the text is a substitute then
+
+
+class TableRow(NamedTuple):
+    """A row of a table of text."""
+
+    place: Place  # of its first line
+    cells: list[str]
+    size: int  # of its lines, in bytes
+    problem: str | None  # of the first of its lines that could not be read
+
+
+def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool) -> Iterator[TableRow]:
+    """The rows of a table; a blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and line
+    ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
+    if not quotes:
+        for line in lines:
+            is_whole = line.number == 1 and "\n" not in line.text  # the lines of the file end in CR
+            for i, text in enumerate(split_lines(line.text) if is_whole else [line.text.removesuffix("\n").removesuffix("\r")]):
+                cells = text.split(delimiter) if text.strip("\r") else []
+                yield TableRow(Place(path, line.number + i), cells, line.size, line.problem)
+        return
+    number, first, size, problem = 0, 0, 0, None
+
+    def read() -> Iterator[str]:
+        nonlocal number, first, size, problem
+        for line in lines:
+            size, problem = size + line.size, problem or line.problem
+            parts = [line.text] if line.text.find("\r") in (-1, len(line.text) - 2) else io.StringIO(line.text, newline="")
+            for number, text in enumerate(parts, line.number):
+                first = first or number
+                yield text
+
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))  # a limit of the whole process, so it is never lowered
+    rows = csv.reader(read(), delimiter=delimiter, strict=True)
+    while True:
+        first, size, problem = 0, 0, None
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise Place(path, first).error(
+                f"the quotes of this row do not match ({error}); double a quote inside quotes"
+            ) from error
+        if row is None:
+            return
+        yield TableRow(Place(path, first), row, size, problem)
+
+
+# Files of columns
+
+
+@contextlib.contextmanager
+def open_columns(kind: str, path: str | pathlib.Path) -> Iterator[ColumnFile]:
+    """Opens a Parquet or Arrow file, of `KINDS`. Raises errors of pyarrow, also while it is read; `columns_explained` explains
+    them."""
+    import pyarrow
+    import pyarrow.parquet
+    from pyarrow import ipc
+
+    if kind == "parquet":
+        # pages are read as they are needed, since a whole column of a row group may be larger than the memory
+        with pyarrow.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False) as parquet:
+            yield ColumnFile(parquet.schema_arrow, parquet)
+        return
+    with pathlib.Path(path).open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    source = pyarrow.BufferReader(pyarrow.py_buffer(mapped))
+    if mapped[:6] == b"ARROW1":
+        file = ipc.open_file(source)
+        yield ColumnFile(file.schema, _in_bounded_memory(mapped, (file.get_batch(i) for i in range(file.num_record_batches))))
+        return
+    if mapped[-4:] != bytes(4):  # the end of a stream; batches could be missing without any other sign
+        raise EOFError("the mark at its end is missing")
+    stream = ipc.open_stream(source)
+    yield ColumnFile(stream.schema, _in_bounded_memory(mapped, stream))
+
+
+@dataclass(frozen=True)
+class ColumnFile:
+    """An open file of columns, which is read once."""
+
+    schema: Any
+    _content: Any  # a ParquetFile, or the batches of an Arrow file
+
+    def groups(self, column: str) -> list[tuple[int, int]]:
+        """(rows, bytes in one column) of each row group of a Parquet file, or of each batch of an Arrow file."""
+        if not hasattr(self._content, "metadata"):
+            return [(batch.num_rows, batch.column(column).nbytes) for batch in self._content]
+        about = self._content.metadata
+        leaves = _leaves(about, [column])
+        return [(about.row_group(i).num_rows, _bytes(about, i, leaves)) for i in range(about.num_row_groups)]
+
+    def batches(self, columns: Collection[str], start: int = 0, stop: int | None = None) -> Iterator[Any]:
+        """Record batches of the rows [start, stop) with some columns, in the order of the file; no batch is large. Only the row
+        groups of these rows are read, and the batches of an Arrow file before them are passed over."""
+        first = 0
+        names = [name for name in self.schema.names if name in columns]
+        is_parquet = hasattr(self._content, "metadata")
+        for rows, batches in self._parquet_groups(names) if is_parquet else ((b.num_rows, [b]) for b in self._content):
+            if stop is not None and first >= stop:
+                return
+            if start < first + rows:
+                place = first
+                for batch in batches:
+                    last = len(batch) if stop is None else min(len(batch), stop - place)
+                    begin = max(0, start - place)
+                    yield from (batch[k : min(k + _MOST_ROWS, last)] for k in range(begin, last, _MOST_ROWS))
+                    place += len(batch)
+                    if stop is not None and place >= stop:
+                        return
+            first += rows
+
+    def _parquet_groups(self, columns: list[str]) -> Iterator[tuple[int, Iterator[Any]]]:
+        about = self._content.metadata
+        leaves = _leaves(about, columns)
+        for group in range(about.num_row_groups):
+            rows = about.row_group(group).num_rows
+            most = max(1, min(_MOST_ROWS, _BATCH_BYTES * rows // max(1, _bytes(about, group, leaves))))
+            yield rows, self._content.iter_batches(most, row_groups=[group], columns=columns, use_threads=False)
+
+
+def _leaves(about: Any, columns: Collection[str]) -> list[int]:
+    """The numbers of the chunks of a row group with these columns, or what is inside them."""
+    paths = (about.schema.column(i).path for i in range(about.num_columns))
+    return [i for i, path in enumerate(paths) if path in columns or path.partition(".")[0] in columns]
+
+
+def _bytes(about: Any, group: int, leaves: Iterable[int]) -> int:
+    """The uncompressed bytes of some chunks of a row group."""
+    return sum(about.row_group(group).column(i).total_uncompressed_size for i in leaves)
+
+
+def _in_bounded_memory(mapped: mmap.mmap, batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches of a mapped file, whose pages are given back as they have been read. Raises EOFError if it becomes shorter: a
+    page that is gone would end the process."""
+    each, read = iter(batches), 0
+    while True:
+        if mapped.size() < len(mapped):
+            raise EOFError("it was cut while it was read")
+        batch = next(each, None)
+        if batch is None:
+            return
+        yield batch
+        read += batch.nbytes
+        if read > _MAPPED_BYTES and hasattr(mapped, "madvise"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+            read = 0
+
+
+@contextlib.contextmanager
+def columns_explained(kind: str, path: str | pathlib.Path) -> Iterator[None]:
+    """Turns the errors of pyarrow inside the `with` block into a UserError about the file."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, EOFError) as error:
+        said = str(error).partition("\n")[0].partition(". ")[0].strip()[:160] or type(error).__name__
+        if "ompression" in str(error) and "upported" in str(error):
+            raise UserError(f"{path} has a codec that is not read ({said}); write it again with zstd") from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        raise UserError(f"{path} is not a whole {KINDS[kind]} file ({said}); fetch it again") from error

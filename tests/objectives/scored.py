@@ -1,0 +1,20 @@
+"""Objectives by the prefix of their sums, for models of the smallest size."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tests.random_rows import TINY, objective_for
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mlm": {},
+    "next_token": {"direction": "left_to_right"},
+    "bilm": {"encoder": "bilm"},
+    "skip_gram": {"encoder": "static", "num_layers": 0},
+}
+
+
+def objective_of(measure: str, pairs: bool = True) -> Any:
+    """The objective whose sums begin with `measure`."""
+    return objective_for(dataclasses.replace(TINY, **MODELS[measure]), pairs)

@@ -1,0 +1,110 @@
+"""The contract of objectives: those of the project keep it, and one that does not is refused in a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interface.named import load_named
+from bert_jax.objectives.model import Model, dense, sampled, with_predictions
+from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.scores import majority_of
+from tests.objectives.scored import MODELS, objective_of
+from tests.random_rows import TINY, random_batch
+
+OWN = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("measure", MODELS)
+def test_the_objectives_of_the_project_keep_the_contract(measure: str, pairs: bool):
+    objective_of(measure, pairs and measure == "mlm").check("it")
+
+
+class Good(Objective):
+    scores: ClassVar[Any] = {"my loss": ("mine", "masked")}
+
+    def parameters(self, model: Any, key: Any) -> Any:
+        return {"mine": dense(model.hidden_size, 1, key)}
+
+    def sums(self, params: Any, batch: Any, seed: Any) -> Any:
+        return {"mine": params["mine"]["kernel"].sum()}
+
+    def loss(self, sums: Any, counts: Any) -> Any:
+        return sums["mine"] / jnp.maximum(counts["masked"], 1.0)
+
+
+def changed(**parts: Any) -> Objective:
+    """`Good` with other parts, for a small model."""
+    return type("Mine", (Good,), parts)().for_model(Model(TINY))
+
+
+def test_a_small_objective_keeps_the_contract():
+    changed().check("it")
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        (
+            {"parameters": lambda self, model, key: {"mine": {"kernel": jnp.zeros((3, 1))}}},
+            "the parameter mine/kernel of Mine has no names of its axes, from which its sharding follows; make it with `dense`",
+        ),
+        ({"scores": {"my loss": ("mene", "masked")}}, "it: the score 'my loss' needs 'mene', which neither sums nor"),
+        ({"scores": {"my loss": ("mine", "maskd")}}, "which neither sums nor counts returns; did you mean 'masked'?"),
+        ({"scores": {}}, "it has no scores; give it one"),
+        ({"baselines": {"my lss": majority_of("mine", "tokens")}}, "'my lss', which is not a score; did you mean 'my loss'?"),
+        ({"baselines": {"my loss": majority_of("yes", "tokens")}}, "the baseline of 'my loss' needs 'yes', which neither"),
+        ({"sums": lambda self, *inputs: {"mine": jnp.zeros(3)}}, "sums must return a dict of scalars, name to sum"),
+        ({"sums": lambda self, *inputs: {"masked": jnp.zeros(())}}, "'masked' is both a sum and a count; give"),
+        ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', which is a number of every step"),
+        ({"counts": lambda self, batch: {"masked": jnp.ones(())}}, "counts lacks 'tokens'; begin it with `super().counts("),
+        ({"loss": lambda self, sums, counts: jnp.ones(2) * sums["mine"]}, "loss must return a scalar, and returns an array (2,)"),
+        ({"loss": lambda self, sums, counts: sums["mine"] ** 2}, "loss is not linear in the sums, so those of"),
+    ],
+)  # fmt: skip
+def test_what_does_not_keep_the_contract_is_refused_with_its_name(parts: dict[str, Any], says: str):
+    with pytest.raises(UserError) as error:
+        changed(**parts).check("it")
+    assert says in str(error.value)
+
+
+def test_a_draw_of_words_is_that_of_the_whole_batch_on_any_part_of_its_rows():
+    logits, seed = jax.random.normal(jax.random.key(0), (8, 4, 64)), jnp.uint32(5)
+    whole = sampled(logits, {}, seed)
+    parts = [sampled(logits[i : i + 2], {"rows": jnp.arange(i, i + 2, dtype=jnp.uint32)}, seed) for i in range(0, 8, 2)]
+    np.testing.assert_array_equal(whole, np.concatenate(parts))
+    assert (whole != sampled(logits, {}, jnp.uint32(6))).mean() > 0.5
+
+
+def test_words_are_drawn_as_often_as_the_softmax_says():
+    logits = jnp.log(jnp.broadcast_to(jnp.array([0.7, 0.2, 0.1]), (4_000, 5, 3)))
+    found = np.bincount(np.asarray(sampled(logits, {}, jnp.uint32(1))).ravel(), minlength=3) / 20_000
+    np.testing.assert_allclose(found, [0.7, 0.2, 0.1], atol=0.02)
+
+
+def test_replaced_tokens_finds_the_words_that_its_generator_has_changed():
+    kind = load_named(OWN, {}, "config.objective")
+    objective, batch = dataclasses.replace(kind(), generator_size=0.5).for_model(Model(TINY)), random_batch()
+    objective.check("it")
+    params = nn.unbox(objective.initial_parameters(jax.random.key(0)))
+    sums, counts = objective.sums(params, batch, jnp.uint32(3)), objective.counts(batch)
+    original, masked = with_predictions(batch, batch["masked_targets"]), np.asarray(batch["masked_targets"]) >= 0
+    places = np.asarray(batch["masked_positions"])
+    for row in range(len(masked)):
+        np.testing.assert_array_equal(
+            np.asarray(original)[row, places[row][masked[row]]], np.asarray(batch["masked_targets"])[row][masked[row]]
+        )
+    assert 0 < float(sums["replaced"]) <= masked.sum() == float(counts["masked"])
+    found = objective.summarise({**sums, **counts})
+    assert found["rtd_accuracy"] == pytest.approx(float(sums["rtd_right"] / counts["tokens"]))
+    assert objective.baseline_scores(sums | counts)["rtd_accuracy_baseline"] == pytest.approx(
+        1 - float(sums["replaced"] / counts["tokens"])
+    )

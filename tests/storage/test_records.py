@@ -1,0 +1,136 @@
+"""Lines, rows of tables, and rows of Parquet and Arrow: the same of a file whoever reads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert_jax.data.corpus.reading import read_span
+from bert_jax.data.corpus.sources import ReadOptions, cut, find_items, parse_source
+from bert_jax.errors import UserError
+from bert_jax.prediction.streams import Field, read_texts
+from bert_jax.storage.records import Line, is_cut, open_columns, read_lines, table_rows, text_lines
+from bert_jax.tasks.readers.own_rows import read_own_rows
+from tests.compressed import PACK, compressed
+
+TEXTS = ["One text.", 'A "quoted" one, with a comma.', "Zwölf\u2028Jahre."]
+
+
+def of_corpus(path: pathlib.Path) -> list[str]:
+    """What a corpus would hold, of a source by the file's name."""
+    kind = "jsonl" if ".jsonl" in path.name else path.suffix[1:]
+    spans = cut(find_items([parse_source(f"{kind}:{path}")], ReadOptions()), 2)
+    documents = (document for shard in spans for span in shard for document in read_span(span, ReadOptions(), Counter()))
+    return ["\n".join(document.lines) for document in documents]
+
+
+def of_labelled_data(path: pathlib.Path) -> list[str]:
+    return [row.text("text") for row in read_own_rows(path)]
+
+
+def of_predictions(path: pathlib.Path) -> list[str]:
+    return [record.values["text"] for record in read_texts([], str(path), (Field("text"),))]
+
+
+EVERYONE = (of_corpus, of_labelled_data, of_predictions)
+
+
+def write(path: pathlib.Path, texts: Sequence[str]) -> None:
+    table = pa.table({"id": [*range(len(texts))], "text": [*texts]})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=2)
+    elif path.suffix == ".arrow":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table, max_chunksize=2)
+    elif ".jsonl" in path.name:
+        lines = "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts))
+        path.write_bytes(compressed(lines.encode(), path.name))
+    else:
+        quoted = "".join('{},"{}"\n'.format(i, text.replace('"', '""')) for i, text in enumerate(texts))
+        path.write_bytes(compressed(f"id,text\n{quoted}".encode(), path.name))
+
+
+@pytest.mark.parametrize(
+    ("name", "readers"),
+    [
+        *((f"a.jsonl{end}", EVERYONE) for end in ("", *PACK)),
+        ("a.parquet", EVERYONE),
+        ("a.arrow", EVERYONE),
+        *((f"a.csv{end}", (of_labelled_data, of_predictions)) for end in ("", *PACK)),
+    ],
+)
+def test_a_corpus_labelled_data_and_predictions_read_the_same_texts_of_a_file(
+    tmp_path: pathlib.Path, name: str, readers: Sequence[Callable[[pathlib.Path], list[str]]]
+):
+    write(tmp_path / name, TEXTS)
+    assert [read(tmp_path / name) for read in readers] == [TEXTS] * len(readers)
+
+
+class Endless(io.RawIOBase):
+    """A file of one line without an end, which counts what is read of it."""
+
+    read_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.read_bytes += len(buffer)
+        buffer[:] = b"x" * len(buffer)
+        return len(buffer)
+
+
+def test_a_line_that_is_too_long_is_handed_over_before_its_rest_is_read():
+    endless = Endless()
+    place, line = next(read_lines(io.BufferedReader(endless), 1 << 16))
+    assert (place, len(line), is_cut(line, 1 << 16)) == (0, 1 << 16, True)
+    assert endless.read_bytes < 1 << 17
+
+
+def test_lines_after_one_that_is_too_long_keep_their_places():
+    data = b"short\n" + b"y" * 3_000_000 + b"\nlast"
+    found = list(read_lines(io.BytesIO(data), 1 << 20))
+    assert [(place, line[:5], is_cut(line, 1 << 20)) for place, line in found] == [
+        (0, b"short", False),
+        (6, b"yyyyy", True),
+        (3_000_007, b"last", False),
+    ]
+    assert [place for place, _ in read_lines(io.BytesIO(data), 1 << 20, 3)] == [6, 3_000_007]
+    assert not is_cut(b"x" * 9 + b"\n", 10)
+
+
+def test_lines_of_a_text_are_read_as_they_are_asked_for(tmp_path: pathlib.Path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\n\n" + b"x" * 100_000 + b"\n\xff\n")
+    lines = text_lines(tmp_path / "a.txt")
+    assert [next(lines), next(lines), len(next(lines))] == ["one\r\n", "\n", 100_001]
+    with pytest.raises(UserError, match=r"a\.txt, line 4: byte 100,011 of the file \(0xff\) is not UTF-8"):
+        next(lines)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("quotes", [True, False])
+def test_rows_of_a_table_have_the_number_of_their_first_line_whatever_ends_it(tmp_path: pathlib.Path, end: str, quotes: bool):
+    path = tmp_path / "a.csv"
+    path.write_bytes(end.join(["a,b", "", "c,d", ""]).encode())
+    lines = (Line(number, text) for number, text in enumerate(text_lines(path), 1))
+    found = [(row.place.line, row.cells) for row in table_rows(path, lines, ",", quotes=quotes)]
+    assert found == [(1, ["a", "b"]), (2, []), (3, ["c", "d"])]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_columns_that_are_asked_for_are_those_of_the_rows_asked_for(tmp_path: pathlib.Path, kind: str):
+    write(tmp_path / f"a.{kind}", [f"Text {i}." for i in range(7)])
+    with open_columns(kind, tmp_path / f"a.{kind}") as file:
+        assert file.schema.names == ["id", "text"]
+        batches = list(file.batches(["text"], 1, 6))
+    assert [text for batch in batches for text in batch.column("text").to_pylist()] == [f"Text {i}." for i in range(1, 6)]
+    with open_columns(kind, tmp_path / f"a.{kind}") as file:
+        assert [rows for rows, _ in file.groups("text")] == [2, 2, 2, 1]
