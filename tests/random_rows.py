@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.interface.named import load_named
-from bert_jax.model.bert import natural_objective
+from bert_jax.model import natural_objective
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, initial_parameters
 from bert_jax.model.tokens import Tokens

@@ -13,7 +13,8 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.model.config import published_sizes
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.sharding.mesh import MeshConfig, mesh_shape
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import mesh_shape
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((REPOSITORY / "experiments" / "pretrain").glob("*.py"))

@@ -19,7 +19,8 @@ from bert_jax import finetune as verb
 from bert_jax.errors import UserError
 from bert_jax.finetuning.sweep import UNSAVED
 from bert_jax.runtime.goodput import Activity
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.loop import Trained
 from tests.notes import Notes
 

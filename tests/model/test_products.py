@@ -13,7 +13,8 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
 from bert_jax.model.products import affine, batched, multiply, on_one_cpu, over_rows, precision
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from tests.random_rows import largest_difference
 
 AXES = list(itertools.product((-1, -2), (-1, -2)))

@@ -16,7 +16,8 @@ from bert_jax.objectives.skip_gram import (
     window_weights,
 )
 from bert_jax.training import OPTIMIZERS
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import make_optimizer
 from tests.model.test_bilm import STATIC, TEXTS, random_params, rows
 from tests.random_rows import boxed
 

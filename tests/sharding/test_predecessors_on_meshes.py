@@ -15,7 +15,8 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.sharding import rules
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from tests.model.test_bilm import rows
 from tests.random_rows import TINY, largest_difference
 
