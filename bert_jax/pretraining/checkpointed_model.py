@@ -8,8 +8,8 @@ import jax
 
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import open_splits
+from bert_jax.data.corpus.verification import staged
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model

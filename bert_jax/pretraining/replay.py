@@ -19,8 +19,8 @@ from bert_jax.configs.files import with_defaults
 from bert_jax.configs.overrides import override
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
-from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import Corpus, open_splits
+from bert_jax.data.corpus.verification import staged
 from bert_jax.data.rows import Batch
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError

@@ -16,8 +16,8 @@ import jax
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import ArmConfig, StudyExperiment, StudyTaskConfig
-from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import open_splits
+from bert_jax.data.corpus.verification import staged
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject

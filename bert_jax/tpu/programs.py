@@ -22,9 +22,8 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
-from bert_jax.data.corpus.integrity import MANIFEST
-from bert_jax.data.corpus.staging import KEY
-from bert_jax.data.corpus.store import open_corpus, read_manifest
+from bert_jax.data.corpus.store import MANIFEST, open_corpus, read_manifest
+from bert_jax.data.corpus.verification import KEY
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, read_object

@@ -185,6 +185,9 @@ def test_pronouns_of_neither_name_are_told_of_a_file_that_asks_once(tmp_path, ca
     flags = [f"--input={write(tmp_path, GAP, 'x.tsv')}", f"--choose={write(tmp_path, GAP, 'y.tsv')}", "--replicates=100"]
     assert main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags]) == 0
     assert "1 pronoun of neither name: counted only where neither is an answer\n" in capsys.readouterr().out
+    flags[1] = f"--choose={write(tmp_path, PARIS)}"
+    with pytest.raises(UserError, match=r"x\.conllu and .*x\.tsv are of different formats; choose heads on texts of the same"):
+        main(["coreference", "--model=m", f"--output={tmp_path / 'out'}", *flags])
 
 
 @pytest.mark.usefixtures("loaded")

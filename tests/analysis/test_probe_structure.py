@@ -53,7 +53,9 @@ def features() -> Features:
 def test_the_probe_finds_the_layer_that_holds_the_tree(features, monkeypatch):
     monkeypatch.setattr(structural, "LEARNING_RATE", 0.05)
     scale = scale_of(features.vectors)
-    probe = train_structural(features, scale, rank=8, epochs=60, seed=1)
+    said: list[tuple[int, int]] = []
+    probe = train_structural(features, scale, rank=8, epochs=60, seed=1, say=lambda done, total: said.append((done, total)))
+    assert (said[:3], said[-1]) == ([(32, 2400), (40, 2400), (72, 2400)], (2400, 2400)), "sentences of all epochs"
     held_out = holding_trees(30, seed=2)
     scores = structural_scores(probe, held_out, scale).results()
     chain = chain_scores(held_out).results()
@@ -124,27 +126,3 @@ def test_maps_begin_with_squared_distances_of_about_2_and_are_not_the_same():
         assert own.shape == (3, 40, 25)
         assert own.std() == pytest.approx((40 * 25) ** -0.5, rel=0.05)
     assert abs(np.corrcoef(*(own.ravel() for own in maps))[0, 1]) < 0.1
-
-
-def test_steps_are_counted_by_words_and_progress_by_sentences(features, monkeypatch):
-    asked: list[object] = []
-    said: list[tuple[int, int]] = []
-
-    class Optimizer:
-        def init(self, probe: object) -> None:
-            asked.append(probe)
-
-    def probe_step(loss, steps, rate):
-        asked.append((loss, steps, rate))
-        return (lambda state, *read: state), Optimizer()
-
-    monkeypatch.setattr(structural, "probe_step", probe_step)
-    scale = scale_of(features.vectors)
-    probe = train_structural(features, scale, 3, 3, 4, lambda done, total: said.append((done, total)))
-    assert asked == [(structural_loss, 3, structural.LEARNING_RATE), probe]  # 280 words are about one step of 512
-    assert said == [(done, 120) for done in (32, 40, 72, 80, 112, 120)]
-    assert [len(own["map"]) for own in probe.values()] == [3, 3]
-    monkeypatch.setattr(structural, "WORDS", 64)
-    train_structural(features, scale, 3, 3, 4)
-    assert asked[2] == (structural_loss, 12, structural.LEARNING_RATE)
-    assert (structural._rows(16), structural._rows(64), structural._rows(128)) == (4, 1, 1)

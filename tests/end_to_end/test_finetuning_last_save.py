@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ SPOILT = "seed-1"
 
 
 def fail_the_last_save() -> None:
-    """Fills the disk for the state after the last step alone; the best weights can be saved."""
+    """Fills the disk for the state after the last step alone, and in the run `lost` for the best weights."""
     from orbax.checkpoint import CheckpointManager
 
     save = CheckpointManager.save
@@ -31,7 +32,8 @@ def fail_the_last_save() -> None:
     def failing(self: CheckpointManager, step: int, *arguments: Any, **named: Any) -> bool:
         run = self.directory.parent
         is_spoilt = run.name.endswith(SPOILT) or run.parent.name != "runs"
-        if step == LAST_STEP and self.directory.name == "checkpoints" and is_spoilt:
+        is_lost = run.name == "lost" and self.directory.name == "best"
+        if is_lost or (step == LAST_STEP and self.directory.name == "checkpoints" and is_spoilt):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return save(self, step, *arguments, **named)
 
@@ -40,10 +42,12 @@ def fail_the_last_save() -> None:
 
 @pytest.fixture(scope="module")
 def spoilt(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Commands:
-    """A run alone and a sweep of two, after one another in one process."""
+    """A run alone, on dev examples that are all alike, a sweep of two and the run `lost`, after one another in one process."""
     base = tmp_path_factory.mktemp("last_save")
     short = ("--config.training.epochs=2", "--config.training.gradual_unfreezing=false", "--config.checkpoints.every=5")
-    asked = {"run": (), "sweep": ("--config.sweep.seeds=[0, 1]",)}
+    (base / "alike.csv").write_text("text,label\n" + "it was fine,good\nit was fine,poor\n" * 8)
+    alike = f"--config.task.own.dev={base / 'alike.csv'}"
+    asked = {"run": (alike,), "sweep": ("--config.sweep.seeds=[0, 1]",), "lost": ()}
     commands = [command(toys, base / name, *short, *flags) for name, flags in asked.items()]
     return Commands(base, dict(zip(asked, forked.run(base, *commands, prepare=fail_the_last_save), strict=True)))
 
@@ -59,6 +63,17 @@ def test_a_run_whose_last_save_fails_exports_its_model_and_is_an_error(spoilt: C
     assert (found["steps"], found["failed_saves_since_last_start"]) == (LAST_STEP, 1)
     assert import_model(workdir).head is not None
     assert (workdir / "predictions" / "dev.tsv").is_file()
+    assert found["degenerate"], "the same answer to all examples"
+    assert re.search(r"dev: .* \(degenerate\); take another seed, or a smaller learning rate", done.output)
+
+
+def test_best_weights_that_could_not_be_saved_are_exported_before_the_error(spoilt: Commands):
+    done, workdir = spoilt.ends["lost"], spoilt.base / "lost"
+    assert done.status == 2, done.output
+    (said,) = [line for line in done.output.splitlines() if line.startswith("error: ")]
+    assert "No space left on device" in said
+    assert said.endswith(f"The best weights so far are in {workdir / 'model'}")
+    assert import_model(workdir).head is not None
 
 
 def test_a_sweep_with_a_run_whose_last_save_fails_exports_the_best_model_names_that_run_and_is_an_error(spoilt: Commands):

@@ -154,6 +154,20 @@ def test_a_finished_run_says_so_and_changes_nothing(experiment: pathlib.Path, un
     assert contents(uninterrupted.workdir) == before
 
 
+def test_a_run_that_was_killed_before_its_results_is_evaluated_and_exported_without_a_step(
+    experiment: pathlib.Path, uninterrupted: Ended
+):
+    workdir = copy_of(uninterrupted, "without-results")
+    (workdir / "results.json").unlink()
+    shutil.rmtree(workdir / "model")
+    end = done(experiment, workdir)
+    assert end.status == 0, end.output
+    own, whole = (json.loads((of / "results.json").read_text()) for of in (workdir, uninterrupted.workdir))
+    assert (own["heldout"], own["steps"]) == (whole["heldout"], whole["steps"])
+    assert learned(workdir) == learned(uninterrupted.workdir)
+    assert_same_weights(workdir, uninterrupted.workdir)
+
+
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(experiment: pathlib.Path, uninterrupted: Ended, late: Ended):
     workdir = copy_of(late, "damaged")
     before, newest = checkpoints(workdir)[-2:]

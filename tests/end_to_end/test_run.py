@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def test_the_exported_model_answers(uninterrupted: Ended):
 
 def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment, uninterrupted: Ended, tmp_path):
     """The first phase alone, from the weights of the run that ended: its held-out loss at step 0 is that of a trained model."""
-    flags = (f"--config.init_from={uninterrupted.workdir}", "--config.seed=3")
+    flags = (f"--config.init_from={uninterrupted.workdir}", "--config.seed=3", "--config.log_every=5")
     (end,) = forked.run(experiment.parent, command(experiment, tmp_path / "continued", *flags))
     assert end.status == 0, end.output
     assert f"starting from the weights of {uninterrupted.workdir}" in end.output
@@ -118,13 +119,19 @@ def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment
     random, trained = heldout(before, 0), heldout(after, 0)
     ended = heldout(before, 12)  # the last one on rows of this length
     assert trained < random - 0.5 * (random - ended)  # 1.17 of that difference at the worst of five seeds
+    logged = {name: [one["step"] for one in after if f"{name}_loss" in one] for name in ("train/mlm", "heldout/mlm")}
+    steps = [4, 5, 8, 10, 12, 14, 15, 16, 20, 24]  # every 5, before a checkpoint, and at the end of a phase
+    assert logged == {"train/mlm": steps, "heldout/mlm": [0, 12, 14, 24]}
 
 
 def test_a_replayed_step_has_the_loss_the_gradient_and_the_texts_of_the_run(uninterrupted: Ended):
-    """From a checkpoint (22), from the beginning (3), and where the weights are lost (10)."""
+    """From a checkpoint (22), from the beginning (3), where the weights are lost (10), and where all are."""
+    bare = uninterrupted.workdir.with_name("bare")
+    shutil.copytree(uninterrupted.workdir, bare, ignore=shutil.ignore_patterns("checkpoints"))
     before = contents(uninterrupted.workdir)
     steps = (22, 3, 10)
     asked = [("pretrain", f"--workdir={uninterrupted.workdir}", f"--replay={step}") for step in steps]
+    asked.append(("pretrain", f"--workdir={bare}", "--replay=10"))
     ends = forked.run(uninterrupted.workdir.parent, *asked)
     assert contents(uninterrupted.workdir) == before
     logged = {record["step"]: record for record in records(uninterrupted.workdir) if "train/loss" in record}
@@ -140,3 +147,5 @@ def test_a_replayed_step_has_the_loss_the_gradient_and_the_texts_of_the_run(unin
         assert "encoder/layers/1/attention/query/kernel" in end.output
     assert "training again from step 20 to step 21" in ends[0].output
     assert "with the weights of step 20, the earliest that are left" in ends[2].output
+    assert ends[3].status == 2
+    assert f"error: {bare} holds no checkpoint, so the weights of step 9 are lost" in ends[3].output

@@ -21,7 +21,6 @@ from bert_jax.data.batches import heldout_batches
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
 from bert_jax.model.pretraining import initial_parameters
-from bert_jax.objectives.scores import unigram_baseline
 from bert_jax.objectives.word_prediction import tokens_per_word
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.corpora import PhaseBatches
@@ -29,10 +28,9 @@ from bert_jax.runtime.goodput import Activity
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
 
-ROWS, BATCH_SIZE, VOCABULARY = 6, 4, 9
+VOCABULARY = 9
 SPECIALS = types.SimpleNamespace(unk_id=0, sep_id=5)
 TARGETS = np.array([[1, 2], [3, -1], [1, 8], [8, 8], [0, -1], [1, 1], [-1, -1], [-1, -1]], np.int32)
-LABELS = np.array([[0], [1], [1], [1], [0], [1], [-1], [-1]], np.int32)
 """Of two batches of four rows: the last two rows are empty."""
 
 
@@ -56,12 +54,6 @@ class Watched:
         yield
 
 
-def heldout_rows(shard: tuple[int, int]) -> Iterator[dict[str, np.ndarray]]:
-    for i in (0, BATCH_SIZE):
-        rows = slice(i + shard[0], i + BATCH_SIZE, shard[1])
-        yield {"masked_targets": TARGETS[rows], "nsp_labels": LABELS[rows]}
-
-
 def step_of(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
     """An evaluation step whose loss of every target is the parameter times the target."""
     assert mesh.size == len(experiment.phases)
@@ -75,61 +67,30 @@ def step_of(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped
     return jax.jit(sums)
 
 
-def test_the_scores_are_means_over_all_rows_beside_baselines_and_the_step_is_compiled_once(monkeypatch: pytest.MonkeyPatch):
-    asked: list[Any] = []
-    shown: list[tuple[int, int]] = []
-
-    def heldout(*settings: Any, row_multiple: int) -> Iterator[dict[str, np.ndarray]]:
-        assert row_multiple == 2
-        asked.append(settings)
-        return heldout_rows(settings[5] if len(settings) > 5 else (0, 1))
-
-    @contextlib.contextmanager
-    def progress(what: str, unit: str, is_shown: bool) -> Iterator[Any]:
-        assert (what, unit, is_shown) == ("held-out rows", "rows", True)
-        yield lambda done, total: shown.append((done, total))
-
-    monkeypatch.setattr(evaluation, "heldout_batches", heldout)
-    monkeypatch.setattr(evaluation, "evaluation_progress", progress)
-    monkeypatch.setattr(evaluation, "jitted_eval_step", step_of)
-    monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: experiment.seed)
-    monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: NamedSharding(mesh, PartitionSpec()))
-    demands: list[Any] = []
-
-    @contextlib.contextmanager
-    def fits(demand: Any) -> Iterator[None]:
-        demand()
-        yield
-
-    monkeypatch.setattr(evaluation, "fits_in_memory", fits)
-    monkeypatch.setattr(evaluation, "evaluation_demand", lambda *about: demands.append(about))
-    mesh = make_mesh(MeshConfig(), jax.devices()[:2])
-    phases = [{"steps": 1, "length": 8, "max_predictions": 2}, {"steps": 1, "length": 16, "max_predictions": 4}]
-    values = {"phases": phases, "evaluation": {"batch_size": BATCH_SIZE, "rows": 100}, "seed": 3}
-    experiment = PretrainingExperiment.from_dict(values)
-    counts = np.arange(VOCABULARY)  # 0 of them [UNK]
-    train = types.SimpleNamespace(token_counts=counts, vocabulary=SPECIALS)
-    program: Any = types.SimpleNamespace(experiment=experiment, mesh=mesh)
-    corpora: Any = types.SimpleNamespace(train=train, heldout="held out")
-    watched = Watched()
-    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
-    run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
-    evaluate = evaluation.HeldoutEvaluation(program, 1, corpora, run, plan_of(experiment))
-    found = evaluate(jnp.float32(0.5))
-
-    used = TARGETS[TARGETS >= 0]
-    assert found["mlm_loss"] == pytest.approx(0.5 * used.mean())
-    assert found["mlm_accuracy"] == pytest.approx((used == 1).mean())
-    assert found["nsp_accuracy"] == pytest.approx(2 / ROWS)
-    assert found["nsp_majority_accuracy"] == pytest.approx(4 / ROWS)
-    assert found | unigram_baseline(counts, TARGETS) == found
-    assert evaluate(jnp.float32(1.0))["mlm_loss"] == pytest.approx(used.mean())
-    settings = ("held out", experiment.example_config(1), BATCH_SIZE, 100, evaluation.HELDOUT_SEED)
-    assert asked == [settings, (*settings, (0, 1)), (*settings, (0, 1))]
-    assert shown == 2 * [(BATCH_SIZE, ROWS), (ROWS, ROWS)]
-    assert watched.timed == [Activity.COMPILING]
-    assert watched.alive_in == 4 * ["evaluation"]
-    assert demands == 2 * [(experiment, 1, mesh)]
+def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices(capsys: pytest.CaptureFixture[str]):
+    train, heldout = training_and_heldout()
+    sizes = {"vocab_size": train.vocabulary.size, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "num_layers": 1}
+    phases = [{"steps": 1, "length": 32, "batch_size": 4, "max_predictions": 5}] * 2
+    params = None
+    found: list[dict[str, float]] = []
+    for batch_size, devices in ((8, 2), (24, 1)):
+        values = {"model": sizes, "phases": phases, "evaluation": {"rows": 22, "batch_size": batch_size}}
+        experiment = PretrainingExperiment.from_dict(values)
+        mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+        program: Any = types.SimpleNamespace(experiment=experiment, mesh=mesh)
+        corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
+        watched = Watched()
+        run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
+        run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
+        params = params or nn.unbox(initial_parameters(experiment.model, jax.random.key(0)))
+        evaluate = evaluation.HeldoutEvaluation(program, 1, corpora, run, PhaseBatches(experiment, 1, train).source.plan(0))
+        with jax.set_mesh(mesh):
+            found.append(evaluate(params))
+            assert evaluate(params) == found[-1]
+        assert watched.timed == [Activity.COMPILING], "the step is compiled once"
+        assert watched.alive_in == 2 * (24 // batch_size) * ["evaluation"]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert found[0].keys() >= {"mlm_loss", "mlm_accuracy", "unigram_loss", "nsp_loss", "nsp_accuracy", "nsp_majority_accuracy"}
 
 
 def test_held_out_rows_are_the_same_as_in_earlier_versions():

@@ -16,14 +16,12 @@ import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.interface import progress
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
 from bert_jax.training.steps import TrainState
 from tests.objectives.scored import objective_of
-from tests.pretraining.notebook import Notebook
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment.from_dict(
@@ -68,93 +66,6 @@ def test_the_batch_of_a_step_is_that_of_its_place_in_its_phase_behind_those_that
     found: list[Any] = [of.at(step) for step in (0, 2, 3, 6)]
     assert found == [(0, 0, 10), (0, 2, 10), (1, 3, 10), (1, 6, 10)]
     assert sources == [0, 1], "each phase has one source"
-
-
-@pytest.mark.parametrize(
-    ("saved", "every", "step", "found"),
-    [
-        ([4, 8], 5, 6, 4),
-        ([4, 8], 5, 8, 8),
-        ([4, 8], 5, 9, 8),
-        ([4, 8], 5, 3, "the beginning"),
-        ([4, 8], 3, 3, 4),  # too far from the beginning: the earliest that is left
-        ([4, 8], 2, 3, 4),
-        ([], 5, 4, "the beginning"),
-        (None, 5, 4, "the beginning"),
-        ([], 5, 5, None),
-        (None, 5, 5, None),
-        (None, 5, 6, None),
-    ],
-)
-def test_the_weights_are_made_from_the_newest_state_before_the_step_else_the_earliest(
-    saved, every, step, found, monkeypatch, tmp_path
-):
-    class Checkpoints:
-        steps = saved
-
-        def __init__(self, directory: pathlib.Path, *, read_only: bool):
-            assert (directory, read_only) == (tmp_path / "checkpoints", True)
-
-        def __enter__(self) -> Checkpoints:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def restore(self, step: int, layout: Any) -> int:
-            assert layout == "layout"
-            return step
-
-    monkeypatch.setattr(module, "Checkpoints", Checkpoints)
-    monkeypatch.setattr(module, "first_parameters", lambda *arguments: (arguments == (program, "corpus")) and "the beginning")
-    program = program_of()
-    kept = dataclasses.replace(EXPERIMENT.checkpoints, every=every)
-    program.experiment = dataclasses.replace(EXPERIMENT, checkpoints=kept)
-    if saved is not None:
-        (tmp_path / "checkpoints").mkdir()
-    if found is None:
-        with pytest.raises(UserError, match=f"holds no checkpoint, so the weights of step {step} are lost"):
-            module._nearest_state(program, tmp_path, "corpus", step)  # type: ignore[arg-type]
-    else:
-        assert module._nearest_state(program, tmp_path, "corpus", step) == found  # type: ignore[arg-type]
-
-
-def test_the_steps_up_to_the_one_that_is_asked_for_are_trained_again_each_with_its_batch(sources, monkeypatch):
-    trained: list[Any] = []
-    shown: list[Any] = []
-
-    def training_step(phase: int) -> Callable[..., Any]:
-        trained.append(f"compiled for phase {phase}")
-
-        def step(state: Any, batch: Any) -> Any:
-            trained.append((int(state.step), batch))
-            return dataclasses.replace(state, step=state.step + 1), {}
-
-        return step
-
-    class Progress(progress.Progress):
-        def __init__(self, *about: Any):
-            shown.append(about)
-
-        def update(self, done: int) -> None:
-            shown.append(done)
-
-        def close(self) -> None:
-            shown.append("end")
-
-    monkeypatch.setattr(module, "Progress", Progress)
-    program = program_of(training_step=training_step, arguments=lambda state, batch: (state, batch))
-    state = module._trained_on(program, at_step(1), batches(), 5)
-    assert int(state.step) == 5
-    on = ("on", "mesh", module.BATCH)
-    assert trained == [
-        *("compiled for phase 0", (1, (*on, (0, 1, 10))), (2, (*on, (0, 2, 10)))),
-        *("compiled for phase 1", (3, (*on, (1, 3, 10))), (4, (*on, (1, 4, 10)))),
-    ]
-    assert shown == [("trained", 4, "steps"), 1, 2, 3, 4, "end"]
-    for first in (5, 6):
-        assert int(module._trained_on(program, at_step(first), batches(), 5).step) == first
-    assert len(trained) == 6
 
 
 @pytest.fixture
@@ -368,17 +279,3 @@ def test_without_a_tokenizer_a_row_is_told_by_its_ids_and_a_row_without_text_aft
     assert row_text(BATCH, 0, None) == "101 5 [103 -> 6] 7 102"
     batch = {name: array[:1, :3] if array.shape[1] == 6 else array for name, array in BATCH.items()}
     assert row_text(batch, 0, TOKENIZER) == "<101><5> [t103 -> t6]"
-
-
-def test_a_replayed_step_is_printed_and_nothing_else_is_said(monkeypatch, capsys):
-    notebook = Notebook()
-    corpus = types.SimpleNamespace(tokenizer="tokenizer")
-    for name in ("quiet_libraries", "start_logging", "enable_compilation_cache"):
-        monkeypatch.setattr(module, name, notebook.says(name))
-    monkeypatch.setattr(module, "experiment_of", lambda *about: (about, corpus))
-    monkeypatch.setattr(module, "replay", lambda *about: about)
-    monkeypatch.setattr(module, "report", lambda *about: iter([f"{about}", "the end"]))
-    assert module.replay_step("workdir", 5, [("mesh.data", "2")], ("mesh.*",)) == 0  # type: ignore[arg-type]
-    experiment = ("workdir", [("mesh.data", "2")], ("mesh.*",))
-    assert capsys.readouterr().out == f"{((experiment, 'workdir', corpus, 5), 'workdir', 'tokenizer')}\nthe end\n"
-    assert notebook.notes == [("quiet_libraries",), ("start_logging", 0), ("enable_compilation_cache",)]

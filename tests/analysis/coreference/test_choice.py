@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import types
-from typing import Any
 
 import numpy as np
 import pytest
 
 from bert_jax.analysis.bootstrap import poisson_weights
-from bert_jax.analysis.coreference import measure as choices
 from bert_jax.analysis.coreference.figures import best_figure, write_coreference
 from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.coreference.measure import THREE_WAY, Antecedents, CoreferenceScores, best_heads, halves
@@ -158,29 +154,6 @@ def test_heads_are_chosen_on_every_other_document_from_the_first_on(documents, f
     parts = halves(made_up(0, documents))
     assert [part.n["document"] for part in parts] == [[f"d{i}" for i in some] for some in (first, second)]
     assert parts[0].attention is None
-
-
-def test_heads_are_chosen_on_the_other_file_of_the_same_format(monkeypatch):
-    steps: list[Any] = []
-
-    @contextlib.contextmanager
-    def progress(file: Any) -> Any:
-        steps.append(file)
-        yield f"say {len(steps)}"
-
-    parts = {"a": made_up(0), "b": made_up(1)}
-    files = {name: types.SimpleNamespace(path=name, groups=("all", "pronoun")) for name in "ab"}
-    monkeypatch.setattr(choices, "measure_antecedents", lambda *given: steps.append(given) or parts[given[1].path])
-    engine: Any = types.SimpleNamespace(require_attention=lambda *_: None)
-    found = choices.score_coreference(engine, files["a"], files["b"], OPTIONS, progress)
-    assert (found.choice, found.reported) == (parts["b"], parts["a"])
-    assert steps == [
-        files["a"], (engine, files["a"], OPTIONS, "say 1"), files["b"], (engine, files["b"], OPTIONS, "say 3"),
-    ]  # fmt: skip
-    assert [best.head for best in found.best] == [best.head for best in best_heads(parts["b"], parts["a"], OPTIONS)]
-    files["b"].groups = ("all",)
-    with pytest.raises(UserError, match="b and a are of different formats; choose heads on texts of the same kind"):
-        choices.score_coreference(engine, files["a"], files["b"], OPTIONS, progress)
 
 
 def test_every_number_of_a_table_has_its_n_and_every_picture_its_table(tmp_path, monkeypatch):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bert_jax.data.corpus import tfds_catalogue as prepared_sets
 from bert_jax.data.corpus import tfds_text
+from bert_jax.data.corpus import tfds_text as prepared_sets
 from bert_jax.errors import UserError
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers import catalogue

@@ -61,8 +61,11 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path
     assert_equal(restored(tmp_path), state_at(5))
 
 
-def test_three_failed_saves_in_a_row_are_an_error_in_the_log(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
-    save_all(tmp_path, 1)
+@pytest.mark.parametrize(("saved", "since"), [((), "its beginning"), ((1,), "step 1")])
+def test_three_failed_saves_in_a_row_are_an_error_in_the_log(
+    saved: tuple[int, ...], since: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    save_all(tmp_path, *saved)
 
     def errors() -> list[str]:
         ours = [record for record in caplog.records if record.name.startswith("bert_jax")]
@@ -75,7 +78,7 @@ def test_three_failed_saves_in_a_row_are_an_error_in_the_log(tmp_path: pathlib.P
             checkpoints._wait_for_save()
     assert len(errors()) == 1
     assert errors()[0].startswith(f"3 CHECKPOINTS IN A ROW COULD NOT BE SAVED in {tmp_path}: ")
-    assert errors()[0].endswith("all progress since step 1 is lost")
+    assert errors()[0].endswith(f"all progress since {since} is lost")
 
 
 def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_path: pathlib.Path):

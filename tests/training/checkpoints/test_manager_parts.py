@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -97,19 +96,6 @@ def test_the_end_waits_for_the_save_in_progress_alone_after_an_error_and_not_at_
 # ------------------------------------------------------------------------------------------------------------------- a save's end
 
 
-def test_where_nothing_is_being_saved_nothing_is_waited_for(notes):
-    checkpoints_of(notes)._wait_for_save()
-    assert notes == []
-
-
-def test_a_save_that_ended_well_is_the_last_one_and_ends_a_series_of_failures(notes, machine):
-    machine()
-    of = checkpoints_of(notes, _saving=7, _saved=3, _failed=(5, OSError()), failures=2, failed_in_a_row=2)
-    of._wait_for_save()
-    assert notes == ["waits"]
-    assert (of._saved, of._saving, of._failed, of.failures, of.failed_in_a_row) == (7, None, None, 2, 0)
-
-
 @pytest.mark.parametrize(
     ("own", "agreed", "together", "reason"),
     [
@@ -129,13 +115,6 @@ def test_a_save_has_failed_where_any_process_could_not_write(own, agreed, togeth
     assert caplog.messages == ([] if reason is None else [says])
 
 
-def test_processes_ask_each_other_unless_told_otherwise(notes, machine):
-    machine(2, 1, agreed=False)
-    of = checkpoints_of(notes, _saving=7)
-    of._wait_for_save()
-    assert of.failures == 1
-
-
 @pytest.mark.parametrize(
     ("index", "bucket", "removed"), [(0, False, True), (1, False, False), (0, True, False), (1, True, False)]
 )
@@ -144,18 +123,6 @@ def test_the_first_process_removes_from_a_disk_what_a_failed_save_has_left(index
     monkeypatch.setattr(manager, "_remove_partial", noted(notes, "removed"))
     checkpoints_of(notes)._note_failure(7, OSError(28, "full"))
     assert notes == ([("removed", "DIRECTORY", 7)] if removed else [])
-
-
-@pytest.mark.parametrize(("saved", "since"), [(None, "its beginning"), (1_500, "step 1,500")])
-def test_the_third_failure_in_a_row_is_an_error_that_says_what_would_be_lost(saved, since, notes, machine, caplog):
-    machine(2, 1)
-    of = checkpoints_of(notes, _saved=saved)
-    for step in (1, 2, 3):
-        assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-        of._note_failure(step, OSError(28, "full"))
-    assert caplog.messages[-1].startswith("3 CHECKPOINTS IN A ROW COULD NOT BE SAVED in DIRECTORY: ")
-    assert caplog.messages[-1].endswith(f"all progress since {since} is lost")
-    assert (of.failures, of.failed_in_a_row) == (3, 3)
 
 
 # ------------------------------------------------------------------------------------------------------------- a save's beginning
