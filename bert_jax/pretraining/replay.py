@@ -30,7 +30,7 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
-from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, pretraining_program
+from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, objective_on, pretraining_program
 from bert_jax.pretraining.rollback import first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
@@ -204,7 +204,7 @@ def _losses_of_rows(
     program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch
 ) -> dict[str, Float[np.ndarray, " B"]]:
     """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
-    objective = program.experiment.trained_objective
+    objective = objective_on(program.experiment, program.mesh)
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
