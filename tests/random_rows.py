@@ -66,6 +66,12 @@ def random_batch(
     return {name: jnp.asarray(value.astype(np.int32)) for name, value in batch.items()}
 
 
+def with_centres(batch: dict[str, Any]) -> dict[str, Any]:
+    """The rows of skip-gram from rows of next tokens: positions alone."""
+    others = {name: x for name, x in batch.items() if not name.startswith("masked_")}
+    return others | {"centres": np.where(np.asarray(batch["masked_targets"]) < 0, -1, np.asarray(batch["masked_positions"]))}
+
+
 def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:
     """Parameters as training begins with them."""
     return nn.unbox(jax.jit(initial_parameters, static_argnums=0)(config, jax.random.key(seed)))
