@@ -20,9 +20,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.interface.ranges import CountOrZero, Name, OneOf, PathText
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.entity_scores import SCHEMES
 from bert_jax.tasks.readers.own_data import OwnDataConfig
+from bert_jax.tasks.scores import Baseline
 
 CONTEXTS = ("sentence", "document")
 

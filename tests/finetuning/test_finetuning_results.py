@@ -18,7 +18,7 @@ from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.job import evaluation_steps
 from bert_jax.model.config import ModelConfig
 from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.tasks.baselines import Baseline
+from bert_jax.tasks.scores import Baseline
 from tests.random_features import HEADS, random_features
 
 
