@@ -20,13 +20,11 @@ from bert_jax.data.corpus import arrays, sources
 from bert_jax.data.corpus.build import RECIPE_FILE, BuildConfig, build_corpus, write_or_check_tokenizer
 from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
 from bert_jax.data.corpus.hub import find_vocabulary
-from bert_jax.data.corpus.integrity import MANIFEST
-from bert_jax.data.corpus.layouts import LAYOUTS
 from bert_jax.data.corpus.report import format_report
+from bert_jax.data.corpus.sentences import LAYOUTS
 from bert_jax.data.corpus.shard import TextConfig
-from bert_jax.data.corpus.staging import staged
-from bert_jax.data.corpus.store import TOKENIZER, open_splits
-from bert_jax.data.corpus.verification import verify
+from bert_jax.data.corpus.store import MANIFEST, TOKENIZER, open_splits
+from bert_jax.data.corpus.verification import staged, verify
 from bert_jax.data.corpus.workers import available_cores
 from bert_jax.data.tokenizers import vocabulary_training as training
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer

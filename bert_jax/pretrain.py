@@ -35,9 +35,8 @@ from bert_jax.configs.memory_advice import pretraining_demand, require_training_
 from bert_jax.configs.pretraining import OBJECTIVE, CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.batches import process_shard, to_device
-from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.data.corpus.verification import Verification, verify
+from bert_jax.data.corpus.verification import Verification, staged, verify
 from bert_jax.data.rows import Batch
 from bert_jax.interface.named import file_of, load_named
 from bert_jax.interface.python_files import file_errors_explained

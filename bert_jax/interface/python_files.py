@@ -146,7 +146,7 @@ def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
         if path.is_file():
             return path.resolve(), argument if colon else None
     files = (CHECKOUT / "experiments").rglob("[!_]*.py")
-    known = sorted(file.relative_to(CHECKOUT).as_posix() for file in files)
+    known = sorted(file.relative_to(CHECKOUT).as_posix() for file in files if file.parent.name != "extensions")
     by_stem = {pathlib.PurePath(file).stem: file for file in known}
     close = difflib.get_close_matches(pathlib.PurePath(name).stem, by_stem)
     experiments = sorted(stem for stem, file in by_stem.items() if not file.startswith("experiments/extensions/"))

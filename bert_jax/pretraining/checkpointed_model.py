@@ -8,8 +8,8 @@ import jax
 
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import open_splits
+from bert_jax.data.corpus.verification import staged
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
@@ -17,7 +17,8 @@ from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.pretraining.results import trained_model
 from bert_jax.runtime.workdir import MODEL, from_start, run_config
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import Place, is_remote
 from bert_jax.training.checkpoints.manager import Checkpoints

@@ -42,7 +42,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from bert_jax.data.corpus.integrity import CorruptedCorpus
+from bert_jax.data.corpus.store import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS, UserError
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.exit_statuses import HUNG

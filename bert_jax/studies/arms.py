@@ -16,8 +16,8 @@ import jax
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import ArmConfig, StudyExperiment, StudyTaskConfig
-from bert_jax.data.corpus.staging import staged
 from bert_jax.data.corpus.store import open_splits
+from bert_jax.data.corpus.verification import staged
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject
@@ -32,8 +32,9 @@ from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.program import trained_parameters
 from bert_jax.pretraining.teacher import load_teacher
 from bert_jax.storage.paths import is_url
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.registry import head_class, load_task
-from bert_jax.tasks.task import Task, TaskConfig
+from bert_jax.tasks.task import Task
 
 ANY_MODEL = "any"
 """The value of `init_from` while a fine-tuning experiment is checked before there is a model."""

@@ -10,8 +10,7 @@ import pytest
 
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.corpus.integrity import CorruptedCorpus
-from bert_jax.data.corpus.store import Corpus, ShardedOffsets, TokenStore
+from bert_jax.data.corpus.store import Corpus, CorruptedCorpus, ShardedOffsets, TokenStore
 from bert_jax.data.plan import SEGMENTS, Blocks
 from bert_jax.errors import UserError
 from tests.data.corpora import FIRST, corpus_of, random_documents, vocabulary

@@ -19,7 +19,8 @@ from bert_jax.pretraining.program import (
     update_rule,
 )
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training.spikes import SpikeConfig, new_watched_state
+from bert_jax.training.config import SpikeConfig
+from bert_jax.training.spikes import new_watched_state
 from bert_jax.training.steps import new_state
 from tests.random_rows import TINY
 

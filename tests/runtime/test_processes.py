@@ -15,7 +15,7 @@ import pytest
 
 from bert_jax import pretrain
 from bert_jax.configs.command_line import parse_flags
-from bert_jax.data.corpus.integrity import CorruptedCorpus
+from bert_jax.data.corpus.store import CorruptedCorpus
 from bert_jax.errors import USER_ERROR_STATUS, UserError
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.runtime import processes

@@ -7,7 +7,7 @@ import argparse
 from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.measure import groups
-from bert_jax.data.corpus.staging import staged
+from bert_jax.data.corpus.verification import staged
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction.streams import Field, read_records

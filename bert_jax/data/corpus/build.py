@@ -18,9 +18,18 @@ from typing import Any
 import numpy as np
 
 from bert_jax import files
-from bert_jax.data.corpus import arrays, heldout, report, shard, sources, store, survey
+from bert_jax.data.corpus import arrays, sources, store
 from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
-from bert_jax.data.corpus.shard import ShardWork, TextConfig
+from bert_jax.data.corpus.report import ShardSurvey, corpus_report, format_report, repeated_documents, sampling, survey_shard
+from bert_jax.data.corpus.shard import (
+    ShardWork,
+    TextConfig,
+    drop_documents,
+    resplit_shard,
+    rewrite_shard,
+    usable_fraction,
+    write_shard,
+)
 from bert_jax.data.corpus.sources import Item, Source
 from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
@@ -238,7 +247,7 @@ def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
 
 def _write_one(work: ShardWork, report: Report) -> None:
     with arrays.disk_errors(work.store):
-        shard.write_shard(work, _tokenizer(work.store / store.TOKENIZER, work.vocabulary_sha256), report)
+        write_shard(work, _tokenizer(work.store / store.TOKENIZER, work.vocabulary_sha256), report)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,8 +258,8 @@ class _SurveyWork:
     every: int
 
 
-def _survey_one(work: _SurveyWork, report: Report) -> survey.ShardSurvey:
-    return survey.survey_shard(work.path, vocabulary_size=work.vocabulary_size, unk_id=work.unk_id, every=work.every)
+def _survey_one(work: _SurveyWork, report: Report) -> ShardSurvey:
+    return survey_shard(work.path, vocabulary_size=work.vocabulary_size, unk_id=work.unk_id, every=work.every)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,7 +273,7 @@ class _DropWork:
 
 def _drop_one(work: _DropWork, report: Report) -> None:
     with arrays.disk_errors(work.directory):
-        survey.drop_documents(work.directory, work.index, work.shards, work.repeated, work.vocabulary_size)
+        drop_documents(work.directory, work.index, work.shards, work.repeated, work.vocabulary_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,9 +292,9 @@ def _split_one(work: _SplitWork, report: Report) -> None:
         content = files.read_json(path / "shard.json")
         hashes = arrays.map_array(path / DOCUMENT_HASHES)
         by_split: Any = {split: tuple(arrays.map_array(path / f"{split}.{name}.npy") for name in ARRAYS) for split in SPLITS}
-        by_split = heldout.resplit_shard(by_split, hashes, content["heldout_fraction"], work.fraction)
+        by_split = resplit_shard(by_split, hashes, content["heldout_fraction"], work.fraction)
         content["heldout_fraction"] = work.fraction
-        survey.rewrite_shard(work.directory, (work.index, work.shards), by_split, hashes, content, work.vocabulary_size)
+        rewrite_shard(work.directory, (work.index, work.shards), by_split, hashes, content, work.vocabulary_size)
 
 
 def _finish(
@@ -302,17 +311,17 @@ def _finish(
         raise UserError(
             f"the corpus is empty: of {counted(read, 'document')} none was kept ({why or 'the sources hold no text'}); see --keep"
         )
-    every = survey.sampling(sentences)
+    every = sampling(sentences)
     jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]
     few = sum(content["splits"][split]["tokens"] for content in contents for split in SPLITS) < _TOKENS_WORTH_PROCESSES
     progress = Progress("surveying:", total=shards, unit="shards")
 
-    def surveyed(jobs: Sequence[_SurveyWork]) -> list[survey.ShardSurvey]:
+    def surveyed(jobs: Sequence[_SurveyWork]) -> list[ShardSurvey]:
         return run_jobs(_survey_one, jobs, 1 if few else workers, lambda fractions, tokens, finished: progress.update(finished))
 
     surveys = surveyed(jobs)
     if "duplicate-documents" not in config.text.cleaning.keep:
-        repeated = survey.repeated_documents(surveys)
+        repeated = repeated_documents(surveys)
         changed = [k for k in range(shards) if any(mask.any() for mask in repeated[k].values())]
         if changed:
             drops = [_DropWork(directory, k, shards, repeated[k], tokenizer.size) for k in changed]
@@ -322,7 +331,7 @@ def _finish(
         contents = [files.read_json(path / "shard.json") for path in paths]
     fraction = config.text.heldout_fraction
     hashes = [arrays.map_array(path / DOCUMENT_HASHES) for path in paths]
-    least = heldout.usable_fraction(np.concatenate(hashes), fraction)
+    least = usable_fraction(np.concatenate(hashes), fraction)
     fraction = least if config.enough_heldout else fraction
     moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
     if moved:
@@ -351,9 +360,9 @@ def _finish(
     token_counts = np.sum([arrays.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
     letters = _sum(content["letters"] for content in contents)
     twice = sources.given_twice(items)
-    numbers = report.corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice)
+    numbers = corpus_report(manifest, surveys, tokenizer, every, fractions, token_counts, letters, twice)
     files.write_json(directory / REPORT, numbers, indent=1)
-    files.write_text(directory / "report.txt", report.format_report(numbers))
+    files.write_text(directory / "report.txt", format_report(numbers))
     files.write_json(directory / store.MANIFEST, manifest, indent=1)
 
 

@@ -13,7 +13,7 @@ from typing import IO
 
 from bert_jax import files
 from bert_jax.data.corpus import tables, tfds_text
-from bert_jax.data.corpus.layouts import is_wrapped, unwrap
+from bert_jax.data.corpus.sentences import is_wrapped, unwrap
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted

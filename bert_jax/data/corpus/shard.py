@@ -1,6 +1,10 @@
-"""Reads, cleans, tokenises and writes one shard (some spans of the sources) in one process and bounded memory.
+"""Reads, cleans, tokenises and writes one shard (some spans of the sources) in one process and bounded memory; rewrites one.
 
 A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is a finished shard.
+
+A document is held out if its content hash is below the held-out fraction of the hash range. A finished shard stores the hash of
+every document, so a new fraction moves documents between its splits without reading or tokenising text. Repeated documents are
+dropped from finished shards too.
 """
 
 from __future__ import annotations
@@ -8,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
+import math
 import os
 import pathlib
 from array import array
@@ -18,7 +24,16 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.data.corpus import arrays
-from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
+from bert_jax.data.corpus.arrays import (
+    ARRAYS,
+    DOCUMENT_HASHES,
+    SPLITS,
+    TOKEN_COUNTS,
+    map_array,
+    shard_name,
+    token_dtype,
+    write_array,
+)
 from bert_jax.data.corpus.cleaning import CleaningConfig, clean_document
 from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.sources import ReadOptions, Span
@@ -183,3 +198,111 @@ def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, 
         if not (final / "shard.json").is_file():
             raise
         files.remove_tree(part)
+
+
+_ENOUGH = 10  # documents: an evaluation on fewer is too noisy
+
+
+def heldout_limit(fraction: float) -> np.uint64:
+    """The hash below which documents are held out."""
+    return np.uint64(math.ceil(fraction * 2.0**64))
+
+
+def min_heldout_documents(documents: int) -> int:
+    """The minimum number of held-out documents for a corpus of `documents`: ten, or a tenth below a hundred, but at least two
+    (next sentence prediction takes its random segments from another document); below four documents one or none, so that one is
+    left for training."""
+    return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
+
+
+def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
+    """`fraction`, or the smallest fraction that holds out enough of the documents with these `hashes` (uint64 [D])."""
+    wanted = min_heldout_documents(len(hashes))
+    if np.count_nonzero(hashes < heldout_limit(fraction)) >= wanted:
+        return fraction
+    exact = (int(np.sort(hashes)[wanted - 1]) + 4096) / 2.0**64
+    short = math.ceil(exact * 1000) / 1000  # three decimals, unless that holds out too many documents
+    if short >= 1:
+        return exact
+    taken = np.count_nonzero(hashes < heldout_limit(short))
+    return short if taken <= 2 * wanted and len(hashes) - taken >= wanted else exact
+
+
+def resplit_shard(
+    arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], hashes: np.ndarray, before: float, now: float
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The arrays of a shard, split -> (tokens, sentences, documents), after a change of the held-out fraction from `before` to
+    `now`."""
+    was, heldout = hashes < heldout_limit(before), hashes < heldout_limit(now)
+    tokens, lengths = {}, {}
+    for split, (ids, sentences, documents) in arrays.items():
+        bounds = sentences[documents]
+        tokens[split] = [ids[start:stop] for start, stop in itertools.pairwise(bounds)]
+        inside = np.diff(sentences)
+        lengths[split] = [inside[start:stop] for start, stop in itertools.pairwise(documents)]
+    places = {"heldout": iter(range(len(tokens["heldout"]))), "train": iter(range(len(tokens["train"])))}
+    moved: dict[str, list[tuple[str, int]]] = {split: [] for split in arrays}
+    for there, here in zip(was.tolist(), heldout.tolist(), strict=True):  # in the order of the text
+        split = "heldout" if there else "train"
+        moved["heldout" if here else "train"].append((split, next(places[split])))
+    result = {}
+    for split, found in moved.items():
+        ids = np.concatenate([np.empty(0, arrays[split][0].dtype), *(tokens[old][i] for old, i in found)])
+        sentences = np.concatenate([np.zeros(1, np.int64), *(lengths[old][i] for old, i in found)])
+        documents = np.array([0, *(len(lengths[old][i]) for old, i in found)], np.int64)
+        result[split] = (ids, np.cumsum(sentences), np.cumsum(documents))
+    return result
+
+
+def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[str, np.ndarray], vocabulary_size: int) -> None:
+    """Rewrites a shard without some documents. A kill leaves a complete shard, or none, which the next run builds again."""
+    final = store / shard_name(index, shards)
+    content = files.read_json(final / "shard.json")
+    rewritten = {}
+    for split in SPLITS:
+        tokens, sentences, documents = (map_array(final / f"{split}.{name}.npy") for name in ARRAYS)
+        keep = ~dropped[split]
+        keep_sentences = np.repeat(keep, np.diff(documents))
+        rewritten[split] = (
+            tokens[np.repeat(keep_sentences, np.diff(sentences))],
+            offsets_of(np.diff(sentences)[keep_sentences]),
+            offsets_of(np.diff(documents)[keep]),
+        )
+    hashes = map_array(final / DOCUMENT_HASHES)
+    heldout = hashes < heldout_limit(content["heldout_fraction"])
+    gone_here = np.zeros(len(hashes), bool)
+    gone_here[heldout], gone_here[~heldout] = dropped["heldout"], dropped["train"]
+    hashes = hashes[~gone_here]
+    gone = sum(int(mask.sum()) for mask in dropped.values())
+    content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + gone
+    rewrite_shard(store, (index, shards), rewritten, hashes, content, vocabulary_size)
+
+
+def rewrite_shard(
+    store: pathlib.Path,
+    shard: tuple[int, int],
+    arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]],
+    hashes: np.ndarray,
+    content: JsonObject,
+    vocabulary_size: int,
+) -> None:
+    """Replaces shard (index, number of shards) by `arrays` (split -> `ARRAYS`), with `content` and the new counts as its
+    shard.json."""
+    final, part = store / shard_name(*shard), store / temporary_name(*shard)
+    files.remove_tree(part)
+    part.mkdir()
+    for split, values in arrays.items():
+        for name, held, dtype in zip(ARRAYS, values, (values[0].dtype, np.dtype(np.int64), np.dtype(np.int64)), strict=True):
+            write_array(part / f"{split}.{name}.npy", held, dtype)
+        tokens, sentences, documents = map(len, values)
+        content["splits"][split] = {"documents": documents - 1, "sentences": sentences - 1, "tokens": tokens}
+    write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
+    old = store / f"{temporary_name(*shard)}.old"
+    final.rename(old)
+    finish_shard(part, final, vocabulary_size, content)
+    files.remove_tree(old)
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """int64 [n + 1]: the start offsets of n concatenated runs of these `lengths`, and their total."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

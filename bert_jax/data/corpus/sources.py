@@ -1,7 +1,7 @@
 """Sources of text for a corpus, and their division into shards that workers on all hosts read independently.
 
     embedded                      the reference prose of the installed Python and packages (`embedded/`)
-    text:GLOB                     UTF-8 text in one of `layouts.LAYOUTS`
+    text:GLOB                     UTF-8 text in one of `sentences.LAYOUTS`
     jsonl:GLOB                    one JSON object a line; its field --text-field is the document
     parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory as the Hugging Face hub lays it out; a document a row (`tables`)
     arrow:DIR[:SPLIT], :GLOB      what `save_to_disk` of Hugging Face's `datasets` wrote, or Arrow files
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax import files
 from bert_jax.data.corpus import tables, tfds_text
-from bert_jax.data.corpus.layouts import SAMPLE_BYTES, detect_layout
+from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import file_of, is_in_file, load_named, split_named
 from bert_jax.interface.python_files import file_errors_explained

@@ -1,4 +1,4 @@
-"""Verifies the checksums of all files of a corpus against its manifest.
+"""Verifies the checksums of all files of a corpus against its manifest, also those of the local copy of one in a bucket.
 
 Reading a corpus takes one to two seconds per gigabyte, so it is done once per machine, in the background of training; the size
 and modification time of each verified file are recorded:
@@ -26,14 +26,15 @@ import time
 from collections.abc import Callable
 
 from bert_jax import files
-from bert_jax.data.corpus.integrity import CorruptedCorpus, check_sizes, remedy
-from bert_jax.data.corpus.store import read_manifest
+from bert_jax.data.corpus.store import MANIFEST, CorruptedCorpus, check_sizes, read_manifest, remedy
 from bert_jax.data.corpus.workers import available_cores
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
-from bert_jax.storage.paths import cache_directory
+from bert_jax.storage.fetching import copy_place, fetch, forget, staging
+from bert_jax.storage.objects import listed
+from bert_jax.storage.paths import cache_directory, checked, is_remote
 
 _BLOCK = 4 << 20  # bytes hashed at a time; hashlib releases the GIL meanwhile
 _CORES_A_THREAD, _MOST_THREADS = 4, 8  # one thread hashes 1-2 GB/s, a fast disk reads several times that
@@ -205,3 +206,40 @@ def _lower_priority() -> None:
     """Lowers the priority of this thread, on systems with priorities per thread (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+KEY = "config.corpus.directory"
+
+
+def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
+    """The local directory of a corpus: `directory` itself, or its copy if it lies in a bucket; `name` is the flag or key.
+
+    A copy of which anything has changed is verified at once, another one as any corpus is (`verification`). Raises UserError
+    where there is no corpus, where it does not fit on the disk, and where an object is missing or has changed since it was built.
+    """
+    text = checked(str(directory), name)
+    if not is_remote(text):
+        return pathlib.Path(text)
+    with staging():
+        return _copied(text, name)
+
+
+def _copied(text: str, name: str) -> pathlib.Path:
+    objects = listed(text)
+    if MANIFEST not in objects:
+        raise UserError(
+            f"{name}={text} is no corpus: the bucket has no {MANIFEST} there; build one with python -m bert_jax.corpus "
+            f"--output={text} ..., or upload one: `gcloud storage rsync --recursive DIR {text}`"
+        )
+    copy = copy_place(text)
+    if fetch(text, copy, objects):
+        try:
+            verify(copy)
+        except CorruptedCorpus as error:
+            forget(copy)
+            reason = str(error).partition("; ")[0].removeprefix("corrupted corpus: ").replace(str(copy), text)
+            raise UserError(
+                f"the corpus {text} is damaged ({reason}); upload it again from where it was built: "
+                f"`gcloud storage rsync --recursive --checksums-only DIR {text}`"
+            ) from error
+    return copy

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.corpus import tfds_catalogue
+from bert_jax.data.corpus import tfds_text
 from bert_jax.data.corpus.tfds_text import TextSet, catalogue_builder, without_tfds_warnings
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -66,7 +66,7 @@ def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say
         raise UserError(f"{task} is not in the catalogue of tfds; {remedy}")
     try:
         with without_tfds_warnings():
-            builder = catalogue_builder(data_set.name, tfds_catalogue.tfds_directory(None))
+            builder = catalogue_builder(data_set.name, tfds_text.tfds_directory(None))
             names = {name.replace("validation", "dev"): name for name in builder.info.splits}
             return _examples(data_set, builder, names[split], say) if split in names else []
     except UserError as error:

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from bert_jax import files
-from bert_jax.data.corpus import arrays, shard, survey
+from bert_jax.data.corpus import arrays, shard
+from bert_jax.data.corpus import report as report_module
 from bert_jax.data.corpus.build import write_or_check_tokenizer
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
@@ -260,7 +261,7 @@ def test_the_corpus_does_not_depend_on_the_size_of_the_buffers(tmp_path, build, 
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     expected = build(tmp_path / "whole", f"text:{tmp_path}/a.txt", shards=2, layout="sentences")
     monkeypatch.setattr(shard, "_FLUSH_TOKENS", tokens)
-    monkeypatch.setattr(survey, "_CHUNK_TOKENS", tokens)
+    monkeypatch.setattr(report_module, "_CHUNK_TOKENS", tokens)
     report = build(tmp_path / "pieces", f"text:{tmp_path}/a.txt", shards=2, layout="sentences")
     assert report == expected
     assert contents(tmp_path / "pieces") == contents(tmp_path / "whole")

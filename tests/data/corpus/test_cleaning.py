@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from bert_jax.data.corpus.cleaning import RULES, CleaningConfig, clean_document
-from bert_jax.data.corpus.layouts import detect_layout, is_wrapped, unwrap
+from bert_jax.data.corpus.sentences import detect_layout, is_wrapped, unwrap
 
 PROSE = ["The first line has two sentences. This is the second.", "And another line follows it."]
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import survey
+from bert_jax.data.corpus import report
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
-from bert_jax.data.corpus.report import _warnings, corpus_report, format_report
+from bert_jax.data.corpus.report import ShardSurvey, _warnings, corpus_report, format_report
 from bert_jax.data.corpus.store import open_corpus
-from bert_jax.data.corpus.survey import ShardSurvey
 from tests.data.conftest import english
 
 
@@ -127,7 +126,7 @@ def test_a_sample_of_lines_estimates_the_rate_of_repeats(tmp_path, build, monkey
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     keep = {"duplicate-documents"}
     exact = build(tmp_path / "exact", f"text:{tmp_path}/a.txt", layout="sentences", keep=keep)
-    monkeypatch.setattr(survey, "_EXACT_SENTENCES", 800)
+    monkeypatch.setattr(report, "_EXACT_SENTENCES", 800)
     sampled = build(tmp_path / "sampled", f"text:{tmp_path}/a.txt", layout="sentences", keep=keep)
     assert exact["duplicate_lines_sampled"] == 1
     assert sampled["duplicate_lines_sampled"] > 3
@@ -139,9 +138,9 @@ def test_hashes_do_not_depend_on_how_tokens_are_chunked(tmp_path, text_file, bui
     build(tmp_path / "corpus", f"text:{text_file}")
     corpus = open_corpus(tmp_path / "corpus")
     tokens, offsets = corpus.tokens[:], corpus.sentence_offsets
-    whole = survey._sentence_hashes(tokens, offsets, corpus.vocabulary.size)
-    monkeypatch.setattr(survey, "_CHUNK_TOKENS", 7)
-    assert np.array_equal(survey._sentence_hashes(tokens, offsets, corpus.vocabulary.size), whole)
+    whole = report._sentence_hashes(tokens, offsets, corpus.vocabulary.size)
+    monkeypatch.setattr(report, "_CHUNK_TOKENS", 7)
+    assert np.array_equal(report._sentence_hashes(tokens, offsets, corpus.vocabulary.size), whole)
     lines = [tuple(tokens[a:b].tolist()) for a, b in itertools.pairwise(offsets)]
     assert len(set(whole.tolist())) == len(set(lines))
 

@@ -16,7 +16,7 @@ from bert_jax.corpus import _parser, main
 from bert_jax.data.corpus import verification
 from bert_jax.data.corpus.cleaning import RULES
 from bert_jax.data.corpus.hub import find_vocabulary
-from bert_jax.data.corpus.layouts import LAYOUTS
+from bert_jax.data.corpus.sentences import LAYOUTS
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError

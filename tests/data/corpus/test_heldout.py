@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.corpus import build as build_module
-from bert_jax.data.corpus.heldout import heldout_limit, min_heldout_documents, resplit_shard, usable_fraction
+from bert_jax.data.corpus.shard import heldout_limit, min_heldout_documents, resplit_shard, usable_fraction
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.errors import UserError
 from tests.data.conftest import english

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.data.corpus.layouts import detect_layout, is_wrapped, unwrap
+from bert_jax.data.corpus.sentences import detect_layout, is_wrapped, unwrap
 
 SENTENCES = 'The rain had stopped.\nIt was late.\nShe said: "Go home!"\n\nAnother document begins here.\nIt goes on.\n'
 PARAGRAPHS = (

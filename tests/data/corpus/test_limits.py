@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.data.corpus import build, hub, reading, shard, store, survey, tfds_catalogue, verification
+from bert_jax.data.corpus import build, hub, reading, report, shard, store, tfds_text, verification
 from bert_jax.data.corpus.embedded import embedded_dataset_builder
 from bert_jax.data.tokenizers import wordpiece
 
@@ -13,8 +13,8 @@ from bert_jax.data.tokenizers import wordpiece
     ("limit", "expected"),
     [
         (shard._FLUSH_TOKENS * 4, 4 << 20),  # bytes of the tokens that a worker holds
-        (survey._CHUNK_TOKENS * 8, 16 << 20),  # bytes of their hashes
-        (survey._REPEATED, 20),  # lines that a shard keeps, of which five are shown
+        (report._CHUNK_TOKENS * 8, 16 << 20),  # bytes of their hashes
+        (report._REPEATED, 20),  # lines that a shard keeps, of which five are shown
         (reading._PIECE, 1 << 20),  # bytes, "about every MiB" in the help
         (reading._MAX_LINE, 256 << 20),  # bytes, as in the message
         (wordpiece._CACHED_CHUNKS, 524_288),  # chunks, "about 100 MB"
@@ -24,8 +24,8 @@ from bert_jax.data.tokenizers import wordpiece
         (verification._TICK, 0.5),  # seconds, as documented
         (verification._SAVE_SECONDS, 5.0),
         (hub.HUB_SECONDS, 5.0),  # what a cluster node without a network waits for the hub
-        (tfds_catalogue._CONNECTIONS, 8),
-        (tfds_catalogue._TIMEOUT, 60),  # seconds
+        (tfds_text._CONNECTIONS, 8),
+        (tfds_text._TIMEOUT, 60),  # seconds
         (embedded_dataset_builder._REVISION, 1),  # a larger one makes every installation extract the text again
     ],
 )

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from bert_jax.data.corpus import sources
-from bert_jax.data.corpus.layouts import SAMPLE_BYTES
+from bert_jax.data.corpus.sentences import SAMPLE_BYTES
 from bert_jax.data.corpus.sources import Item, ReadOptions, Source, Span, cut, default_shards, find_items, parse_source
 from bert_jax.errors import UserError
 

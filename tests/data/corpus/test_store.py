@@ -15,8 +15,7 @@ from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus import store as store_module
 from bert_jax.data.corpus.arrays import token_dtype
-from bert_jax.data.corpus.integrity import CorruptedCorpus
-from bert_jax.data.corpus.store import ShardedOffsets, TokenStore, open_corpus, open_splits
+from bert_jax.data.corpus.store import CorruptedCorpus, ShardedOffsets, TokenStore, open_corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from tests.data.conftest import english

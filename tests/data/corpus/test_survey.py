@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bert_jax import files
-from bert_jax.data.corpus import survey
-from bert_jax.data.corpus.shard import temporary_name
-from bert_jax.data.corpus.survey import ShardSurvey, duplicate_lines, sampling
+from bert_jax.data.corpus import report
+from bert_jax.data.corpus.report import ShardSurvey, duplicate_lines, sampling
+from bert_jax.data.corpus.shard import drop_documents, temporary_name
 
 EMPTY = ShardSurvey({}, np.zeros(0, np.uint64), np.zeros(0, np.int64), {}, np.zeros(24, np.int64), np.zeros(24, np.int64), 0, {})
 
@@ -40,24 +40,24 @@ def test_lines_are_sampled_only_beyond_twenty_million():
 
 def test_lengths_are_counted_by_powers_of_two_and_the_longest_in_the_last_bin():
     expected = [1, 2, 1, *[0] * 20, 3]
-    assert survey._length_histogram(np.array([1, 2, 3, 4, 1 << 23, 1 << 24, 1 << 30])).tolist() == expected
-    assert survey._length_histogram(np.zeros(0, np.int64)).tolist() == [0] * 24
+    assert report._length_histogram(np.array([1, 2, 3, 4, 1 << 23, 1 << 24, 1 << 30])).tolist() == expected
+    assert report._length_histogram(np.zeros(0, np.int64)).tolist() == [0] * 24
 
 
 def test_the_hash_of_a_run_depends_on_every_value_and_its_place():
     values = np.random.default_rng(0).integers(0, 2**64, 150, dtype=np.uint64)
     offsets = np.array([0, 100, 101, 150])
-    multiplier = int(survey._MULTIPLIER)
+    multiplier = int(report._MULTIPLIER)
     sums = [
         sum(int(value) * multiplier ** (place + 1) for place, value in enumerate(values[start:stop])) % 2**64
         for start, stop in ((0, 100), (100, 101), (101, 150))
     ]
-    assert survey._hash_runs(values, offsets).tolist() == sums
+    assert report._hash_runs(values, offsets).tolist() == sums
     for place in (0, 98, 99):  # an even multiplier would forget all but the first 63
         other = values.copy()
         other[place] += np.uint64(1)
-        assert survey._hash_runs(other, offsets)[0] != sums[0]
-    assert len(survey._hash_runs(values[:0], np.zeros(1, np.int64))) == 0
+        assert report._hash_runs(other, offsets)[0] != sums[0]
+    assert len(report._hash_runs(values[:0], np.zeros(1, np.int64))) == 0
 
 
 def test_rewriting_a_shard_removes_what_a_killed_process_of_the_same_number_left(tmp_path, text_file, build):
@@ -69,7 +69,7 @@ def test_rewriting_a_shard_removes_what_a_killed_process_of_the_same_number_left
     (directory / temporary_name(0, 1) / "other").touch()
     content = files.read_json(directory / "shard-00000-of-00001" / "shard.json")
     none = {split: np.zeros(counts["documents"], bool) for split, counts in content["splits"].items()}
-    survey.drop_documents(directory, 0, 1, none, 132)
+    drop_documents(directory, 0, 1, none, 132)
     after = {path.name: path.read_bytes() for path in (directory / "shard-00000-of-00001").iterdir()}
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} <= {"shard.json", "token_counts.npy"}

@@ -17,7 +17,7 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import tfds_catalogue, tfds_text
+from bert_jax.data.corpus import tfds_text
 from bert_jax.data.corpus.embedded import embedded_dataset_builder
 from bert_jax.data.corpus.sources import ReadOptions
 from bert_jax.errors import UserError
@@ -79,7 +79,7 @@ def prepared(request) -> str:
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
-    monkeypatch.setattr(tfds_catalogue, "HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr(tfds_text, "HOST", "http://127.0.0.1:9")
 
 
 def texts(name: str, directory: str) -> list[str]:
@@ -195,11 +195,11 @@ def test_the_embedded_corpus_lies_where_it_is_said_or_in_the_cache(tmp_path, mon
 
 def test_prepared_data_sets_lie_where_it_is_said_or_where_tfds_keeps_them(monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", "/data/sets")
-    assert tfds_catalogue.tfds_directory("there") == pathlib.Path("there")
-    assert tfds_catalogue.tfds_directory(None) == pathlib.Path("/data/sets")
+    assert tfds_text.tfds_directory("there") == pathlib.Path("there")
+    assert tfds_text.tfds_directory(None) == pathlib.Path("/data/sets")
     monkeypatch.delenv("TFDS_DATA_DIR")
     monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
-    assert tfds_catalogue.tfds_directory(None) == tmp_path / "tensorflow_datasets"
+    assert tfds_text.tfds_directory(None) == tmp_path / "tensorflow_datasets"
 
 
 def test_of_the_prepared_versions_the_newest_by_number_is_taken_and_nothing_else(tmp_path):
@@ -207,9 +207,9 @@ def test_of_the_prepared_versions_the_newest_by_number_is_taken_and_nothing_else
         (tmp_path / "set" / name).mkdir(parents=True)
         if name != "2.0.0":  # which is not complete
             (tmp_path / "set" / name / "dataset_info.json").touch()
-    assert tfds_catalogue.find_prepared("set", tmp_path) == tmp_path / "set" / "1.10.0"
-    assert tfds_catalogue.find_prepared("set/1.9.0", tmp_path) == tmp_path / "set" / "1.9.0"
-    assert tfds_catalogue.find_prepared("other", tmp_path) is None
+    assert tfds_text.find_prepared("set", tmp_path) == tmp_path / "set" / "1.10.0"
+    assert tfds_text.find_prepared("set/1.9.0", tmp_path) == tmp_path / "set" / "1.9.0"
+    assert tfds_text.find_prepared("other", tmp_path) is None
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def bucket(tf_records, monkeypatch):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        monkeypatch.setattr(tfds_catalogue, "HOST", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(tfds_text, "HOST", f"http://127.0.0.1:{server.server_port}")
         yield asked, content
         server.shutdown()
 
@@ -274,7 +274,7 @@ def test_a_fetch_that_broke_off_goes_on_with_the_files_that_are_missing(bucket, 
         UserError, match=r"cannot fetch stories-train.tfrecord-00001-of-00002 of stories .*404.*run the same command again"
     ):
         tfds_text.open_text_set("stories@story", str(tmp_path))
-    assert tfds_catalogue.find_prepared("stories", tmp_path) is None
+    assert tfds_text.find_prepared("stories", tmp_path) is None
     content[name] = kept
     (part,) = (tmp_path / "stories").glob(".1.0.0.part")
     cut_off = part / "features.json"
