@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,8 @@ for name in [name for name in os.environ if name.startswith(FOREIGN) and name no
 os.environ["HOME"] = home = tempfile.mkdtemp(prefix="home_of_tests_")
 process = os.getpid()
 atexit.register(lambda: os.getpid() == process and shutil.rmtree(home, ignore_errors=True))
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts jobs in the background; commands would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = " ".join(
     [

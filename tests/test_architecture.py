@@ -20,9 +20,9 @@ PACKAGE = REPOSITORY / "bert_jax"
 FOLDERS = (
     "interface",
     "storage",
-    "sharding",
     "data",
     "model",
+    "sharding",
     "objectives",
     "tasks",
     "interop",
@@ -107,6 +107,13 @@ def test_folders_import_only_what_stands_before_them():
             if parts[0] == "bert_jax" and (len(parts) == 1 or parts[1] not in allowed):
                 wrong.append(f"{name(path)}:{line} imports {module}")
     assert wrong == []
+
+
+def test_the_model_asks_no_mesh():
+    """What is traced follows from the arguments: kernels and platform come with the model, resolved by `sharding.kernels`."""
+    ambient = re.compile(r"get_abstract_mesh|default_backend|jax\.sharding|bert_jax\.sharding")
+    allowed = {"bert_jax/model/kernels/dispatch.py"}  # which names the type of a mesh
+    assert {name(path) for path in MODULES if folder(path) == "model" and ambient.search(path.read_text())} <= allowed
 
 
 def test_the_root_holds_commands_and_what_every_folder_uses():

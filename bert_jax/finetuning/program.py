@@ -24,10 +24,12 @@ from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_para
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.objectives.labels import LabelLoss, Labels, teacher_layers
 from bert_jax.objectives.losses import Sums
+from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
 from bert_jax.tasks.task import Task
+from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import rate_by
 from bert_jax.training.steps import TrainState, UpdateRule, new_state, train_step
 
@@ -96,6 +98,7 @@ class ProgramSettings:
 def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
     """The program for these settings on `mesh`; cached, so that the runs of a sweep share compiled functions."""
     config, head, training = settings.model, settings.head, settings.training
+    resolved = resolve(config, mesh)
     boxed = jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
     shapes = nn.unbox(boxed)
     optimizer = make_optimizer(settings.optimizer, boxed)
@@ -107,7 +110,7 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
         unfreeze_every=settings.unfreeze_every,
         crf_multiplier=training.crf_multiplier if head.has_crf else 1.0,
     )
-    objective = Labels(config, head, settings.loss, frozen)
+    objective = Labels(resolved, head, settings.loss, frozen)
     scheduled = rate_by(training.schedule, "config.training.schedule")
     begin = functools.partial(new_state, optimizer=optimizer)
     abstract = jax.eval_shape(begin, shapes)
@@ -129,7 +132,7 @@ def training_program(settings: ProgramSettings, mesh: Mesh) -> Program:
         return train_step(state, batch, rule=rule)
 
     def logits(params: PyTree[jax.Array], batch: Mapping[str, Array]) -> Array:
-        outputs: Any = BertWithHead(config, head).apply({"params": params}, batch)
+        outputs: Any = BertWithHead(resolved, head).apply({"params": params}, batch)
         return outputs["logits"]
 
     rows, whole = NamedSharding(mesh, BATCH), NamedSharding(mesh, PartitionSpec())
@@ -193,7 +196,7 @@ def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_la
     "teacher_hidden_states" [R, N+1, L, D] of as many of its layers as the student has. Without a teacher it adds nothing."""
     if teacher is None or teacher.head is None:
         return lambda batch: batch
-    config, head = teacher.config, teacher.head
+    config, head = resolve(teacher.config, mesh), teacher.head
     rows, whole = NamedSharding(mesh, BATCH), NamedSharding(mesh, PartitionSpec())
     params = jax.device_put(teacher.params, whole)
     layers = np.array(teacher_layers(config.num_layers, student_layers))

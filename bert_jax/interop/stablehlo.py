@@ -31,6 +31,7 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.bert import Bert
 from bert_jax.model.heads.bert_with_head import BertWithHead
+from bert_jax.model.kernels.dispatch import resolve
 from bert_jax.model.layers import Array
 from bert_jax.model.pretraining import pretraining_model
 from bert_jax.model.tokens import Tokens
@@ -139,6 +140,7 @@ def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Arra
 
     kept = {part: tree for part, tree in model.params.items() if part in ("embeddings", "encoder", *used)}
     params = jax.tree_util.tree_map_with_path(unpadded, kept)
+    config = resolve(config, jax.local_devices()[0])
     module: Bert = Bert(config)
     if function == "pretraining":
         module = pretraining_model(config)

@@ -11,10 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.config import AttentionKernel, ModelConfig
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
-from bert_jax.model.kernels.dispatch import choose_attention
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, gather_positions
 from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.products import batched
@@ -48,25 +46,27 @@ def dot_product_attention(
     value: Float[Array, "B H L K"],
     mask: Bool[Array, "B 1 Q L"],
     settings: Dropout,
+    one_cpu: bool = False,
 ) -> Float[Array, "B H Q K"]:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
     `settings` is the dropout of the probabilities, with the positions of the queries if only selected tokens are queries. The
-    softmax runs in float32.
+    softmax runs in float32. `one_cpu` as in `products.multiply`.
     """
-    return weighted_sum(exponentials(query, key, mask), value, settings)
+    return weighted_sum(exponentials(query, key, mask, one_cpu), value, settings, one_cpu)
 
 
 def exponentials(
     query: Float[Array, "B H Q K"],
     key: Float[Array, "B H L K"],
     mask: Bool[Array, "B 1 Q L"],
+    one_cpu: bool = False,
     adjust: Callable[[Float[Array, "B H Q L"]], Float[Array, "B H Q L"]] | None = None,
 ) -> Float[Array, "B H Q L"]:
     """exp(score - the query's largest score), float32: the attention weights before the division by their sum over the keys.
     `adjust` changes the scores, before the mask."""
     scale = query.shape[-1] ** -0.5
-    scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1)).astype(jnp.float32)
+    scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1), one_cpu).astype(jnp.float32)
     scores = jnp.where(mask, scores if adjust is None else adjust(scores), MASKED_SCORE)
     return jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
 
@@ -75,6 +75,7 @@ def weighted_sum(
     weights: Float[Array, "B H Q L"],
     value: Float[Array, "B H L K"],
     settings: Dropout,
+    one_cpu: bool = False,
 ) -> Float[Array, "B H Q K"]:
     """The mean of the values by `weights` (`exponentials`), with dropout.
 
@@ -82,7 +83,7 @@ def weighted_sum(
     backward pass too.
     """
     kept = dropout(weights, settings).astype(value.dtype)
-    context = batched(kept, value, (-1, -2))
+    context = batched(kept, value, (-1, -2), one_cpu)
     return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
 
 
@@ -106,7 +107,8 @@ class SelfAttention(nn.Module):
         heads = (c.num_heads, c.head_width)
 
         def project(name: str, x: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
-            return Dense((c.hidden_size,), heads, ("embed", "heads", "head_width"), c.initializer_range, dtype, name=name)(x)
+            axes = ("embed", "heads", "head_width")
+            return Dense((c.hidden_size,), heads, axes, c.initializer_range, dtype, c.target, name=name)(x)
 
         positions: Any = None
         if acts_on(c, "queries_and_keys") or acts_on(c, "scores"):
@@ -118,12 +120,11 @@ class SelfAttention(nn.Module):
         if acts_on(c, "queries_and_keys"):
             seen = tokens.only(queried) if cached and queried is not None else tokens
             query, key = positions.queries_and_keys(query, key, seen, layer)
-        choice = choose_attention(c, x.shape[1], every_query=queried is None)
-        if choice.platform:
+        kernel: AttentionKernel | None = c.kernel("attention") if queried is None else None  # kernels compute every query
+        if kernel is not None and kernel.computes(c, x.shape[1]):
             query, key, value = (y.reshape(x.shape) for y in (query, key, value))
-            context = fused_attention(
-                (query, key, value), tokens.sequence_ids, num_heads=c.num_heads, dropout=settings, platform=choice.platform
-            ).reshape(*x.shape[:2], *heads)
+            context = kernel((query, key, value), tokens.sequence_ids, num_heads=c.num_heads, dropout=settings)
+            context = context.reshape(*x.shape[:2], *heads)
         else:
             query, key, value = (y.swapaxes(1, 2) for y in (query, key, value))
             if cached and queried is not None:
@@ -133,11 +134,12 @@ class SelfAttention(nn.Module):
                 length = tokens.sequence_ids.shape[1]
                 mask &= not_later(jnp.arange(length)[None] if queried is None else queried, length)
             adjust = functools.partial(positions.scores, tokens=tokens, layer=layer) if acts_on(c, "scores") else None
-            weights = exponentials(query, key, mask, adjust)
+            weights = exponentials(query, key, mask, c.target.one_cpu, adjust)
             if self.is_mutable_collection(INTERMEDIATES):
                 self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
-            context = weighted_sum(weights, value, settings).swapaxes(1, 2)
-        output = Dense(heads, (c.hidden_size,), ("heads", "head_width", "embed"), c.initializer_range, dtype, name="output")
+            context = weighted_sum(weights, value, settings, c.target.one_cpu).swapaxes(1, 2)
+        axes = ("heads", "head_width", "embed")
+        output = Dense(heads, (c.hidden_size,), axes, c.initializer_range, dtype, c.target, name="output")
         return output(context)
 
     def _kept(self, name: str, new: Float[Array, "B H Q K"], start: Int[Array, ""]) -> Float[Array, "B H L K"]:

@@ -93,7 +93,7 @@ def lstm_layer(
     for n, part in enumerate(jnp.split(x, config.hidden_size // w, axis=-1)):
         inputs = time_major(part, n)  # before the product, which is up to 16 times as wide
         kernel, bias = params["input"]["kernel"][n].reshape(w, -1), params["input"]["bias"][n].reshape(-1)
-        products = affine(inputs.reshape(-1, w).astype(dtype), kernel.astype(dtype), bias.astype(dtype))
+        products = affine(inputs.reshape(-1, w).astype(dtype), kernel.astype(dtype), bias.astype(dtype), config.target.one_cpu)
         directions.append(
             Direction(
                 products.astype(jnp.float32).reshape(*inputs.shape[:2], -1),

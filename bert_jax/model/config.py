@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Protocol, Self
 
 from annotated_types import Interval
 
@@ -25,6 +25,43 @@ MOST_WIDE = 2**16
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
 CHANGES_NUMBERS = "changes numbers"
 """Marks a field of `Execution` whose values differ in more than the order and rounding of sums."""
+
+
+class AttentionKernel(Protocol):
+    """Fused attention on the devices of a run, spread over their mesh."""
+
+    def computes(self, model: ModelConfig, length: int) -> bool:
+        """Whether it computes the attention of `model` in rows of that many tokens. Raises UserError if it does not and the model
+        asks for it."""
+
+    def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any) -> Any:
+        """The context, as `kernels.attention.fused_attention` returns it."""
+
+
+class ResidualNormKernel(Protocol):
+    """LayerNorm(x + dropout(y)) on the devices of a run, spread over their mesh."""
+
+    def computes(self, model: ModelConfig) -> bool:
+        """Whether it computes rows of the width of `model`. Raises UserError if it does not and the model asks for it."""
+
+    def __call__(self, x: Any, y: Any, norm: Any, dropout: Any) -> Any:
+        """The sum, normalised, as `kernels.residual_norm.fused_residual_norm` returns it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The devices that a program is compiled for, and the kernels that it calls there: `sharding.kernels.resolve` makes it, once,
+    when a run starts. The default is any device, without kernels. Its values decide what is traced, so it is part of the key of
+    every compiled program."""
+
+    platform: str = ""
+    """"cpu", "tpu" or "gpu"."""
+    one_cpu: bool = False
+    """Whether that is a single CPU device, for which `products.py` has forms of its own."""
+    attention: AttentionKernel | None = None
+    """The kernel of attention; None: XLA's program."""
+    residual_norm: ResidualNormKernel | None = None
+    """The kernel of LayerNorm(x + dropout(y)); None: XLA's program."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +184,26 @@ class Execution:
     """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":
     fused if it can run and agrees with the plain path there. Both drop the same elements."""
 
+    target = Target()  # no setting, so no field: `Resolved` has what these settings come to on the devices of a run
+
+    def kernel(self, operation: str) -> Any:
+        """The kernel of `operation`, "attention" or "residual_norm", or None for XLA's program. Raises UserError if it is asked
+        for and these settings were not resolved for any devices."""
+        if getattr(self, operation) == "plain":
+            return None
+        found = getattr(self.target, operation)
+        if found is None and getattr(self, operation) == "fused":
+            raise UserError(
+                f"model.{operation}='fused' cannot be had: it is a kernel for given devices, and none are given; "
+                f"set model.{operation} to 'plain' or 'auto'"
+            )
+        return found
+
+    def plain(self) -> Self:
+        """The same without kernels: for initialisation, whose outputs are not used, and for attention weights, which the kernels
+        never hold as a whole."""
+        return dataclasses.replace(self, attention="plain", residual_norm="plain")
+
     @classmethod
     def exact(cls) -> tuple[str, ...]:
         """The fields that a continued run may change: they leave the result as it is, apart from the order and rounding of sums
@@ -201,6 +258,12 @@ class ModelConfig(Execution, Architecture):
         """Rows of the word-embedding table: `vocab_size` rounded up to a multiple of `vocab_multiple`."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolved(ModelConfig):
+    """A model on the devices of a run: its settings, and the `Target` that its kernels are chosen for."""
+
+    target: Target
 
 def _check_predecessor(c: Architecture) -> None:
     """Raises UserError for settings that a bidirectional LSTM or static vectors cannot have."""

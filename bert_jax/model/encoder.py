@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Key, UInt32
 from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import SAVED
-from bert_jax.model.kernels.dispatch import plain
 from bert_jax.model.layers import Dense, Seed, gather_positions, hash_word, layer_parameters
 from bert_jax.model.residual_norm import ResidualNorm
 from bert_jax.model.tokens import Layer, Tokens
@@ -33,13 +32,11 @@ class FeedForward(nn.Module):
     def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         """The output of both layers for each token."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
-        wide = Dense((c.hidden_size,), (c.intermediate_size,), ("embed", "mlp"), c.initializer_range, dtype, name="intermediate")(
-            x
-        )
-        wide = nn.with_logical_constraint(wide, ("batch", "length", "mlp"))
-        return Dense(
-            (c.intermediate_size,), (c.hidden_size,), ("mlp", "embed"), c.initializer_range, dtype, c.activation, name="output"
-        )(wide)
+        narrow_shape, wide_shape = (c.hidden_size,), (c.intermediate_size,)
+        first = Dense(narrow_shape, wide_shape, ("embed", "mlp"), c.initializer_range, dtype, c.target, name="intermediate")
+        wide = nn.with_logical_constraint(first(x), ("batch", "length", "mlp"))
+        axes = ("mlp", "embed")
+        return Dense(wide_shape, narrow_shape, axes, c.initializer_range, dtype, c.target, c.activation, name="output")(wide)
 
 
 class Block(nn.Module):
@@ -70,7 +67,7 @@ def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
 
     def initial(key: Key[Array, ""]) -> LayerParams:
         x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
-        return Block(plain(config), parent=None).init(key, x, Tokens(ids, ids, ids, ids), None, Layer(jnp.uint32(0)))["params"]
+        return Block(config.plain(), parent=None).init(key, x, Tokens(ids, ids, ids, ids), None, Layer(jnp.uint32(0)))["params"]
 
     boxed = jax.vmap(initial)(jax.random.split(key, config.num_layers))
     return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
@@ -188,7 +185,7 @@ class Encoder(nn.Module):
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
         if self.is_initializing():
-            c = plain(c)
+            c = c.plain()
 
         def block(x: Float[Array, "B L D"], params: LayerParams, number: UInt32[Array, ""]) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):

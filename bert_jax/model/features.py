@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bert_jax.model.config import Target
 from bert_jax.model.layers import Dense, gather_positions, parameter, truncated_normal
 from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
 
@@ -103,6 +104,7 @@ class Lstm(nn.Module):
     """
 
     width: int
+    target: Target
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
@@ -112,7 +114,8 @@ class Lstm(nn.Module):
         for name, axis in (("lower", "embed"), ("upper", None)):
             inputs = (x.shape[-1],)
             axes = (axis, None, None, None)
-            projected = Dense(inputs, (2, 4, w), axes, inputs[0] ** -0.5, jnp.dtype(jnp.float32), name=f"{name}_input")(x)
+            deviation, dtype = inputs[0] ** -0.5, jnp.dtype(jnp.float32)
+            projected = Dense(inputs, (2, 4, w), axes, deviation, dtype, self.target, name=f"{name}_input")(x)
             kernel = Recurrence(w, name=f"{name}_recurrence")()
             projected = projected.reshape(*x.shape[:2], 2, 4 * w)
             directions = tuple(

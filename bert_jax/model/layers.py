@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, Int, Key, Num, Shaped, UInt32
 
 from bert_jax.interface.named import load_named
 from bert_jax.model import ACTIVATIONS
-from bert_jax.model.products import affine, platform
+from bert_jax.model.config import Target
+from bert_jax.model.products import affine
 
 Initializer = Callable[..., Num[Array, " ..."]]
 """(PRNG key, shape, dtype) -> the initial value of a parameter."""
@@ -118,6 +119,7 @@ class Dense(nn.Module):
     axes: tuple[str | None, ...]
     stddev: float
     dtype: jnp.dtype
+    target: Target
     activation: str = ""
 
     @nn.compact
@@ -128,23 +130,25 @@ class Dense(nn.Module):
         bias = parameter(self, "bias", nn.initializers.zeros, self.axes[len(self.in_shape) :], self.out_shape)
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
         batch_shape = x.shape[: x.ndim - len(self.in_shape)]
+        one_cpu = self.target.one_cpu
         product: Callable[..., Float[Array, "R O"]] = affine
         if self.activation:
             product = functools.partial(activated_affine, activation(self.activation))
-            product = jax.checkpoint(product) if platform() == "tpu" else product
+            product = jax.checkpoint(product, static_argnums=(3,)) if self.target.platform == "tpu" else product
         y = product(
             x.reshape(-1, width_in).astype(self.dtype),
             kernel.reshape(width_in, width_out).astype(self.dtype),
             bias.reshape(width_out).astype(self.dtype),
+            one_cpu,
         )
         return y.reshape(*batch_shape, *self.out_shape)
 
 
 def activated_affine(
-    function: Activation, x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]
+    function: Activation, x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], one_cpu: bool
 ) -> Float[Array, "R O"]:
     """`affine` of function(x)."""
-    return affine(function(x), kernel, bias)
+    return affine(function(x), kernel, bias, one_cpu)
 
 
 def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> Float[Array, "B Q D"]:

@@ -21,7 +21,6 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Table
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
-from bert_jax.model.products import platform
 from bert_jax.model.tokens import INPUTS, Batch, Tokens
 
 HEAD_INPUTS = ("masked_positions", "cls_positions")
@@ -66,11 +65,13 @@ class BertForPreTraining(Bert):
         mlm_logits float32 [B, Q, V]: Q is M, on a TPU padded by `whole_tiles`, with meaningless logits beyond M; nsp_logits
         float32 [B, P, 2].
         """
-        padded, cls_positions = whole_tiles(batch["masked_positions"]), batch["cls_positions"]
+        platform, cls_positions = self.config.target.platform, batch["cls_positions"]
+        padded = whole_tiles(batch["masked_positions"], platform)
         table, tokens = self.embeddings.word_embeddings, Tokens.of(batch)
         if not self.next_sentence:
-            return {"mlm_logits": self.mlm_head(self.encode_queried(tokens.reading(padded), dropout_seed), table.embedding)}
-        positions = whole_tiles(jnp.concatenate([padded, cls_positions], axis=1))
+            read = self.encode_queried(tokens.reading(padded), dropout_seed)
+            return {"mlm_logits": self.mlm_head(read, table.embedding)}
+        positions = whole_tiles(jnp.concatenate([padded, cls_positions], axis=1), platform)
         read = self.encode_queried(tokens.reading(positions), dropout_seed)
         masked, cls, _ = jnp.split(read, [padded.shape[1], padded.shape[1] + cls_positions.shape[1]], axis=1)
         return {
@@ -103,7 +104,7 @@ class BiLstmForPreTraining(BertForPreTraining):
         """
         tokens = Tokens.of(batch)
         last, _ = self.encode(tokens, dropout_seed)
-        positions = whole_tiles(batch["masked_positions"])
+        positions = whole_tiles(batch["masked_positions"], self.config.target.platform)
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
         read = gather_positions(self._half(last, 0), positions)
         if self.config.direction == "both":
@@ -169,13 +170,13 @@ def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Ber
     return (BertForPreTraining if config.encoder == "transformer" else BiLstmForPreTraining)(config, next_sentence)
 
 
-def whole_tiles(positions: Int[Array, "B M"]) -> Int[Array, "B Q"]:
+def whole_tiles(positions: Int[Array, "B M"], platform: str) -> Int[Array, "B Q"]:
     """`positions`, on a TPU padded with zeros to a multiple of 8, the rows of a tile.
 
     The reshape of [B, Q, D] to [R, D] is then free; otherwise it is a copy (77 rows are stored as 80), which costs passes over
     the logits (0.5 ms each for BERT-Large) and minutes of compilation.
     """
-    missing = -positions.shape[1] % 8 if platform() == "tpu" else 0
+    missing = -positions.shape[1] % 8 if platform == "tpu" else 0
     return jnp.pad(positions, ((0, 0), (0, missing)))
 
 

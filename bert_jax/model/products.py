@@ -19,25 +19,19 @@ def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
-def platform() -> str:
-    """The platform that a program is traced for: that of the ambient mesh (`jax.set_mesh`), else of this machine."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
-
-
-def on_one_cpu() -> bool:
-    """True if a program is traced for a single CPU device."""
-    return platform() == "cpu" and jax.sharding.get_abstract_mesh().size <= 1
-
-
 def multiply(
-    a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike | None = None
+    a: Float[Array, "*shape _ _"],
+    b: Float[Array, "*shape _ _"],
+    axes: tuple[int, int],
+    one_cpu: bool,
+    out_dtype: DTypeLike | None = None,
 ) -> Float[Array, "*shape _ _"]:
     """The contraction of axis `axes[0]` (-1 or -2) of `a` with axis `axes[1]` of `b`: a matrix product if `axes` is (-1, -2).
 
     The leading axes are batch axes of the same size; the result is in `out_dtype`, by default in that of `a`.
 
-    XLA's fast products of CPUs take row-major operands only, and this function makes such products in two cases. In bfloat16,
+    XLA's fast products of CPUs take row-major operands only. With `one_cpu`, a program for a single CPU device
+    (`config.Target.one_cpu`), this function makes such products in two cases. In bfloat16,
     which CPUs with AMX multiply several times faster than float32 (1,000 GFLOP/s and more on two cores; float32 reaches 280):
     other products of bfloat16 are converted to float32. And where `a` is transposed, as for the gradient of a kernel: XLA would
     leave that to Eigen, which reads columns of an array as wide as a power of two from few sets of the cache (the gradient of a
@@ -46,7 +40,7 @@ def multiply(
     layout.
     """
     out_dtype = a.dtype if out_dtype is None else out_dtype
-    if (a.dtype == jnp.bfloat16 or axes[0] == -2) and on_one_cpu():
+    if (a.dtype == jnp.bfloat16 or axes[0] == -2) and one_cpu:
         a, axes = (a, axes) if axes[0] == -1 else (a.swapaxes(-1, -2), (-1, axes[1]))
         return in_rows(dot(in_rows(a), in_rows(b), axes)).astype(out_dtype)
     return dot(a, b, axes, out_dtype)
@@ -72,28 +66,30 @@ def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def batched(
-    a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int]
+    a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], one_cpu: bool
 ) -> Float[Array, "*shape _ _"]:
     """`multiply` with gradients that are computed by `multiply` too; axes[0] is -1."""
-    return multiply(a, b, axes)
+    return multiply(a, b, axes, one_cpu)
 
 
 def _batched_backward(
-    axes: tuple[int, int], operands: tuple[Float[Array, " ..."], Float[Array, " ..."]], g: Float[Array, " ..."]
+    axes: tuple[int, int], one_cpu: bool, operands: tuple[Float[Array, " ..."], Float[Array, " ..."]], g: Float[Array, " ..."]
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     a, b = operands
     if axes[1] == -1:
-        return multiply(g, b, (-1, -2)), multiply(g, a, (-2, -2))
-    return multiply(g, b, (-1, -1)), multiply(a, g, (-2, -2))
+        return multiply(g, b, (-1, -2), one_cpu), multiply(g, a, (-2, -2), one_cpu)
+    return multiply(g, b, (-1, -1), one_cpu), multiply(a, g, (-2, -2), one_cpu)
 
 
-batched.defvjp(lambda a, b, axes: (batched(a, b, axes), (a, b)), _batched_backward)
+batched.defvjp(lambda a, b, axes, one_cpu: (batched(a, b, axes, one_cpu), (a, b)), _batched_backward)
 
 
-@jax.custom_vjp
-def affine(x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"]) -> Float[Array, "R O"]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def affine(
+    x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], one_cpu: bool
+) -> Float[Array, "R O"]:
     """x @ kernel + bias, with a backward pass that is fast on a CPU.
 
     Automatic differentiation is slow there in two ways. XLA transposes the first operand of the kernel's gradient, so here the
@@ -101,27 +97,27 @@ def affine(x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Arra
     gradient of the bias column by column, so here it is a product with a row of ones (this saves 45 ms for the 30,522 columns of
     the MLM head).
     """
-    return multiply(x, kernel, (-1, -2)) + bias[None]
+    return multiply(x, kernel, (-1, -2), one_cpu) + bias[None]
 
 
 def _affine_backward(
-    operands: tuple[Float[Array, "R I"], Float[Array, "I O"]], g: Float[Array, "R O"]
+    one_cpu: bool, operands: tuple[Float[Array, "R I"], Float[Array, "I O"]], g: Float[Array, "R O"]
 ) -> tuple[Float[Array, "R I"], Float[Array, "I O"], Float[Array, " O"]]:
     x, kernel = operands
-    return multiply(g, kernel, (-1, -1)), over_rows(x, g), sum_rows(g)
+    return multiply(g, kernel, (-1, -1), one_cpu), over_rows(x, g, one_cpu), sum_rows(g, one_cpu)
 
 
-affine.defvjp(lambda x, kernel, bias: (affine(x, kernel, bias), (x, kernel)), _affine_backward)
+affine.defvjp(lambda x, kernel, bias, one_cpu: (affine(x, kernel, bias, one_cpu), (x, kernel)), _affine_backward)
 
 
-def over_rows(a: Float[Array, "R I"], b: Float[Array, "R O"]) -> Float[Array, "I O"]:
+def over_rows(a: Float[Array, "R I"], b: Float[Array, "R O"], one_cpu: bool) -> Float[Array, "I O"]:
     """a.T @ b, computed so that the narrower of the two is transposed."""
     if a.shape[1] <= b.shape[1]:
-        return multiply(a, b, (-2, -2))
-    return multiply(b, a, (-2, -2)).T
+        return multiply(a, b, (-2, -2), one_cpu)
+    return multiply(b, a, (-2, -2), one_cpu).T
 
 
-def sum_rows(x: Float[Array, "R O"]) -> Float[Array, " O"]:
+def sum_rows(x: Float[Array, "R O"], one_cpu: bool) -> Float[Array, " O"]:
     """The sum over rows, accumulated in float32; on CPUs and TPUs a product with rows of ones, which is faster than a reduction.
 
     On a TPU there are eight rows of ones: XLA turns a product with one row into a reduction, which takes a pass over x (0.17 ms
@@ -129,7 +125,7 @@ def sum_rows(x: Float[Array, "R O"]) -> Float[Array, " O"]:
     """
 
     def product(rows: int, x: Float[Array, "R O"]) -> Float[Array, " O"]:
-        return multiply(jnp.ones((rows, x.shape[0]), x.dtype), x, (-1, -2))[0]
+        return multiply(jnp.ones((rows, x.shape[0]), x.dtype), x, (-1, -2), one_cpu)[0]
 
     cpu, tpu = (functools.partial(product, rows) for rows in (1, 8))
     return jax.lax.platform_dependent(x, cpu=cpu, tpu=tpu, default=lambda x: x.sum(0))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels.dispatch import choose_residual_norm
-from bert_jax.model.kernels.residual_norm import fused_residual_norm
+from bert_jax.model.config import ModelConfig, ResidualNormKernel
 from bert_jax.model.layers import Dropout, NormParameters, Seed, dropout, norm_parameters, normalise
 from bert_jax.model.tokens import Tokens
 
@@ -31,6 +29,7 @@ class ResidualNorm(nn.Module):
     ) -> Float[Array, "B Q D"]:
         """LayerNorm(x + dropout(y)), where x and y hold the tokens that are read out."""
         c = self.config
-        compute = fused_residual_norm if choose_residual_norm(c).fused else plain_residual_norm
+        kernel: ResidualNormKernel | None = c.kernel("residual_norm")
+        compute = kernel if kernel is not None and kernel.computes(c) else plain_residual_norm
         norm = norm_parameters(self, x.shape[-1], c.layer_norm_epsilon)
         return compute(x, y, norm, tokens.dropout(c.hidden_dropout, seed))

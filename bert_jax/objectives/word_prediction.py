@@ -99,7 +99,7 @@ class WordPrediction(Objective):
         """The perplexity of words where whole words are predicted, and the scores of the unigram distribution."""
         found: dict[str, float | Formula] = {}
         if rows.continues is not None:
-            found["word_perplexity"] = self._word_perplexity(tokens_per_word(rows.targets, rows.continues))
+            found["word_perplexity"] = self._word_perplexity(tokens_per_word(rows.predicted, rows.continues))
         return found | unigram_baseline(target_counts(rows.train, rows.plan, self.last_predicted), rows.predicted)
 
     def _word_perplexity(self, pieces: float) -> Formula:

@@ -19,8 +19,10 @@ from jaxtyping import Int8
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import unstacked_layers
+from bert_jax.model.kernels.dispatch import resolve
 from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.runtime.profile import Profile
@@ -67,13 +69,14 @@ class Engine:
 
     def __init__(self, model: Model):
         self.model = model
-        self.config = model.config
+        self.config: ModelConfig = model.config
         devices = jax.local_devices()
         self.mesh = Mesh(np.array(devices), ("data",))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
         with fits_in_memory(self._demand):
             asked = {"attention": self.config.attention, "residual_norm": self.config.residual_norm}
-            self.config = self.config.without_kernels(compare_kernels_once(asked))
+            chosen = self.config.without_kernels(compare_kernels_once(asked))
+            self.config = resolve(chosen, devices[0], len(devices))
             self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())

@@ -23,6 +23,8 @@ from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.distillation import Distillation, Teacher
 from bert_jax.objectives.model import Batch, Params
+from bert_jax.objectives.objective import Objective
+from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import (
     BATCH,
     check_batch_size,
@@ -216,7 +218,7 @@ def _taught(
     inputs = shardings, NamedSharding(mesh, BATCH)
     if teacher is None:
         return functools.partial(function, rule=rule), inputs
-    config, objective = teacher.config, experiment.trained_objective
+    config, objective = resolve(teacher.config, mesh), rule.objective
     assert isinstance(objective, Distillation), "the experiment names a teacher"
 
     def taught(state: TrainState, batch: Batch, params: Params) -> Any:
@@ -231,7 +233,7 @@ def update_rule(
     """The rule by which the steps of a phase turn a batch into an update on `mesh`."""
     return UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
-        objective=experiment.trained_objective,
+        objective=objective_on(experiment, mesh),
         optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
@@ -252,9 +254,15 @@ def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], 
     return learning_rate_multipliers(shapes, decay=decay)
 
 
+def objective_on(experiment: PretrainingExperiment, mesh: Mesh) -> Objective:
+    """The objective of the run for its model on `mesh`, with the kernels that it calls there."""
+    objective = experiment.trained_objective
+    return objective.for_model(dataclasses.replace(objective.model, config=resolve(experiment.model, mesh)))
+
+
 def jitted_eval_step(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
     """The jitted evaluation step, (parameters, batch) -> sums; the sums are replicated on every device of `mesh`."""
-    scored = functools.partial(eval_step, objective=experiment.trained_objective)
+    scored = functools.partial(eval_step, objective=objective_on(experiment, mesh))
     return jax.jit(scored, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 

@@ -30,7 +30,7 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
-from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, pretraining_program
+from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, objective_on, pretraining_program
 from bert_jax.pretraining.rollback import first_parameters, passed_over
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
@@ -204,7 +204,7 @@ def _losses_of_rows(
     program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch
 ) -> dict[str, Float[np.ndarray, " B"]]:
     """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
-    objective = program.experiment.trained_objective
+    objective = objective_on(program.experiment, program.mesh)
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -256,11 +256,13 @@ def _labels(labels: Int[np.ndarray, " P"]) -> str:
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:
-    """The text of a row, each of its predicted tokens as "[shown -> predicted]"; ids where there is no `tokenizer`."""
+    """The text of a row, each of its predicted tokens as "[shown -> predicted]" and each centre as "[shown]"; ids where there is
+    no `tokenizer`."""
     ids, real = batch["input_ids"][row], batch["sequence_ids"][row] > 0
-    targets = batch["masked_targets"][row]
-    places = zip(batch["masked_positions"][row].tolist(), targets.tolist(), strict=True)
-    predicted = {place: target for place, target in places if target != IGNORED}
+    predicted: dict[int, int | None] = dict.fromkeys(batch["centres"][row].tolist()) if "centres" in batch else {}
+    if "masked_targets" in batch:
+        places = zip(batch["masked_positions"][row].tolist(), batch["masked_targets"][row].tolist(), strict=True)
+        predicted = {place: target for place, target in places if target != IGNORED}
     spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
     name: Callable[[int], str] = (lambda i: tokenizer.tokens([i])[0]) if tokenizer else str
     parts: list[str] = []
@@ -269,6 +271,8 @@ def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:
         if place not in predicted:
             waiting.append(int(ids[place]))
             continue
-        parts += [spell(waiting)] * bool(waiting) + [f"[{name(int(ids[place]))} -> {name(predicted[place])}]"]
+        target = predicted[place]
+        arrow = "" if target is None else f" -> {name(target)}"
+        parts += [spell(waiting)] * bool(waiting) + [f"[{name(int(ids[place]))}{arrow}]"]
         waiting = []
     return " ".join([*parts, *([spell(waiting)] if waiting else [])])

@@ -1,9 +1,11 @@
-"""The device mesh, and one table of rules from the model's logical axis names to mesh axes.
+"""The device mesh, one table of rules from the model's logical axis names to mesh axes, and kernels over the mesh.
 
 In: axis names of parameters and activations, a list of devices. Out: a Mesh and a NamedSharding for every array.
 
+    config.py          AXES, MeshConfig: the axes of the mesh and the keys of `config.mesh`
     mesh.py            the mesh of the axes `data`, `fsdp`, `tensor`, by their names
     rules.py           the table of rules; shardings of parameters, optimizer state and batches
+    kernels.py         the kernels that a model calls on a mesh, each on its own part of the rows
     device_errors.py   recognizes errors of the devices
     out_of_memory.py   turns out-of-memory errors of devices and the host into an error with figures and remedies
 """

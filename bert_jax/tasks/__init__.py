@@ -4,7 +4,8 @@ In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or the user's own data. Ou
 prediction files from logits.
 
     registry.py           the tasks by name, found in the files *_task.py
-    task.py               Task: the interface of all tasks; TaskConfig: the settings of `config.task`
+    config.py             TaskConfig, OwnDataConfig: the keys of `config.task`
+    task.py               Task: the interface of all tasks
     examples.py           labelled examples before tokenisation: one class for each kind of task
     readers/              files -> examples: official formats, TensorFlow Datasets, the user's own data
     text_task.py          classification and regression of texts and pairs: GLUE, SICK

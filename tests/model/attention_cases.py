@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax.model.attention import attention_mask, dot_product_attention
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.layers import Dropout
+from bert_jax.sharding.kernels import over_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.training.data_parallel import own_rows
 
@@ -39,7 +40,7 @@ def fused(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: s
     dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None, rows=rows)
 
     def attend(*qkv: Any) -> Any:
-        return fused_attention(qkv, ids, num_heads=heads, dropout=dropout, platform=platform, interpret=True)
+        return fused_attention(qkv, ids, num_heads=heads, dropout=dropout, platform=platform, spread=over_mesh, interpret=True)
 
     return attend
 

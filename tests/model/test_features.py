@@ -15,10 +15,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bert_jax.errors import UserError
 from bert_jax.interop.names import our_shapes
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, Target
 from bert_jax.model.features import Lstm
+from bert_jax.model.heads import LAYERS
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
-from bert_jax.model.heads.head import LAYERS, TaskHead
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import head_class, make_head
 from bert_jax.model.tokens import Tokens
 from tests.model.head_in_numpy import head_logits
@@ -238,7 +239,7 @@ def test_new_parameters_have_the_shapes_of_the_table_and_names_for_their_axes(he
 
 def test_a_new_lstm_has_kernels_of_the_size_its_inputs_ask_for():
     x, ids = np.zeros((1, 1, 12), np.float32), np.ones((1, 1), np.int32)
-    fresh = jax.jit(lambda key: nn.unbox(Lstm(64).init(key, x, ids)["params"]))(jax.random.key(0))
+    fresh = jax.jit(lambda key: nn.unbox(Lstm(64, Target()).init(key, x, ids)["params"]))(jax.random.key(0))
     cut = 0.8796  # the deviation of a normal that is cut at two of them
     for name, fan_in in (("lower_input", 12), ("lower_recurrence", 64), ("upper_input", 128), ("upper_recurrence", 64)):
         assert fresh[name]["kernel"].std() == pytest.approx(cut / math.sqrt(fan_in), rel=0.05)

@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.model import bilm, characters, embeddings, features, layers, positions
 from bert_jax.model.characters import CharacterCnn, character_products, character_shapes
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, Target
 from bert_jax.model.features import Lstm
 from bert_jax.model.heads import pretraining as heads
 from bert_jax.model.pretraining import initial_parameters
@@ -56,7 +56,7 @@ def test_an_lstm_draws_with_one_over_the_root_of_its_inputs(drawn):
     jax.eval_shape(lambda: initial_parameters(BILM, jax.random.key(0), next_sentence=False))
     assert drawn == {(50, 12): {0.3}, (2, 12, 4, 36): {12**-0.5}, (2, 36, 12): {36**-0.5}}
     drawn.clear()
-    jax.eval_shape(lambda: Lstm(5).init(jax.random.key(0), jnp.zeros((1, 2, 7)), jnp.ones((1, 2), jnp.int32)))
+    jax.eval_shape(lambda: Lstm(5, Target()).init(jax.random.key(0), jnp.zeros((1, 2, 7)), jnp.ones((1, 2), jnp.int32)))
     assert drawn == {(7, 2, 4, 5): {7**-0.5}, (2, 5, 4, 5): {5**-0.5}, (10, 2, 4, 5): {10**-0.5}}
 
 

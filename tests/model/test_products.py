@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, NamedSharding, PartitionSpec
 
-from bert_jax.model.products import affine, batched, multiply, on_one_cpu, over_rows, precision
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from tests.random_rows import largest_difference
+from bert_jax.model.kernels import dispatch
+from bert_jax.model.products import affine, batched, multiply, over_rows, precision
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.kernels import resolve
+from bert_jax.sharding.mesh import make_mesh
+from tests.random_rows import TINY, largest_difference
 
 AXES = list(itertools.product((-1, -2), (-1, -2)))
 WITHIN = {"float32": 1e-5, "bfloat16": 2**-8}
@@ -40,15 +43,17 @@ def in_numpy(a: jax.Array, b: jax.Array, axes: tuple[int, int]) -> np.ndarray:
 def test_products_are_those_of_numpy_whichever_axes_are_summed(shape, dtype, axes):
     a, b = operands(*shape, axes)
     expected = in_numpy(a, b, axes)
-    for use in (lambda y: y, lambda y: y.swapaxes(-1, -2)):  # XLA once laid a result out as its user liked, and could not run it
-        got = jax.jit(lambda a, b, use=use: use(multiply(a, b, axes)))(a.astype(dtype), b.astype(dtype))
+    uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # XLA once laid a result out as its user liked, and could not run it
+    for use, one_cpu in itertools.product(uses, (True, False)):
+        product = jax.jit(lambda a, b, use=use, one_cpu=one_cpu: use(multiply(a, b, axes, one_cpu)))
+        got = product(a.astype(dtype), b.astype(dtype))
         assert got.dtype == dtype
         assert np.abs(use(expected) - np.asarray(got, np.float64)).max() <= WITHIN[dtype] * np.abs(expected).max()
 
 
 def test_products_of_bfloat16_are_summed_in_float32():
     a, b = operands((), 3, 4_096, 3, (-1, -2))
-    got = multiply(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), (-1, -2), jnp.float32)
+    got = multiply(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), (-1, -2), True, jnp.float32)
     assert np.abs(in_numpy(a, b, (-1, -2)) - np.asarray(got)).max() < 1e-3  # sums in bfloat16 err by tenths
 
 
@@ -60,7 +65,7 @@ def test_batched_products_have_the_gradients_of_the_plain_expression(axes):
     def plain(a, b):
         return ((a @ (b if axes[1] == -2 else b.swapaxes(-1, -2))) * weight).sum()
 
-    ours = jax.grad(lambda a, b: (batched(a, b, axes) * weight).sum(), (0, 1))(a, b)
+    ours = jax.grad(lambda a, b: (batched(a, b, axes, True) * weight).sum(), (0, 1))(a, b)
     assert largest_difference(jax.grad(plain, (0, 1))(a, b), ours) < 1e-5
 
 
@@ -70,7 +75,7 @@ def test_affine_has_the_gradients_of_the_plain_expression(inner, outer):
     x, w, b = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((7, inner), (inner, outer), (outer,)))
     weight = jnp.asarray(rng.normal(size=(7, outer)), jnp.float32)
     plain = jax.grad(lambda x, w, b: ((x @ w + b[None, :]) * weight).sum(), (0, 1, 2))(x, w, b)
-    assert largest_difference(plain, jax.grad(lambda x, w, b: (affine(x, w, b) * weight).sum(), (0, 1, 2))(x, w, b)) < 1e-6
+    assert largest_difference(plain, jax.grad(lambda x, w, b: (affine(x, w, b, True) * weight).sum(), (0, 1, 2))(x, w, b)) < 1e-6
 
 
 @pytest.mark.skipif("amx_bf16" not in pathlib.Path("/proc/cpuinfo").read_text(), reason="this CPU does not multiply bfloat16")
@@ -79,8 +84,8 @@ def test_a_cpu_that_multiplies_bfloat16_is_given_bfloat16():
     q = jnp.ones((8, 4, 128, 64), jnp.bfloat16)
 
     def loss(x, w, b, q):
-        scores = batched(q, q, (-1, -1))
-        return jnp.square(affine(x, w, b)).sum() + jnp.square(batched(scores, q, (-1, -2))).sum()
+        scores = batched(q, q, (-1, -1), True)
+        return jnp.square(affine(x, w, b, True)).sum() + jnp.square(batched(scores, q, (-1, -2), True)).sum()
 
     program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(x, w, b, q).compile().as_text()
     dtypes = dict(re.findall(r"%([\w.]+) = (\w+)\[", program))
@@ -98,7 +103,7 @@ def test_products_of_bfloat16_gather_nothing_over_several_devices():
         for shape, axes in shapes.values()
     ]
     with jax.set_mesh(mesh):
-        gradients = jax.jit(jax.grad(lambda x, w, b: jnp.square(affine(x, w, b)).astype(jnp.float32).sum(), (0, 1, 2)))
+        gradients = jax.jit(jax.grad(lambda x, w, b: jnp.square(affine(x, w, b, False)).astype(jnp.float32).sum(), (0, 1, 2)))
         program = gradients.lower(*arrays).compile().as_text()
     assert "all-reduce" in program
     assert "all-gather" not in program
@@ -113,7 +118,7 @@ def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
     for left, right in ((5, 9), (9, 5), (5, 5)):
         narrow, wide = min(left, right), max(left, right)
         shapes = [jax.ShapeDtypeStruct((7, width), jnp.float32) for width in (left, right)]
-        program = str(jax.make_jaxpr(over_rows)(*shapes))
+        program = str(jax.make_jaxpr(over_rows, static_argnums=2)(*shapes, True))
         assert f"f32[{narrow},{wide}] = dot_general" in program
         assert f"f32[{narrow},7] = transpose[" in program
         assert (f"f32[{right},{left}] = dot_general" in program) == (left >= right)
@@ -123,7 +128,7 @@ def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
 @pytest.mark.parametrize("widths", [(32, 256), (256, 32)])
 def test_no_product_over_rows_transposes_its_first_operand_on_a_cpu(widths):
     shapes = [jax.ShapeDtypeStruct((64, width), jnp.float32) for width in widths]
-    program = jax.jit(over_rows).lower(*shapes).compile().as_text()
+    program = jax.jit(over_rows, static_argnums=2).lower(*shapes, True).compile().as_text()
     assert re.findall(r" dot\(.*lhs_contracting_dims=\{(\d)\}", program) == ["1"]
 
 
@@ -131,15 +136,12 @@ def test_no_product_over_rows_transposes_its_first_operand_on_a_cpu(widths):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_program_that_returns_a_product_returns_its_other_results_as_they_are(dtype, axes):
     a, b = (x.astype(dtype) for x in operands((), 8, 16, 4, axes))
-    other = jax.jit(lambda a, b: ((2 * a).T, multiply(a, b, axes, jnp.float32)))(a, b)[0]
+    other = jax.jit(lambda a, b: ((2 * a).T, multiply(a, b, axes, True, jnp.float32)))(a, b)[0]
     np.testing.assert_array_equal(np.asarray(1 * other, np.float32), 2 * np.asarray(a, np.float32).T)
 
 
 def test_layouts_are_fixed_on_one_cpu_alone():
-    assert on_one_cpu()
     for devices in (1, 2):
-        with jax.set_mesh(make_mesh(MeshConfig(), jax.devices()[:devices])):
-            assert on_one_cpu() == (devices == 1)
+        assert resolve(TINY, make_mesh(MeshConfig(), jax.devices()[:devices])).target.one_cpu == (devices == 1)
     tpu = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
-    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("data",), abstract_device=tpu)):
-        assert not on_one_cpu()
+    assert not dispatch.resolve(TINY, tpu).target.one_cpu

@@ -15,11 +15,11 @@ from scipy import special
 from bert_jax.model.bert import attention_weights
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import (
     PROJECTION,
     TEACHER_PARTS,
     Distillation,
-    PretrainingDistillation,
     Teacher,
     attention_divergence,
     projection_parameters,

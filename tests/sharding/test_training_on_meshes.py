@@ -15,11 +15,13 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.data.batches import to_device
-from bert_jax.objectives.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
 from bert_jax.objectives.objective import Objective
 from bert_jax.pretraining.program import initial_state, pretraining_program
 from bert_jax.sharding import rules
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import AXES, MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed
@@ -106,7 +108,9 @@ def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_devi
 )
 def test_from_64_chips_in_two_dimensions_on_a_collective_goes_along_one_after_the_other(chips, sides, rings, monkeypatch):
     monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: sides if len(devices) == chips else ())
-    mesh: Any = types.SimpleNamespace(devices=np.arange(chips).reshape(chips, 1, 1), size=chips)
+    shape = {axis: chips if axis == "data" else 1 for axis in AXES}
+    devices = np.arange(chips).reshape(list(shape.values()))
+    mesh: Any = types.SimpleNamespace(devices=devices, size=chips, axis_names=AXES, shape=shape)
     found = data_parallel.rings_along_data(mesh)
     assert len(found) == rings
     assert rings == 2 or found == [None]

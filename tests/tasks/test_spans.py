@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.spans import Answer, Context, SpanSearch, Window, best_spans, windows
-from bert_jax.tasks.task import TaskConfig
 
 CLS, SEP = 101, 102
 

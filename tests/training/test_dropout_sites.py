@@ -18,18 +18,19 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.finetuning.program import ProgramSettings, shared, teaching, training_program
 from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.heads import bert_with_head
-from bert_jax.model.kernels.dispatch import Choice
 from bert_jax.model.layers import Dropout
-from bert_jax.objectives.distillation import TEACHER_PARTS, Distillation, PretrainingDistillation, Teacher
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import TEACHER_PARTS, Distillation, Teacher
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.objective import Objective
 from bert_jax.pretraining import replay
 from bert_jax.pretraining.program import jitted_eval_step, pretraining_program, taught_config
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
 from tests.random_rows import TINY, objective_for, random_batch, random_parameters
@@ -67,31 +68,30 @@ def sites(monkeypatch: pytest.MonkeyPatch) -> list[Site]:
     return seen
 
 
-def use_kernels(monkeypatch: pytest.MonkeyPatch, seen: list[Site]) -> None:
-    """Lets kernels compute attention and residuals, and notes what dropout they are given."""
+def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
+    """The model with kernels of attention and residuals, which note what dropout they are given."""
 
     def note(site: str, dropout: Dropout) -> None:
         assert dropout.seed is not None
         seen.append((site, dropout.rate, int(dropout.seed)))
 
-    def attend(qkv: Any, sequence_ids: Any, *, dropout: Dropout, **others: Any) -> Any:
-        note("attention", dropout)
-        return qkv[0]
+    class Attention:
+        def computes(self, model: ModelConfig, length: int) -> bool:
+            return True
 
-    def norm(x: Any, y: Any, norm: Any, dropout: Dropout) -> Any:
-        note("residual", dropout)
-        return x + y
+        def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout) -> Any:
+            note("attention", dropout)
+            return qkv[0]
 
-    def choose_attention(config: ModelConfig, length: int, every_query: bool) -> Choice:
-        return Choice("tpu" if every_query and config.attention != "plain" else None, "")
+    class Norm:
+        def computes(self, model: ModelConfig) -> bool:
+            return True
 
-    def choose_residual_norm(config: ModelConfig) -> Choice:
-        return Choice("tpu" if config.residual_norm != "plain" else None, "")
+        def __call__(self, x: Any, y: Any, norm: Any, dropout: Dropout) -> Any:
+            note("residual", dropout)
+            return x + y
 
-    monkeypatch.setattr(attention, "choose_attention", choose_attention)
-    monkeypatch.setattr(residual_norm, "choose_residual_norm", choose_residual_norm)
-    monkeypatch.setattr(attention, "fused_attention", attend)
-    monkeypatch.setattr(residual_norm, "fused_residual_norm", norm)
+    return Resolved(**dataclasses.asdict(config), target=Target(attention=Attention(), residual_norm=Norm()))
 
 
 def walk(objective: Objective, params: Any, batch: Any, steps: int, microbatches: int) -> None:
@@ -115,12 +115,10 @@ def places(seen: list[Site]) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("kernels", [False, True])
 def test_every_site_of_pretraining_has_its_rate_and_in_every_step_and_microbatch_a_seed_of_its_own(
-    kernels: bool, sites: list[Site], monkeypatch: pytest.MonkeyPatch
+    kernels: bool, sites: list[Site]
 ):
-    params = random_parameters()  # before the kernels are replaced: shapes are found without dropout, so without a seed
-    if kernels:
-        use_kernels(monkeypatch, sites)
-    walk(objective_for(CONFIG), params, random_batch(rows=4), steps=2, microbatches=2)
+    config = with_kernels(CONFIG, sites) if kernels else CONFIG
+    walk(objective_for(config), random_parameters(), random_batch(rows=4), steps=2, microbatches=2)
     assert places(sites) == ENCODER * 4
     assert len({seed for _, _, seed in sites}) == len(sites), "two masks are drawn from one seed"
 

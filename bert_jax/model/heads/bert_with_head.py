@@ -43,11 +43,11 @@ class HeadLayers(nn.Module):
             if head.mix_at == "both":
                 self.output_mix = LayerMix(mixed)
         if head.lstm:
-            self.lstm = Lstm(head.lstm)
+            self.lstm = Lstm(head.lstm, c.target)
         if head.has_crf:
             self.crf = Crf(head.num_outputs)
         width, axis = head.input_width(c.hidden_size), None if head.lstm else "embed"
-        self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32))
+        self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32), c.target)
 
     def features(
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -23,33 +25,30 @@ class Pooler(nn.Module):
     @nn.compact
     def __call__(self, cls: Float[Array, "B P D"]) -> Float[Array, "B P D"]:
         """The pooled vectors of the hidden states `cls`."""
-        d = self.config.hidden_size
-        return jnp.tanh(
-            Dense((d,), (d,), ("embed", "embed_out"), self.config.initializer_range, jnp.dtype(self.config.dtype), name="dense")(
-                cls
-            )
-        )
+        c, d = self.config, self.config.hidden_size
+        dense = Dense((d,), (d,), ("embed", "embed_out"), c.initializer_range, jnp.dtype(c.dtype), c.target, name="dense")
+        return jnp.tanh(dense(cls))
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def decode(
-    x: Float[Array, "R D"], table: Float[Array, "V D"], bias: Float[Array, " V"]
+    x: Float[Array, "R D"], table: Float[Array, "V D"], bias: Float[Array, " V"], one_cpu: bool
 ) -> Float[Array, "R V"]:
     """The logits of every word of `table`, float32: x @ table.T + bias."""
-    logits = multiply(x, table, (-1, -1), jnp.float32)
+    logits = multiply(x, table, (-1, -1), one_cpu, jnp.float32)
     return logits + with_leading_axes(bias, 1)
 
 
 def _decode_backward(
-    residual: tuple[Float[Array, "R D"], Float[Array, "V D"]], g: Float[Array, "R V"]
+    one_cpu: bool, residual: tuple[Float[Array, "R D"], Float[Array, "V D"]], g: Float[Array, "R V"]
 ) -> tuple[Float[Array, "R D"], Float[Array, "V D"], Float[Array, " V"]]:
     x, table = residual
     narrow = g.astype(x.dtype)
-    dx = multiply(narrow, table, (-1, -2))
-    return dx, over_rows(narrow, x), sum_rows(g)
+    dx = multiply(narrow, table, (-1, -2), one_cpu)
+    return dx, over_rows(narrow, x, one_cpu), sum_rows(g, one_cpu)
 
 
-decode.defvjp(lambda x, table, bias: (decode(x, table, bias), (x, table)), _decode_backward)
+decode.defvjp(lambda x, table, bias, one_cpu: (decode(x, table, bias, one_cpu), (x, table)), _decode_backward)
 
 
 class MaskedLanguageModelHead(nn.Module):
@@ -66,9 +65,8 @@ class MaskedLanguageModelHead(nn.Module):
     def __call__(self, masked: Float[Array, "B M D"], table: Float[Array, "V D"]) -> Float[Array, "B M V"]:
         """The logits of every word at the masked positions."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
-        x = Dense((c.hidden_size,), (c.hidden_size,), ("embed", "embed_out"), c.initializer_range, dtype, name="transform")(
-            masked
-        )
+        width = (c.hidden_size,)
+        x = Dense(width, width, ("embed", "embed_out"), c.initializer_range, dtype, c.target, name="transform")(masked)
         x = LayerNorm(c.layer_norm_epsilon, name="layer_norm")(activation(c.activation)(x))
         return word_logits(self, x, table)
 
@@ -82,7 +80,8 @@ def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "
     if not c.tied_decoder:
         table = parameter(head, "decoder", truncated_normal(c.initializer_range), ("vocab", "embed"), shape)
     assert table is not None, "a tied decoder has the table of the word embeddings"
-    logits = decode(x.reshape(-1, x.shape[-1]), table.astype(jnp.dtype(c.dtype)), bias).reshape(*x.shape[:2], -1)
+    logits = decode(x.reshape(-1, x.shape[-1]), table.astype(jnp.dtype(c.dtype)), bias, c.target.one_cpu)
+    logits = logits.reshape(*x.shape[:2], -1)
     if c.padded_vocab_size > c.vocab_size:
         real = jnp.arange(c.padded_vocab_size) < c.vocab_size
         logits = jnp.where(with_leading_axes(real, 2), logits, PADDED_LOGIT)
@@ -115,6 +114,6 @@ class NextSentenceHead(nn.Module):
     def __call__(self, pooled: Float[Array, "B P D"]) -> Float[Array, "B P 2"]:
         """The logits of each example from its pooled vector."""
         c = self.config
-        return Dense((c.hidden_size,), (2,), ("embed", None), c.initializer_range, jnp.dtype(jnp.float32), name="dense")(
-            pooled.astype(jnp.float32)
-        )
+        dtype = jnp.dtype(jnp.float32)
+        dense = Dense((c.hidden_size,), (2,), ("embed", None), c.initializer_range, dtype, c.target, name="dense")
+        return dense(pooled.astype(jnp.float32))

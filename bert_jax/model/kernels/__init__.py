@@ -13,3 +13,44 @@ memory.
     agreement.py           compares each kernel with the plain path on the device at hand
     first_contact.py       does so once for each kind of chip and version of JAX, and remembers the verdict
 """
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jaxtyping import Array, UInt32
+
+Axes: TypeAlias = tuple[str | None, ...]
+"""The logical axes of an array, a name or None for each; one that is named is split if the devices divide it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """How one call of a kernel is spread over devices; here, not at all. `sharding.kernels.over_mesh` spreads it over a mesh."""
+
+    def index(self, axis: str) -> UInt32[Array, ""]:
+        """The index of this device's part of a logical axis; for code on a device."""
+        return jnp.uint32(0)
+
+    def count(self, axis: str) -> int:
+        """The number of parts of a logical axis."""
+        return 1
+
+    def on_each_device(
+        self, function: Callable[..., Any], inputs: Sequence[Axes], outputs: Sequence[Axes], sums: int = 0
+    ) -> Callable[..., Any]:
+        """`function`, from arrays to a tuple of arrays, on each device's parts of arrays with these axes. The last `sums` of
+        `outputs` are added over the devices that have different parts."""
+        return function
+
+
+def on_one_device(sizes: Mapping[str, int]) -> Parts:
+    """A call on a single device, whose logical axes have these `sizes`."""
+    return Parts()
+
+
+Spread: TypeAlias = Callable[[Mapping[str, int]], Parts]
+"""From the sizes of the logical axes of a call to how it is spread."""

@@ -1,24 +1,21 @@
-"""Fused attention and its gradient, over a mesh: no array of size length x length is written to memory."""
+"""Fused attention and its gradient, over any devices: no array of size length x length is written to memory."""
 
 from __future__ import annotations
 
 import functools
 import types
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num, UInt32
 
-from bert_jax.model.kernels import attention_gpu, attention_tpu
+from bert_jax.model.kernels import Parts, Spread, attention_gpu, attention_tpu, on_one_device
 from bert_jax.model.kernels.attention_gpu import GpuPlan
-from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, TpuPlan
-from bert_jax.model.kernels.dispatch import unsupported_heads
+from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, TpuPlan, divides_lanes
 from bert_jax.model.layers import Dropout
-from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes, shard_count
 
 SAVED = "fused_attention"
 """The name of the forward kernel's results in `jax.checkpoint`: with a policy that saves them the backward pass does not run the
@@ -31,6 +28,10 @@ Plan = TpuPlan | GpuPlan
 PLANS: dict[str, type[TpuPlan] | type[GpuPlan]] = {"tpu": TpuPlan, "gpu": GpuPlan}
 
 
+DTYPES = ("bfloat16", "float32")
+"""The dtypes of the kernels' inputs."""
+
+
 def fused_attention(
     qkv: QKV,
     sequence_ids: Int[Array, "B L"],
@@ -38,6 +39,7 @@ def fused_attention(
     num_heads: int,
     dropout: Dropout,
     platform: str = "tpu",
+    spread: Spread = on_one_device,
     interpret: bool = False,
 ) -> Float[Array, "B L D"]:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities: the context of `dot_product_attention`, on a TPU or GPU.
@@ -46,9 +48,9 @@ def fused_attention(
     `platform` is "tpu" or "gpu".
 
     The softmax runs in float32; products take their inputs as they are and accumulate in float32. The backward pass draws the
-    dropout mask again; the forward pass saves the context and one float32 per query and head for it. Under a mesh each device
-    runs the kernel on its own rows and heads. On a GPU the dropout mask is that of plain attention, bit for bit, on any mesh. On
-    a TPU it is drawn from 16 random bits of the chip's generator: its rate is `dropout.rate` rounded to a multiple of 2**-16 (0.1
+    dropout mask again; the forward pass saves the context and one float32 per query and head for it. Each device of `spread` runs
+    the kernel on its own rows and heads. On a GPU the dropout mask is that of plain attention, bit for bit, on any mesh. On a
+    TPU it is drawn from 16 random bits of the chip's generator: its rate is `dropout.rate` rounded to a multiple of 2**-16 (0.1
     is 0.100006), the kept probabilities are scaled for that rate, and every device has its own mask. `interpret` runs the kernel
     on any platform, slowly, for tests; the TPU's with a counter hash in place of the generator.
 
@@ -64,28 +66,31 @@ def fused_attention(
     seed = jnp.uint32(0) if dropout.seed is None else dropout.seed.astype(jnp.uint32)
     first_row = jnp.uint32(0) if dropout.rows is None else dropout.rows[0]
     drawn = jnp.stack([seed, first_row])
-    spec = nn.logical_to_mesh_axes(AXES) or PartitionSpec(None, None, None)
-    spec = drop_indivisible_axes(spec, (*shape[:2], num_heads))
-    rows, heads = axes_of(spec[0]), axes_of(spec[2])
+    parts: Parts = spread({"batch": shape[0], "heads": num_heads})
 
-    def local(qkv: QKV, ids: Int[Array, "B L"], drawn: UInt32[Array, " 2"]) -> Float[Array, "B L D"]:
-        first = drawn[1] + _shard_index(rows) * np.uint32(len(ids))
-        place = Placement(drawn[0], first, _shard_index(heads), num_heads)
-        own, *_ = qkv
-        plan = PLANS[platform].of(own.shape, num_heads // shard_count(heads), rate, interpret=interpret)
-        return _attend_padded(plan, qkv, ids, place)
+    def local(
+        query: Array, key: Array, value: Array, ids: Int[Array, "B L"], drawn: UInt32[Array, " 2"]
+    ) -> tuple[Float[Array, "B L D"]]:
+        first = drawn[1] + parts.index("batch") * np.uint32(len(ids))
+        place = Placement(drawn[0], first, parts.index("heads"), num_heads)
+        plan = PLANS[platform].of(query.shape, num_heads // parts.count("heads"), rate, interpret=interpret)
+        return (_attend_padded(plan, (query, key, value), ids, place),)
 
-    split = automatic_axes()
-    if not split:
-        return local(qkv, sequence_ids, drawn)
-    in_specs = ((spec, spec, spec), PartitionSpec(spec[0], None), PartitionSpec())
-    spread = jax.shard_map(local, in_specs=in_specs, out_specs=spec, axis_names=split, check_vma=False)
-    return spread(qkv, sequence_ids, drawn)
+    on_all = parts.on_each_device(local, [AXES, AXES, AXES, AXES[:2], (None,)], [AXES])
+    context: Float[Array, "B L D"] = on_all(*qkv, sequence_ids, drawn)[0]
+    return context
 
 
-def _shard_index(axes: tuple[str, ...]) -> UInt32[Array, ""]:
-    """The index of this device's shard of an array dimension that is split over these mesh axes."""
-    return jnp.uint32(jax.lax.axis_index(axes) if axes else 0)
+def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str | None:
+    """The reason why the kernel of attention for "tpu" or "gpu" does not support heads of that width and dtype, as a clause; None
+    if it does."""
+    if jnp.dtype(dtype).name not in DTYPES:
+        return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
+    if platform == "gpu" and head_width not in attention_gpu.HEAD_WIDTHS:
+        return f"fused attention on a GPU needs a head width of 16, 32, 64 or 128, not {head_width}"
+    if platform == "tpu" and not divides_lanes(head_width):
+        return f"fused attention needs a head width of 16, 32, 64 or a multiple of 128, not {head_width}"
+    return None
 
 
 def _attend_padded(plan: Plan, qkv: QKV, ids: Int[Array, "B L"], place: Placement) -> Float[Array, "B L D"]:

@@ -1,9 +1,10 @@
 """The choice of the implementation of attention and of LayerNorm(x + dropout(y)), a kernel or XLA's program, with its reason.
 
-This module alone chooses, from `Execution.attention` and `.residual_norm` and from the devices that a program is compiled for:
-those of the ambient mesh (`jax.set_mesh`), which need not be attached. Whoever starts a run or loads a model turns "auto" into
-"plain" for a kernel that disagreed with the plain path on that kind of chip (`first_contact.compare_kernels_once`,
-`Execution.without_kernels`).
+This module alone chooses, from `Execution.attention` and `.residual_norm` and from the kind of the devices that a program is
+compiled for, which need not be attached. `resolve` puts what it chose into the model's `config.Target`, once, when a run starts
+(by way of `sharding.kernels.resolve`, which knows the mesh); the model calls what it finds there. Whoever starts a run or loads a
+model turns "auto" into "plain" for a kernel that disagreed with the plain path on that kind of chip
+(`first_contact.compare_kernels_once`, `Execution.without_kernels`).
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -14,20 +15,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractDevice, Mesh
 from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
-from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels import attention_gpu, attention_plan, residual_norm_tpu
+from bert_jax.model.config import ModelConfig, Resolved, Target
+from bert_jax.model.kernels import Spread
+from bert_jax.model.kernels.attention import QKV, fused_attention, unsupported_heads
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
+from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
+from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.positions import acts_on
+
+Chip: TypeAlias = jax.Device | AbstractDevice
+"""A device, or the description of one that is not attached."""
 
 LONGEST = 8_192
 """The longest rows for which the TPU kernels of attention were compiled, for v5e, v5p and v6e in bfloat16."""
@@ -35,8 +44,6 @@ LONGEST = 8_192
 CAPABILITY = 8.0
 """The lowest compute capability of NVIDIA's GPUs with products of bfloat16 matrices: Ampere's."""
 
-DTYPES = ("bfloat16", "float32")
-"""The dtypes of the kernels' inputs."""
 
 
 NO_LEFT_TO_RIGHT = "the kernels of fused attention have no left-to-right mask"
@@ -57,21 +64,79 @@ class Choice:
         return self.platform is not None
 
 
-def choose_attention(config: ModelConfig, length: int, *, every_query: bool = True) -> Choice:
-    """The implementation of attention in rows of `length` tokens, by `config.attention`.
+@dataclasses.dataclass(frozen=True)
+class _Attention:
+    """The kernel of attention that a model calls, an `AttentionKernel`."""
 
-    `every_query` is False if only selected tokens of a row are queries, which the kernels do not support. Raises UserError if
-    `config.attention` is "fused" and no kernel can run.
+    platform: str
+    kind: str
+    spread: Spread
+
+    def computes(self, model: ModelConfig, length: int) -> bool:
+        """Whether it computes the attention of `model`, and rows of that many tokens fit on the chip. Raises UserError if not and
+        the kernel is asked for."""
+        reason = _unsupported_function(model)
+        reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
+        if reason and model.attention == "fused":
+            raise _refusal("attention", reason)
+        return reason is None
+
+    def __call__(
+        self, qkv: QKV, sequence_ids: Int[Array, "B L"], *, num_heads: int, dropout: Dropout
+    ) -> Float[Array, "B L D"]:
+        platform, spread = self.platform, self.spread
+        return fused_attention(qkv, sequence_ids, num_heads=num_heads, dropout=dropout, platform=platform, spread=spread)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ResidualNorm:
+    """The kernel of LayerNorm(x + dropout(y)) that a model calls, a `ResidualNormKernel`."""
+
+    spread: Spread
+
+    def computes(self, model: ModelConfig) -> bool:
+        """Whether it computes rows of the width of `model`. Raises UserError if not and the kernel is asked for."""
+        reason = unsupported_width(model.hidden_size, model.dtype)
+        if reason and model.residual_norm == "fused":
+            raise _refusal("residual_norm", reason)
+        return reason is None
+
+    def __call__(
+        self, x: Float[Array, "B L D"], y: Float[Array, "B L D"], norm: NormParameters, dropout: Dropout
+    ) -> Float[Array, "B L D"]:
+        return fused_residual_norm(x, y, norm, dropout, spread=self.spread)
+
+
+def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | None = None) -> Resolved:
+    """`config` for a program on so many `devices` like `chip`. `spread` spreads its kernels over them; without it there are none.
+
+    What a kernel cannot compute, rows that are too long or of another width, is known by static shapes, so one program may have
+    both implementations. Raises UserError if `config` asks for a kernel that cannot run.
     """
-    if not every_query:
-        return Choice(None, "since the kernels compute every query of a row")
+    attention, norm = None, None
+    if spread is None:
+        for operation in ("attention", "residual_norm"):
+            if getattr(config, operation) == "fused":
+                raise _refusal(operation, "it is spread over a mesh, and none is set")
+    elif config.has_attention:
+        platform, kind = chip.platform, chip.device_kind
+        if choose_attention(config, chip, 1).fused:
+            attention = _Attention(platform, kind, spread)
+        if choose_residual_norm(config, chip).fused:
+            norm = _ResidualNorm(spread)
+    target = Target(chip.platform, chip.platform == "cpu" and devices == 1, attention, norm)
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(ModelConfig)}
+    return Resolved(**fields, target=target)
 
-    def reason(device: AbstractDevice) -> str | None:
-        if reason := _unsupported_function(config):
-            return reason
-        return no_attention_kernel(device.platform, device.device_kind, length, config.head_width, config.dtype)
 
-    return _choose("attention", config.attention, "fused attention", reason, untimed=("gpu",))
+def choose_attention(config: ModelConfig, chip: Chip, length: int) -> Choice:
+    """The implementation of attention in rows of `length` tokens, all of which are queries, by `config.attention`.
+
+    Raises UserError if `config.attention` is "fused" and no kernel can run.
+    """
+    reason = _unsupported_function(config)
+    reason = reason or no_attention_kernel(chip.platform, chip.device_kind, length, config.head_width, config.dtype)
+    return _choose("attention", config.attention, "fused attention", chip, reason, untimed=("gpu",))
 
 
 def require_possible(config: ModelConfig) -> None:
@@ -89,48 +154,33 @@ def _unsupported_function(config: ModelConfig) -> str | None:
     return None
 
 
-def choose_residual_norm(config: ModelConfig) -> Choice:
+def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
     """The implementation of LayerNorm(x + dropout(y)), by `config.residual_norm`.
 
     Raises UserError if `config.residual_norm` is "fused" and no kernel can run.
     """
-
-    def reason(device: AbstractDevice) -> str | None:
-        return no_residual_norm_kernel(device.platform, config.hidden_size, config.dtype)
-
-    return _choose("residual_norm", config.residual_norm, "the fused residual norm", reason)
+    reason = no_residual_norm_kernel(chip.platform, config.hidden_size, config.dtype)
+    return _choose("residual_norm", config.residual_norm, "the fused residual norm", chip, reason)
 
 
 def _choose(
-    key: str, asked: str, operation: str, reason_on: Callable[[AbstractDevice], str | None], untimed: Sequence[str] = ()
+    key: str, asked: str, operation: str, chip: Chip, reason: str | None, untimed: Sequence[str] = ()
 ) -> Choice:
     """The choice for `operation` when model.`key` is `asked`.
 
-    `reason_on` returns the reason why its kernel cannot run on a device, or None. On the platforms `untimed`, "auto" does not
-    choose the kernel.
+    `reason` says why its kernel cannot run on `chip`; None if it can. On the platforms `untimed`, "auto" does not choose it.
     """
     if asked == "plain":
         return Choice(None, f"as model.{key}=plain asks")
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if device is None:
-        reason: str | None = f"{operation} is spread over a mesh, and none is set"
-    else:
-        reason = reason_on(device)
     if reason and asked == "fused":
         raise _refusal(key, reason)
-    if reason is None and asked == "auto" and device.platform in untimed:
+    if reason is None and asked == "auto" and chip.platform in untimed:
         reason = f"{operation} has not been timed on a GPU yet, and runs there only where model.{key}=fused asks for it"
-    return Choice(device.platform, "") if reason is None else Choice(None, f"since {reason}")
+    return Choice(chip.platform, "") if reason is None else Choice(None, f"since {reason}")
 
 
 def _refusal(key: str, reason: str) -> UserError:
     return UserError(f"model.{key}='fused' cannot be had: {reason}; set model.{key} to 'plain' or 'auto'")
-
-
-def plain(config: ModelConfig) -> ModelConfig:
-    """`config` with the plain implementations, which run on any device: for initialisation, whose outputs are not used and which
-    may run without a mesh."""
-    return dataclasses.replace(config, attention="plain", residual_norm="plain")
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -139,10 +189,10 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: 
 
     Raises what `choose_attention` and `choose_residual_norm` raise.
     """
-    asked, kind = f"model.attention={config.attention}", mesh.devices.flat[0].device_kind
-    with jax.set_mesh(mesh):
-        choices = {length: choose_attention(config, length) for length in sorted(set(lengths))}
-        norm = choose_residual_norm(config)
+    chip = mesh.devices.flat[0]
+    asked, kind = f"model.attention={config.attention}", chip.device_kind
+    choices = {length: choose_attention(config, chip, length) for length in sorted(set(lengths))}
+    norm = choose_residual_norm(config, chip)
     if reason := rejected.get("attention"):
         choices = {length: Choice(None, f"since {reason}") for length in choices}
     if reason := rejected.get("residual_norm"):
@@ -159,10 +209,15 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
     """The reason why no kernel computes attention on a device of that platform and kind, as a clause; None if one does."""
     if platform not in ("tpu", "gpu"):
         return f"fused attention is for TPUs and GPUs, and this is a {platform}"
-    if reason := unsupported_heads(platform, head_width, dtype):
+    reason = _unsupported_rows(platform, kind, length, head_width, dtype)
+    return _too_old(kind) if reason is None and platform == "gpu" else reason
+
+
+def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
+    """The reason why the kernel for "tpu" or "gpu" computes no such rows on a device that can run it, as a clause; None if it
+    does."""
+    if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
         return reason
-    if platform == "gpu":
-        return _too_old(kind)
     if length > LONGEST:
         return f"fused attention is compiled up to length {LONGEST:,}, and {length:,} is longer"
     has = VMEM.get(kind, min(VMEM.values()))
@@ -183,28 +238,6 @@ def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str 
     if platform != "tpu":
         return f"the fused residual norm is for TPUs, and this is a {platform}"
     return unsupported_width(width, dtype)
-
-
-def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str | None:
-    """The reason why the kernel of attention for "tpu" or "gpu" does not support heads of that width and dtype, as a clause; None
-    if it does."""
-    if jnp.dtype(dtype).name not in DTYPES:
-        return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
-    if platform == "gpu" and head_width not in attention_gpu.HEAD_WIDTHS:
-        return f"fused attention on a GPU needs a head width of 16, 32, 64 or 128, not {head_width}"
-    if platform == "tpu" and not attention_plan.divides_lanes(head_width):
-        return f"fused attention needs a head width of 16, 32, 64 or a multiple of 128, not {head_width}"
-    return None
-
-
-def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
-    """The reason why the fused residual norm does not support rows of that width and dtype, as a clause; None if it does."""
-    if jnp.dtype(dtype).name not in DTYPES:
-        return f"the fused residual norm computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
-    lanes, widest = residual_norm_tpu.LANES, residual_norm_tpu.WIDEST
-    if width % lanes or width > widest:
-        return f"the fused residual norm needs a width that is a multiple of {lanes} up to {widest:,}, not {width:,}"
-    return None
 
 
 def _too_old(kind: str) -> str | None:

@@ -15,8 +15,9 @@ import scipy.linalg
 
 from bert_jax.model.kernels import agreement, attention_tpu, residual_norm_tpu
 from bert_jax.model.kernels.agreement import RATE, Case, Comparison, Figure, compare, plain_attention
+from bert_jax.model.kernels.attention import unsupported_heads
 from bert_jax.model.kernels.attention_plan import BLOCK
-from bert_jax.model.kernels.dispatch import unsupported_heads, unsupported_width
+from bert_jax.model.kernels.residual_norm import unsupported_width
 from bert_jax.model.layers import Dropout
 
 PLAIN = Case(2, 21, 2, 16, "float32")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -15,18 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+from jax.sharding import AbstractDevice
 
 from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
-from bert_jax.model import attention
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.encoder import Block, Encoder
+from bert_jax.model.kernels import dispatch
 from bert_jax.model.kernels.attention import SAVED, fused_attention
 from bert_jax.model.kernels.dispatch import Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.tokens import Layer
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.kernels import over_mesh
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from tests.model.lowbias32 import hashed
 from tests.random_rows import TINY, largest_difference, tokens_of
@@ -34,57 +35,88 @@ from tests.random_rows import TINY, largest_difference, tokens_of
 CHIPS = [kind for kind in VMEM if kind not in ("TPU v2", "TPU v3")]
 
 
-@contextlib.contextmanager
-def meant_for(platform: str, kind: str) -> Iterator[None]:
-    """The ambient mesh of a program that is compiled for such devices."""
-    device = AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
-    mesh = AbstractMesh((2,), ("data",), (AxisType.Auto,), abstract_device=device)
-    with jax.sharding.use_abstract_mesh(mesh):
-        yield
+def chip(platform: str, kind: str) -> AbstractDevice:
+    """A device that is not attached."""
+    return AbstractDevice(device_kind=kind, num_cores=1, platform=platform)
+
+
+CPU, TPU, GPU = chip("cpu", "cpu"), chip("tpu", "TPU v5 lite"), chip("gpu", "NVIDIA H100 80GB HBM3")
 
 
 @pytest.mark.parametrize("kind", CHIPS)
 def test_published_models_use_the_fused_kernel_on_every_tpu_whatever_runs_the_compiler(kind: str):
     assert jax.default_backend() == "cpu"
-    with meant_for("tpu", kind):
-        for length in (64, 128, 256, 384, 512, 1024, 2048):
-            assert choose_attention(ModelConfig(dtype="bfloat16"), length).fused
+    for length in (64, 128, 256, 384, 512, 1024, 2048):
+        assert choose_attention(ModelConfig(dtype="bfloat16"), chip("tpu", kind), length).fused
 
 
 def test_plain_is_chosen_on_a_cpu_without_a_mesh_and_where_it_is_asked_for():
-    with meant_for("cpu", "cpu"):
-        reason = "since fused attention is for TPUs and GPUs, and this is a cpu"
-        assert choose_attention(ModelConfig(), 128) == Choice(None, reason)
-    assert choose_attention(ModelConfig(), 128) == Choice(None, "since fused attention is spread over a mesh, and none is set")
-    with meant_for("tpu", "TPU v5 lite"):
-        assert choose_attention(ModelConfig(attention="plain"), 128) == Choice(None, "as model.attention=plain asks")
+    reason = "since fused attention is for TPUs and GPUs, and this is a cpu"
+    assert choose_attention(ModelConfig(), CPU, 128) == Choice(None, reason)
+    assert choose_attention(ModelConfig(attention="plain"), TPU, 128) == Choice(None, "as model.attention=plain asks")
+    without = dispatch.resolve(ModelConfig(), TPU).target
+    assert (without.platform, without.attention, without.residual_norm) == ("tpu", None, None)
+    with pytest.raises(UserError, match=r"model\.attention='fused' cannot be had: it is spread over a mesh, and none is set"):
+        dispatch.resolve(ModelConfig(attention="fused"), TPU)
+
+
+def test_a_model_that_was_resolved_for_no_devices_does_not_pass_over_the_kernel_that_it_asks_for():
+    model = Encoder(SHAPE)
+    x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
+    with pytest.raises(UserError, match=r"model\.attention='fused' cannot be had: .* none are given"):
+        model.apply({"params": layers(SHAPE.num_layers)}, x, tokens_of(ids), None)
+
+
+def test_rows_that_are_too_long_take_the_plain_path_in_the_same_model_or_are_refused_where_the_kernel_is_asked_for():
+    model = ModelConfig(dtype="bfloat16")
+    target = dispatch.resolve(model, TPU, 2, over_mesh).target
+    assert target.attention is not None
+    assert [target.attention.computes(model, length) for length in (512, 16_384)] == [True, False]
+    asked = dispatch.resolve(dataclasses.replace(model, attention="fused"), TPU, 2, over_mesh)
+    assert asked.target.attention is not None
+    with pytest.raises(UserError, match=r"up to length 8,192, and 16,384 is longer; set model.attention to"):
+        asked.target.attention.computes(asked, 16_384)
+
+
+def test_a_narrower_model_for_the_same_devices_has_the_kernels_that_compute_it():
+    """As the generator of an objective has, which is made from the model of the run."""
+    model = dispatch.resolve(ModelConfig(dtype="bfloat16"), TPU, 2, over_mesh)
+    narrow = dataclasses.replace(model, hidden_size=192, num_heads=3)
+    attention, norm = narrow.target.attention, narrow.target.residual_norm
+    assert attention is not None
+    assert norm is not None
+    assert (attention.computes(narrow, 512), norm.computes(model), norm.computes(narrow)) == (True, True, False)
+
+
+def test_what_is_resolved_twice_is_equal_so_that_a_program_is_compiled_once():
+    one, other = (dispatch.resolve(ModelConfig(), TPU, 2, over_mesh) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
 
 
 def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
     expected = "model.attention='fused' cannot be had: .* this is a cpu; set model.attention to 'plain' or 'auto'"
-    with meant_for("cpu", "cpu"), pytest.raises(UserError, match=expected):
-        choose_attention(ModelConfig(attention="fused"), 128)
+    with pytest.raises(UserError, match=expected):
+        choose_attention(ModelConfig(attention="fused"), CPU, 128)
     with pytest.raises(UserError, match=r"model\.attention='flash' is not one of auto, fused, plain"):
         ModelConfig(attention="flash")
 
 
 def test_a_left_to_right_model_takes_the_plain_path_wherever_there_is_a_kernel_and_says_why():
     causal = ModelConfig(dtype="bfloat16", direction="left_to_right")
-    for platform, kind in (("tpu", "TPU v5 lite"), ("gpu", "NVIDIA H100 80GB HBM3")):
-        with meant_for(platform, kind):
-            reason = "since the kernels of fused attention have no left-to-right mask"
-            assert choose_attention(causal, 128) == Choice(None, reason)
-            asked = dataclasses.replace(causal, attention="fused")
-            expected = "model.attention='fused' cannot be had: .* no left-to-right mask; set model.attention to 'plain' or"
-            with pytest.raises(UserError, match=expected):
-                choose_attention(asked, 128)
-            assert choose_attention(dataclasses.replace(asked, direction="both"), 128).platform == platform
+    for device in (TPU, GPU):
+        reason = "since the kernels of fused attention have no left-to-right mask"
+        assert choose_attention(causal, device, 128) == Choice(None, reason)
+        asked = dataclasses.replace(causal, attention="fused")
+        expected = "model.attention='fused' cannot be had: .* no left-to-right mask; set model.attention to 'plain' or"
+        with pytest.raises(UserError, match=expected):
+            choose_attention(asked, device, 128)
+        assert choose_attention(dataclasses.replace(asked, direction="both"), device, 128).platform == device.platform
 
 
 def test_on_a_gpu_the_fused_kernel_is_there_for_the_asking_until_it_was_timed():
-    with meant_for("gpu", "NVIDIA H100 80GB HBM3"):
-        assert choose_attention(ModelConfig(attention="fused"), 512) == Choice("gpu", "")
-        automatic = choose_attention(ModelConfig(attention="auto"), 512)
+    assert choose_attention(ModelConfig(attention="fused"), GPU, 512) == Choice("gpu", "")
+    automatic = choose_attention(ModelConfig(attention="auto"), GPU, 512)
     assert not automatic.fused
     assert "not been timed on a GPU yet, and runs there only where model.attention=fused asks" in automatic.why
 
@@ -139,12 +171,12 @@ def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.Monk
     asked = "residual norm: plain, as model.residual_norm=plain asks"
     assert in_words(ModelConfig(residual_norm="plain"), [128, 512], mesh) == f"{line}; {asked}"
 
-    def pretended(config: ModelConfig, length: int) -> Choice:
+    def pretended(config: ModelConfig, chip: Any, length: int) -> Choice:
         return Choice("tpu", "") if length < 1024 else Choice(None, "since it is long")
 
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_attention", pretended)
-    monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_residual_norm", lambda config: Choice("tpu", ""))
+    monkeypatch.setattr("bert_jax.model.kernels.dispatch.choose_residual_norm", lambda config, chip: Choice("tpu", ""))
     found = in_words(ModelConfig(), [512, 128, 2048], mesh)
     assert found == (
         "attention: fused, scores stay on the chip (model.attention=auto, cpu, length 128 and 512); plain, since it is long; "
@@ -153,16 +185,14 @@ def test_the_log_says_in_a_line_what_was_chosen_and_why(monkeypatch: pytest.Monk
 
 
 def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
-    with meant_for("tpu", "TPU v5 lite"):
-        for asked in ("auto", "fused"):
-            assert choose_residual_norm(ModelConfig(residual_norm=asked)) == Choice("tpu", "")
-        assert choose_residual_norm(ModelConfig(residual_norm="plain")) == Choice(None, "as model.residual_norm=plain asks")
-    with meant_for("cpu", "cpu"):
-        reason = "the fused residual norm is for TPUs, and this is a cpu"
-        assert choose_residual_norm(ModelConfig()) == Choice(None, f"since {reason}")
-        expected = f"model.residual_norm='fused' cannot be had: {reason}; set model.residual_norm to 'plain' or 'auto'"
-        with pytest.raises(UserError, match=expected):
-            choose_residual_norm(ModelConfig(residual_norm="fused"))
+    for asked in ("auto", "fused"):
+        assert choose_residual_norm(ModelConfig(residual_norm=asked), TPU) == Choice("tpu", "")
+    assert choose_residual_norm(ModelConfig(residual_norm="plain"), TPU) == Choice(None, "as model.residual_norm=plain asks")
+    reason = "the fused residual norm is for TPUs, and this is a cpu"
+    assert choose_residual_norm(ModelConfig(), CPU) == Choice(None, f"since {reason}")
+    expected = f"model.residual_norm='fused' cannot be had: {reason}; set model.residual_norm to 'plain' or 'auto'"
+    with pytest.raises(UserError, match=expected):
+        choose_residual_norm(ModelConfig(residual_norm="fused"), CPU)
     with pytest.raises(UserError, match=r"model\.residual_norm='fast' is not one of auto, fused, plain"):
         ModelConfig(residual_norm="fast")
 
@@ -170,28 +200,37 @@ def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
 @pytest.mark.parametrize(("asked", "kernels"), [("auto", 2), ("plain", 0)])
 def test_a_layer_calls_the_kernel_of_residual_and_layer_norm_twice_or_not_at_all(asked: str, kernels: int):
     config = dataclasses.replace(TINY, hidden_size=128, attention="plain", residual_norm=asked)
+    resolved = dispatch.resolve(config, TPU, 2, over_mesh)
     x, ids = jnp.zeros((2, 16, 128)), jnp.zeros((2, 16), jnp.int32)
     params = nn.unbox(jax.eval_shape(functools.partial(Block(config).init, jax.random.key(0)), x, tokens_of(ids), None, LAYER))
 
     def layer(params: Any, x: jax.Array, ids: jax.Array) -> Any:
-        return Block(config).apply(params, x, tokens_of(ids), jnp.uint32(1), LAYER)
+        return Block(resolved).apply(params, x, tokens_of(ids), jnp.uint32(1), LAYER)
 
-    with meant_for("tpu", "TPU v5 lite"):
-        assert str(jax.make_jaxpr(layer)(params, x, ids)).count("pallas_call") == kernels
+    assert str(jax.make_jaxpr(layer)(params, x, ids)).count("pallas_call") == kernels
 
 
 LAYER = Layer(jnp.uint32(0))
 SHAPE = dataclasses.replace(TINY, hidden_size=128, num_heads=1, attention="fused")  # a head that fills the lanes: the least work
 
 
-def with_kernel(monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., Any], platform: str = "tpu") -> None:
-    """Makes "fused" mean `kernel`, which is called as `fused_attention` is."""
-    monkeypatch.setattr(
-        attention,
-        "choose_attention",
-        lambda config, length, every_query: Choice(platform if every_query and config.attention == "fused" else None, ""),
-    )
-    monkeypatch.setattr(attention, "fused_attention", kernel)
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel of attention that computes rows of any length."""
+
+    attend: Callable[..., Any]
+
+    def computes(self, model: ModelConfig, length: int) -> bool:
+        return True
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return self.attend(*arguments, **settings)
+
+
+def with_kernel(config: ModelConfig, attend: Callable[..., Any], **settings: Any) -> Resolved:
+    """The model, whose attention is `attend`, called as `fused_attention` is."""
+    target = Target(attention=Kernel(functools.partial(attend, **settings)))
+    return Resolved(**dataclasses.asdict(config), target=target)
 
 
 def layers(number: int) -> Any:
@@ -203,15 +242,15 @@ def layers(number: int) -> Any:
 
 @pytest.mark.parametrize(("platform", "seed"), [("tpu", None), ("gpu", 1)], ids=["tpu", "gpu_with_dropout"])
 def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padded_rows(
-    platform: str, seed: int | None, monkeypatch: pytest.MonkeyPatch
+    platform: str, seed: int | None
 ):
-    with_kernel(monkeypatch, functools.partial(fused_attention, interpret=True), platform)
     random, params = np.random.default_rng(1), layers(2)
     x, direction = (jnp.asarray(random.normal(size=(2, 12, 128)), jnp.float32) for _ in range(2))
     ids = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
 
     def outputs_and_gradients(how: str) -> Any:
-        config = dataclasses.replace(SHAPE, scan_unroll=1, attention=how, attention_dropout=0.3)
+        asked = dataclasses.replace(SHAPE, scan_unroll=1, attention=how, attention_dropout=0.3)
+        config = with_kernel(asked, fused_attention, platform=platform, interpret=True, spread=over_mesh)
 
         @jax.jit
         def run(params: Any, x: Any) -> Any:
@@ -229,9 +268,8 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
     assert largest_difference(outputs_and_gradients("plain"), outputs_and_gradients("fused")) < 1e-5
 
 
-def test_keeping_products_keeps_what_the_kernel_found_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    with_kernel(monkeypatch, functools.partial(fused_attention, interpret=True))
-    encoder = Encoder(dataclasses.replace(SHAPE, rematerialisation="dots"))
+def test_keeping_products_keeps_what_the_kernel_found_too(capsys: pytest.CaptureFixture):
+    encoder = Encoder(with_kernel(dataclasses.replace(SHAPE, rematerialisation="dots"), fused_attention, interpret=True))
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
     print_saved_residuals(lambda params: encoder.apply({"params": params}, x, tokens_of(ids), None)[0].sum(), layers(2))
     assert capsys.readouterr().out.count(f"named '{SAVED}'") == 2 * 2, "a context and its sums, in each of two layers"
@@ -252,7 +290,7 @@ def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_
 
 @pytest.mark.parametrize("positions", [None, jnp.array([[2, 5]])], ids=["everywhere", "at_positions"])
 def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s(
-    positions: Any, monkeypatch: pytest.MonkeyPatch
+    positions: Any
 ):
     """The other sites of dropout: `tests/training/test_dropout_sites.py`."""
     config = dataclasses.replace(SHAPE, attention_dropout=0.3, num_layers=3)
@@ -261,13 +299,12 @@ def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s
     def seeds_of(seed: Any) -> Any:
         seeds: list[Any] = []
 
-        def record(qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, platform: str) -> Any:
+        def record(qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any) -> Any:
             assert (dropout.rate, num_heads) == (0.3, 1)
             seeds.append(dropout.seed)
             return qkv[0]
 
-        with_kernel(monkeypatch, record)
-        encoder, variables = Encoder(config), {"params": params}
+        encoder, variables = Encoder(with_kernel(config, record)), {"params": params}
         if positions is None:
             encoder.apply(variables, x, tokens_of(ids), seed)
         else:  # the last layer is computed where a head reads it, by plain attention

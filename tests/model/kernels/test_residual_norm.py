@@ -12,15 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractDevice, PartitionSpec
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import residual_norm_tpu
-from bert_jax.model.kernels.dispatch import choose_residual_norm, unsupported_width
-from bert_jax.model.kernels.residual_norm import fused_residual_norm
+from bert_jax.model.kernels.dispatch import choose_residual_norm
+from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
 from bert_jax.model.kernels.residual_norm_tpu import NormPlan
 from bert_jax.model.layers import Dropout, LayerNorm, NormParameters, dropout, gather_positions
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.kernels import over_mesh
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, rules_inside_shard_map
 from bert_jax.training.data_parallel import own_rows
 from tests.model.kernels.blocks import blocks_outside, calls
@@ -45,7 +47,7 @@ def fused(
     rows: Any = None,
 ) -> Any:
     settings = Dropout(rate, None if seed is None else jnp.uint32(seed), positions, rows)
-    return fused_residual_norm(x, y, NormParameters(scale, bias, epsilon), settings, interpret=True)
+    return fused_residual_norm(x, y, NormParameters(scale, bias, epsilon), settings, spread=over_mesh, interpret=True)
 
 
 def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, epsilon: float = EPSILON) -> Any:
@@ -229,14 +231,9 @@ def test_what_cannot_run_is_refused_with_its_reason(width: int, dtype: str, reas
 
 
 @pytest.mark.parametrize(
-    ("platform", "reason"), [("tpu", None), ("cpu", "is for TPUs, and this is a cpu"), (None, "over a mesh, and none is set")]
+    ("platform", "reason"), [("tpu", None), ("cpu", "is for TPUs, and this is a cpu")]
 )
-def test_it_runs_where_the_ambient_mesh_is_of_tpus(platform: str | None, reason: str | None):
+def test_it_runs_on_tpus(platform: str, reason: str | None):
     config = ModelConfig(hidden_size=1024, num_heads=16, dtype="bfloat16")
-    if platform is None:
-        found = choose_residual_norm(config)
-    else:
-        device = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform)
-        with jax.sharding.use_abstract_mesh(AbstractMesh((2,), ("data",), (AxisType.Auto,), abstract_device=device)):
-            found = choose_residual_norm(config)
+    found = choose_residual_norm(config, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform))
     assert found.fused if reason is None else reason in found.why

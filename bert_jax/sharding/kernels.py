@@ -1,0 +1,82 @@
+"""Kernels over a mesh: `resolve` says, once, which kernels a model calls on the devices of a run, each on its own part of the
+rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jaxtyping import Array, UInt32
+
+from bert_jax.model.config import ModelConfig, Resolved
+from bert_jax.model.kernels import Axes, Parts, dispatch
+from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_axes, shard_count
+
+
+def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
+    """`config` for a program on the devices of `mesh`, with the kernels that it calls there: what a step, an engine or an export
+    is built from. The devices need not be attached.
+
+    Raises UserError if `config` asks for a kernel that cannot run.
+    """
+    chip = mesh.abstract_mesh.abstract_device
+    assert chip is not None, "a mesh has devices"
+    return dispatch.resolve(config, chip, mesh.size, over_mesh)
+
+
+def over_mesh(sizes: Mapping[str, int]) -> Parts:
+    """How a call of a kernel, whose logical axes have these `sizes`, is spread over the ambient mesh: by the logical rules of the
+    time of the call, along the mesh axes that divide it and that are not manual yet. Devices along the others repeat the work."""
+    split = automatic_axes()
+    if not split:
+        return Parts()
+    spec = nn.logical_to_mesh_axes(tuple(sizes)) or PartitionSpec(*(None for _ in sizes))
+    spec = drop_indivisible_axes(spec, tuple(sizes.values()))
+    return _MeshParts(tuple(zip(sizes, map(axes_of, spec), strict=True)), frozenset(split))
+
+
+@dataclasses.dataclass(frozen=True)
+class _MeshParts(Parts):
+    """A call that is spread over the ambient mesh by a `jax.shard_map`, as XLA cannot split a Pallas or Triton kernel."""
+
+    axes: tuple[tuple[str, tuple[str, ...]], ...]
+    """Each logical axis, with the mesh axes that split it."""
+    split: frozenset[str]
+    """The mesh axes that are not manual yet."""
+
+    def index(self, axis: str) -> UInt32[Array, ""]:
+        """The index of this device's part of a logical axis; for code on a device."""
+        along = dict(self.axes)[axis]
+        return jnp.uint32(jax.lax.axis_index(along) if along else 0)
+
+    def count(self, axis: str) -> int:
+        """The number of parts of a logical axis."""
+        return shard_count(dict(self.axes)[axis])
+
+    def on_each_device(
+        self, function: Callable[..., Any], inputs: Sequence[Axes], outputs: Sequence[Axes], sums: int = 0
+    ) -> Callable[..., Any]:
+        """As for one device, in a `jax.shard_map`."""
+        every = tuple(axis for _, along in self.axes for axis in along)
+
+        def local(*arrays: Array) -> tuple[Array, ...]:
+            found = tuple(function(*arrays))
+            whole, partial = found[: len(found) - sums], found[len(found) - sums :]
+            return (*whole, *(jax.lax.psum(partial, every) if sums and every else partial))
+
+        return jax.shard_map(
+            local,
+            in_specs=tuple(map(self._spec, inputs)),
+            out_specs=tuple(map(self._spec, outputs)),
+            axis_names=set(self.split),
+            check_vma=False,
+        )
+
+    def _spec(self, axes: Axes) -> PartitionSpec:
+        along = dict(self.axes)
+        return PartitionSpec(*(along.get(axis, ()) or None if axis else None for axis in axes))
