@@ -16,8 +16,8 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.tasks.baselines import Baseline
 from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.scores import Baseline
 
 
 class Task(Protocol):

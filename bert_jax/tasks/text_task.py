@@ -18,7 +18,6 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.heads.outputs import Label
 from bert_jax.model.heads.sequence import SequenceHead
-from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers import catalogue
@@ -28,8 +27,11 @@ from bert_jax.tasks.readers.sick import SICK_LABELS, has_sick, read_sick
 from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.scores import (
     ALIKE,
+    Baseline,
+    Constant,
     Metric,
     accuracy,
+    constant_baseline,
     degeneracy,
     glue_scores,
     macro_f1,

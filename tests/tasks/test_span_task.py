@@ -20,8 +20,8 @@ from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.squad import read_squad
+from bert_jax.tasks.scores import squad1_scores, squad2_scores
 from bert_jax.tasks.span_task import SpanTask, answer_tokens, load
-from bert_jax.tasks.squad_scores import squad1_scores, squad2_scores
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Question = tuple[str, str, list[tuple[str, int]] | None]  # question, context, answers or None for an impossible one

@@ -34,10 +34,20 @@ from bert_jax.model.heads.outputs import OUTPUTS, Label
 from bert_jax.storage.records import Place, read_text, split_lines
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, files_of
 from bert_jax.tasks.readers.conll import conll_width, read_conll
 from bert_jax.tasks.readers.conllu import read_conllu
-from bert_jax.tasks.readers.own_rows import DELIMITERS, JSON, Row, name_of, read_own_rows, short, suffix
+from bert_jax.tasks.readers.own_rows import (
+    COLUMNAR,
+    DELIMITERS,
+    JSON,
+    Row,
+    class_names,
+    files_of,
+    name_of,
+    read_own_rows,
+    short,
+    suffix,
+)
 from bert_jax.tasks.readers.squad import AnswerPlaces, listed_answers, read_squad
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, parse_number
 
