@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.interface.named import load_named
-from bert_jax.model.bert import natural_objective
+from bert_jax.model import natural_objective
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, initial_parameters
 from bert_jax.model.tokens import Tokens
@@ -64,6 +64,12 @@ def random_batch(
         "nsp_labels": rng.integers(0, 2, (rows, 1)),
     }
     return {name: jnp.asarray(value.astype(np.int32)) for name, value in batch.items()}
+
+
+def with_centres(batch: dict[str, Any]) -> dict[str, Any]:
+    """The rows of skip-gram from rows of next tokens: positions alone."""
+    others = {name: x for name, x in batch.items() if not name.startswith("masked_")}
+    return others | {"centres": np.where(np.asarray(batch["masked_targets"]) < 0, -1, np.asarray(batch["masked_positions"]))}
 
 
 def initial_parameters_of(config: ModelConfig, seed: int = 0) -> Any:

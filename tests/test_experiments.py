@@ -13,7 +13,8 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.model.config import published_sizes
 from bert_jax.model.pretraining import count_parameters
-from bert_jax.sharding.mesh import MeshConfig, mesh_shape
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import mesh_shape
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((REPOSITORY / "experiments" / "pretrain").glob("*.py"))
@@ -94,7 +95,7 @@ def test_base_and_large_are_the_papers_run():
 @pytest.mark.parametrize(("name", "chips"), [("bert_base", 16), ("bert_large", 64), ("lamb_large", 256)])
 def test_the_batches_of_an_experiment_divide_over_the_chips_it_names(name, chips):
     experiment = load(f"experiments/pretrain/{name}.py")
-    data, fsdp, _ = mesh_shape(MeshConfig(), chips)
+    data, fsdp, _ = mesh_shape(MeshConfig(), chips).values()
     for phase in experiment.phases:
         assert phase.batch_size % (data * fsdp * phase.accumulation) == 0
     assert experiment.evaluation.batch_size % (data * fsdp) == 0

@@ -46,8 +46,7 @@ SCHEMAS = {
 
 
 def check_flags(verb: str, description: str | None) -> None:
-    """Prints the help of a verb that is asked for, and exits; else raises UserError as `parse_flags` does. The schema of the
-    experiment, which takes a second to import, is looked at only once the flags themselves are right."""
+    """Prints the help of a verb that is asked for, and exits; else raises UserError as `parse_flags` does."""
     parse_flags(verb, description, schema=SCHEMAS[verb])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Interval
 
@@ -19,12 +19,14 @@ from bert_jax.model.config import (
     Execution,
     ModelConfig,
 )
-from bert_jax.model.heads.head import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS, TaskHead
-from bert_jax.sharding.mesh import MeshConfig
-from bert_jax.tasks.task import TaskConfig
+from bert_jax.model.heads import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.training import SCHEDULES
-from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.sinks import LogConfig
+from bert_jax.training.config import LogConfig, OptimizerConfig
+
+if TYPE_CHECKING:  # it imports JAX
+    from bert_jax.model.heads.head import TaskHead
 
 SELECTIONS = ("best", "last")
 Epochs = Annotated[int, Interval(ge=1, le=10_000)]

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
-from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.out_of_memory import Demand, require_memory
 from bert_jax.sharding.rules import row_multiple
 

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
@@ -33,19 +33,17 @@ from bert_jax.interface.ranges import (
     Seed,
 )
 from bert_jax.interface.words import counted
-from bert_jax.model.bert import natural_objective
+from bert_jax.model import natural_objective
 from bert_jax.model.config import ModelConfig
 from bert_jax.objectives import OBJECTIVES
-from bert_jax.objectives.distillation import Distillation, PretrainingDistillation
-from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.model import Model
-from bert_jax.objectives.objective import Objective, trains_sentence
-from bert_jax.sharding.mesh import MeshConfig
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.sharding.config import MeshConfig
 from bert_jax.training import SCHEDULES
-from bert_jax.training.optimizers import OptimizerConfig
-from bert_jax.training.schedules import Span
-from bert_jax.training.sinks import LogConfig
-from bert_jax.training.spikes import SpikeConfig
+from bert_jax.training.config import LogConfig, OptimizerConfig, SpikeConfig
+
+if TYPE_CHECKING:  # they import JAX
+    from bert_jax.objectives.objective import Objective
+    from bert_jax.training.schedules import Span
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +145,10 @@ class PretrainingExperiment:
     @property
     def trained_objective(self) -> Objective:
         """The objective of the run for its model, with the terms against a teacher if there is one."""
+        from bert_jax.objectives.distillation import Distillation  # these import JAX, which takes a second
+        from bert_jax.objectives.mlm_nsp import MlmNsp
+        from bert_jax.objectives.model import Model
+
         kind = objective_class(self.objective, self.model)
         with file_errors_explained(file_of(self.objective), OBJECTIVE):
             plain = kind(**self.objective_options)
@@ -176,6 +178,8 @@ class PretrainingExperiment:
 
     def validate(self) -> None:
         """Checks the constraints between sections. Raises UserError."""
+        from bert_jax.objectives.objective import trains_sentence
+
         if not self.phases:
             raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
         if (self.init_new or self.init_drop) and not self.init_from:
@@ -230,6 +234,8 @@ class PretrainingExperiment:
                 raise UserError(f"{key}: {error}") from None
 
     def _validate_distillation(self) -> None:
+        from bert_jax.objectives.distillation import Distillation
+
         d, model = self.distillation, self.model
         if not self.teacher:
             if d != PretrainingDistillation():
@@ -275,6 +281,8 @@ class PretrainingExperiment:
 
     def schedules(self) -> list[Span]:
         """The schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
+        from bert_jax.training.schedules import Span
+
         result: list[Span] = []
         for i, (start, phase) in enumerate(zip(self.phase_starts(), self.phases, strict=False)):
             if phase.continue_schedule:
@@ -345,6 +353,8 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
 
 def objective_class(name: str, model: ModelConfig) -> type[Objective]:
     """The class of the objective `name` in `config.objective`. Raises UserError for a name that is not one."""
+    from bert_jax.objectives.objective import Objective
+
     found = load_named(natural_objective(model) if name == "auto" else name, OBJECTIVES, OBJECTIVE)
     if not (isinstance(found, type) and issubclass(found, Objective)):
         raise UserError(

@@ -16,7 +16,7 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "none")
-TARGETS = ("masked", "next")
+TARGETS = ("masked", "next", "centres")
 LONGEST = 2**15 - 1
 """The maximum length of a row: lengths and positions are stored in 16 bits."""
 
@@ -35,7 +35,8 @@ class ExampleConfig:
     """M, the maximum number of predicted tokens in a row."""
     targets: Annotated[str, OneOf(TARGETS)] = "masked"
     """"masked": masked tokens are predicted. "next": nothing is masked, and from M random positions of a row the next token is
-    predicted, from all of them if M is at least L - 1. It follows from the objective of a run: leave it out there."""
+    predicted, from all of them if M is at least L - 1. "centres": these positions alone, whose neighbours are predicted. It
+    follows from the objective of a run: leave it out there."""
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
     """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
@@ -66,7 +67,7 @@ class ExampleConfig:
         most = self.max_tokens if self.targets == "masked" else self.length - 1
         if self.max_predictions > most:
             raise UserError(f"max_predictions={self.max_predictions} must be at most {most}, the places in {self.length}")
-        if self.masking != "tokens" and self.targets == "next":
+        if self.masking != "tokens" and self.targets != "masked":
             raise UserError(f"masking={self.masking} masks words, and next tokens are predicted without masks; leave it out")
         if self.mask_probability + self.random_probability > 1 + 1e-9:
             raise UserError(
@@ -101,7 +102,7 @@ class ExampleConfig:
         Of masked tokens, the original's formula, which rounds half to even. Of next tokens, all up to `max_predictions`; in
         packed rows an example has a share of `max_predictions` in proportion to its length, so that a row never has more.
         """
-        if self.targets == "next":
+        if self.targets != "masked":
             return np.minimum(self.most_pieces(lengths), lengths.astype(np.int64) - 1)
         wanted = np.maximum(1, np.rint(self.masked_fraction * lengths)).astype(np.int64)
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))

@@ -41,6 +41,9 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
     masked_targets    int32 [B, M]   the original tokens; with targets="next" those after the positions; -1 where unused
     cls_positions     int32 [B, P]   positions in the row of the [CLS]s; 0 where unused
     nsp_labels        int32 [B, P]   0 = B follows A, 1 = random; -1 = no example, or pairs="none"
+
+    With targets="centres" it has `centres` int32 [B, M], the positions of targets="next" and -1 where unused, in place of the
+    masked ones.
     """
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
     widths = dict.fromkeys(("input_ids", "token_type_ids", "sequence_ids", "position_ids"), L)
@@ -58,6 +61,9 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
             _copy_unpacked(made, block)
         else:
             _copy_packed(made, row, slot, block)
+    if plan.config.targets == "centres":
+        targets, positions = batch.pop("masked_targets"), batch.pop("masked_positions")
+        batch["centres"] = np.where(targets < 0, np.int32(-1), positions)
     return batch
 
 

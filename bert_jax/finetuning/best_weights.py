@@ -24,7 +24,8 @@ from bert_jax.interop.card import Training
 from bert_jax.interop.card import training_of as read_training
 from bert_jax.interop.huggingface import Model
 from bert_jax.runtime.goodput import Activity
-from bert_jax.tasks.readers.own_data import OwnDataConfig, text_columns
+from bert_jax.tasks.config import OwnDataConfig
+from bert_jax.tasks.readers.own_data import text_columns
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.exporting import export_trained, on_host

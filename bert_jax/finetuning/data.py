@@ -13,7 +13,7 @@ from bert_jax.data.rows import Feature, RowShape, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning.warm_start import weights_fingerprint
 from bert_jax.interop.huggingface import Model
-from bert_jax.tasks.baselines import Baseline
+from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.task import Task
 
 

@@ -19,8 +19,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.runtime.goodput import Activity
 from bert_jax.runtime.workdir import METRICS
-from bert_jax.tasks.baselines import Baseline
-from bert_jax.tasks.published import PUBLISHED
+from bert_jax.tasks.scores import PUBLISHED, Baseline
 from bert_jax.tasks.task import Task
 from bert_jax.training.compilation import compiling
 from bert_jax.training.curves import draw_task_curves

@@ -27,8 +27,9 @@ from bert_jax.objectives.losses import Sums
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings
 from bert_jax.tasks.task import Task
+from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import rate_by
 from bert_jax.training.steps import TrainState, UpdateRule, new_state, train_step
 

@@ -29,8 +29,9 @@ from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
 from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads import INPUTS
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
-from bert_jax.model.heads.head import INPUTS, TaskHead
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.pretraining import with_fixed_tables
 
 log = logging.getLogger(__name__)

@@ -30,6 +30,12 @@ they are used.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bert_jax.interface.named import load_named
+
+if TYPE_CHECKING:
+    from bert_jax.model.config import ModelConfig
 
 ENCODERS: Mapping[str, tuple[str, str]] = {
     "transformer": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder:Encoder"),
@@ -51,3 +57,10 @@ ACTIVATIONS: Mapping[str, str] = {
     "relu": "jax.nn:relu",
 }
 """`config.model.activation` -> a function of an array."""
+
+
+def natural_objective(config: ModelConfig) -> str:
+    """The name of the objective that trains a model of this configuration where none is named: its encoder says which."""
+    layers = load_named("layers", {"layers": ENCODERS[config.encoder][1]}, "config.model.encoder")
+    name: str = layers.objectives[config.direction]
+    return name

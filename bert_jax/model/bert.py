@@ -21,13 +21,6 @@ from bert_jax.model.layers import Seed, gather_positions, hash_word
 from bert_jax.model.tokens import Tokens
 
 
-def natural_objective(config: ModelConfig) -> str:
-    """The name of the objective that trains a model of this configuration where none is named: its encoder says which."""
-    layers = load_named("layers", {"layers": ENCODERS[config.encoder][1]}, "config.model.encoder")
-    name: str = layers.objectives[config.direction]
-    return name
-
-
 class Bert(nn.Module):
     """Embeddings, encoder and pooler. Models with heads inherit from it, so that all of them share one parameter tree.
 

@@ -62,18 +62,16 @@ class BertForPreTraining(Bert):
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """The logits alone, for training: the last layer is computed only at the positions that a head reads.
 
-        mlm_logits float32 [B, Q, V]: Q is M, on a TPU padded by `whole_tiles`, with meaningless logits beyond M; nsp_logits
-        float32 [B, P, 2].
+        mlm_logits float32 [B, M, V]; nsp_logits float32 [B, P, 2].
         """
-        platform, cls_positions = self.config.target.platform, batch["cls_positions"]
-        padded = whole_tiles(batch["masked_positions"], platform)
+        masked_positions, cls_positions = batch["masked_positions"], batch["cls_positions"]
         table, tokens = self.embeddings.word_embeddings, Tokens.of(batch)
         if not self.next_sentence:
-            read = self.encode_queried(tokens.reading(padded), dropout_seed)
+            read = self.encode_queried(tokens.reading(masked_positions), dropout_seed)
             return {"mlm_logits": self.mlm_head(read, table.embedding)}
-        positions = whole_tiles(jnp.concatenate([padded, cls_positions], axis=1), platform)
-        read = self.encode_queried(tokens.reading(positions), dropout_seed)
-        masked, cls, _ = jnp.split(read, [padded.shape[1], padded.shape[1] + cls_positions.shape[1]], axis=1)
+        positions = whole_tiles(jnp.concatenate([masked_positions, cls_positions], axis=1), self.config.target.platform)
+        read, predicted = self.encode_queried(tokens.reading(positions), dropout_seed), masked_positions.shape[1]
+        masked, cls, _ = jnp.split(read, [predicted, predicted + cls_positions.shape[1]], axis=1)
         return {
             "mlm_logits": self.mlm_head(masked, table.embedding),
             "nsp_logits": self.nsp_head(self.pooler(cls)),
@@ -97,14 +95,14 @@ class BiLstmForPreTraining(BertForPreTraining):
         self.softmax = SoftmaxHead(self.config)
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """mlm_logits float32 [B, Q, V] of the token after each of "masked_positions", from the LSTM that has read the tokens up
-        to there; of a biLM also backward_logits [B, Q, V] of the same tokens, from the LSTM that has read those after them.
+        """mlm_logits float32 [B, M, V] of the token after each of "masked_positions", from the LSTM that has read the tokens up
+        to there; of a biLM also backward_logits [B, M, V] of the same tokens, from the LSTM that has read those after them.
 
-        Q is M, on a TPU padded by `whole_tiles`; a token without a token after it in its text has a meaningless backward logit.
+        A token without a token after it in its text has a meaningless backward logit.
         """
         tokens = Tokens.of(batch)
         last, _ = self.encode(tokens, dropout_seed)
-        positions = whole_tiles(batch["masked_positions"], self.config.target.platform)
+        positions = batch["masked_positions"]
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
         read = gather_positions(self._half(last, 0), positions)
         if self.config.direction == "both":
@@ -170,14 +168,15 @@ def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Ber
     return (BertForPreTraining if config.encoder == "transformer" else BiLstmForPreTraining)(config, next_sentence)
 
 
-def whole_tiles(positions: Int[Array, "B M"], platform: str) -> Int[Array, "B Q"]:
-    """`positions`, on a TPU padded with zeros to a multiple of 8, the rows of a tile.
+def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int[Array, "B Q"]:
+    """`columns`, on a TPU padded with `fill` to a multiple of 8, the rows of a tile: of the positions that a head reads, and of
+    the targets that belong to them.
 
     The reshape of [B, Q, D] to [R, D] is then free; otherwise it is a copy (77 rows are stored as 80), which costs passes over
     the logits (0.5 ms each for BERT-Large) and minutes of compilation.
     """
-    missing = -positions.shape[1] % 8 if platform == "tpu" else 0
-    return jnp.pad(positions, ((0, 0), (0, missing)))
+    missing = -columns.shape[1] % 8 if platform == "tpu" else 0
+    return jnp.pad(columns, ((0, 0), (0, missing)), constant_values=fill)
 
 
 def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentence: bool = True) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 In: parameters and a batch. Out: sums and counts, the loss of their totals, and scores.
 
+    config.py            PretrainingDistillation: the keys of `config.distillation`
     objective.py         Objective: the contract of all of them, and all that follows from it
     model.py             Model: what an objective builds its parameters with, and computes hidden states and logits with
     losses.py            cross-entropies and correct predictions

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
-from annotated_types import Interval
 from jaxtyping import Array, Float, Int, Key
 
-from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
 from bert_jax.model.attention import INTERMEDIATES
-from bert_jax.model.config import DTYPES, MOST_WIDE, ModelConfig
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.outputs import kl_divergence
 from bert_jax.model.layers import Seed, named, truncated_normal
 from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops
 from bert_jax.objectives.labels import hidden_state_difference, teacher_layers
 from bert_jax.objectives.losses import IGNORED, Sums
@@ -37,44 +36,6 @@ TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
 _PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
 """The sums against a teacher, and the counts that they are divided by."""
-LAYER_MAPS = ("uniform", "last")
-LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainingDistillation:
-    """The settings of a distillation in pretraining; `config.teacher` names the teacher.
-
-    The loss is (1 - soft_weight) x MLM + soft_weight x soft targets + NSP (not distilled) + hidden_weight x hidden states +
-    attention_weight x attention maps.
-    """
-
-    temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
-    """The divisor of both models' logits in the loss of the soft targets, which is multiplied by its square."""
-    soft_weight: Fraction = 0.5
-    """The weight of KL(teacher || student) at the masked tokens; the loss on the tokens themselves has 1 minus this."""
-    hidden_weight: LossWeight = 0.0
-    """The weight of the mean squared difference of hidden states, through a learned projection where the widths differ."""
-    attention_weight: LossWeight = 0.0
-    """The weight of KL(teacher || student) of the attention of each token, a mean over heads. It needs as many heads in both
-    models, and the plain attention of the student, which holds its attention maps in memory. A layer of the student whose
-    counterpart is the embeddings of a teacher with at most half as many layers has no map to learn from."""
-    layers: Annotated[str, OneOf(LAYER_MAPS)] = "uniform"
-    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with one of the
-    teacher's, evenly spaced, and the embeddings with the embeddings; "last": the last layers alone."""
-    dtype: Annotated[str, OneOf(("", *DTYPES))] = ""
-    """The dtype of the teacher's matrix products; empty for that of the student (`model.dtype`)."""
-    teacher_width: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
-    """The teacher's hidden size, which a run fills in: the shape of the projection follows from it."""
-    teacher_sha256: str = ""
-    """The hash of the teacher's weights, which a run fills in: a continued run must have the same teacher."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "distillation")
-
-    def projects(self, hidden_size: int) -> bool:
-        """Whether a student of this width has a learned projection."""
-        return self.hidden_weight > 0 and self.teacher_width not in (0, hidden_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +118,7 @@ class Distillation(Objective):
         own = {part: tree for part, tree in params.items() if part != PROJECTION}
         if self.teacher is None:
             return self.plain.sums(own, batch, seed)
+        batch = self.model.in_whole_tiles(batch)
         settings, teacher = self.distillation, self.teacher
         outputs = _outputs(self.model, own, batch, seed, settings)
         theirs = jax.lax.stop_gradient(_outputs(Model(teacher.config), teacher.params, batch, None, settings))
@@ -221,13 +183,12 @@ class Distillation(Objective):
 
 
 def soft_loss_sum(
-    logits: Float[Array, "B Q V"], teacher_logits: Float[Array, "B Q V"], targets: Int[Array, "B M"], temperature: float
+    logits: Float[Array, "B M V"], teacher_logits: Float[Array, "B M V"], targets: Int[Array, "B M"], temperature: float
 ) -> Float[Array, ""]:
     """KL(teacher || student) of the softened probabilities times the square of the temperature, summed over the predicted
-    tokens; float32. Columns beyond the targets are ignored."""
-    predicted = jnp.pad(targets, ((0, 0), (0, logits.shape[1] - targets.shape[1])), constant_values=IGNORED) != IGNORED
+    tokens; float32."""
     divergence = kl_divergence(teacher_logits.astype(jnp.float32), logits.astype(jnp.float32), temperature)
-    return jnp.where(predicted, divergence, 0.0).sum()
+    return jnp.where(targets != IGNORED, divergence, 0.0).sum()
 
 
 def attention_divergence(

@@ -50,6 +50,7 @@ class MlmNsp(WordPrediction):
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """The summed losses and correct predictions of both."""
+        batch = self.model.in_whole_tiles(batch)
         return self.sums_of(self.model.logits(params, batch, seed), batch)
 
     def sums_of(self, outputs: Mapping[str, Float[Array, "B ..."]], batch: Batch) -> Sums:
@@ -80,8 +81,7 @@ class MlmNsp(WordPrediction):
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
         """The mean losses of each row over its masked words and over its pairs."""
         outputs = self.model.logits(params, batch, None)
-        predicted = outputs["mlm_logits"][:, : batch["masked_targets"].shape[1]]
-        losses = {"mlm_loss": mean_losses(predicted, batch["masked_targets"])}
+        losses = {"mlm_loss": mean_losses(outputs["mlm_logits"], batch["masked_targets"])}
         if "nsp_logits" in outputs:
             losses["nsp_loss"] = mean_losses(outputs["nsp_logits"], batch["nsp_labels"])
         return losses

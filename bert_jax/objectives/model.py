@@ -15,8 +15,9 @@ from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
-from bert_jax.model.pretraining import SkipGramHead, pretraining_model
+from bert_jax.model.pretraining import SkipGramHead, pretraining_model, whole_tiles
 from bert_jax.model.tokens import INPUTS, Tokens
+from bert_jax.objectives.losses import IGNORED
 
 Batch = dict[str, Num[Array, "B ..."]]
 """Name -> array of a batch."""
@@ -119,6 +120,12 @@ class Model:
         hidden = self.encode_at(params, batch["masked_positions"], batch, seed)
         table = params["embeddings"]["word_embeddings"]["embedding"]
         return cast(Array, MaskedLanguageModelHead(self.config).apply({"params": head}, hidden, table))
+
+    def in_whole_tiles(self, batch: Batch) -> Batch:
+        """`batch`, on a TPU with slots that predict nothing added to its "masked_positions" and "masked_targets", so that the
+        logits of all slots are as many rows as the hardware stores: see `whole_tiles`. For `sums` that read both."""
+        fills = {"masked_positions": 0, "masked_targets": IGNORED}
+        return batch | {name: whole_tiles(batch[name], self.config.target.platform, fill) for name, fill in fills.items()}
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, "B ..."]]:
         """The logits of the heads that `pretraining_model` has for this encoder, such as "mlm_logits" and "nsp_logits"."""

@@ -46,9 +46,9 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name
 
-MASKED, NEXT = "masked", "next"
+MASKED, NEXT, CENTRES = "masked", "next", "centres"
 """The rows of an objective, `ExampleConfig.targets`: tokens are masked and predicted; nothing is masked, and the targets are the
-tokens after the positions."""
+tokens after the positions; nothing is masked, and there are positions alone."""
 COUNTED = ("tokens", "rows")
 """Counts that every objective needs, since rates are computed from them: without padding."""
 
@@ -219,7 +219,7 @@ class Objective:
         """Raises UserError unless the parameters have axes, sums and counts fit the scores, and the loss is linear in the sums.
         `key` names the objective."""
         params = jax.tree.map(lambda box: box.value, self.abstract_parameters(), is_leaf=_is_box)
-        batch = abstract_rows(1, 16, 4)
+        batch = abstract_rows(1, 16, 4, targets=self.rows)
         sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(0)), params, batch))
         counts = self._checked(key, "counts", jax.eval_shape(self.counts, batch))
         if again := sorted(sums & counts):
@@ -274,11 +274,13 @@ def row_counts(batch: Batch) -> Sums:
     }
 
 
-def abstract_rows(rows: int, length: int, predictions: int, examples: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
+def abstract_rows(
+    rows: int, length: int, predictions: int, examples: int = 1, targets: str = MASKED
+) -> dict[str, jax.ShapeDtypeStruct]:
     """The abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked positions and
-    at most `examples` packed examples, as `data/rows.py` builds them."""
+    at most `examples` packed examples, as `data/rows.py` builds them for these `targets` (`Objective.rows`)."""
     widths = dict.fromkeys(("input_ids", "token_type_ids", "position_ids", "sequence_ids"), length)
-    widths |= dict.fromkeys(("masked_positions", "masked_targets"), predictions)
+    widths |= dict.fromkeys(("centres",) if targets == CENTRES else ("masked_positions", "masked_targets"), predictions)
     widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
     return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
 
@@ -318,7 +320,7 @@ def _counted_flops(objective: Objective, model: Model, length: int, predictions:
         counts = bound.counts(batch)
         return jax.grad(lambda p: bound.loss(bound.sums(p, batch, jnp.uint32(0)), counts))(params)
 
-    return counted_flops(gradient, params, abstract_rows(1, length, predictions))
+    return counted_flops(gradient, params, abstract_rows(1, length, predictions, targets=bound.rows))
 
 
 def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural: str) -> str:

@@ -95,8 +95,6 @@ def majority_of(ones: str, of: str) -> Majority:
 class HeldoutRows:
     """The held-out rows of an evaluation, for the baselines that follow from them alone."""
 
-    targets: Int[np.ndarray, "R M"]
-    """"masked_targets" of all rows; -1 where unused."""
     predicted: Int[np.ndarray, "R _"]
     """The ids of all predictions, as `Objective.predicted` returns them; -1 where unused."""
     labels: Int[np.ndarray, "R P"]
@@ -150,7 +148,7 @@ def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> F
     """
     counts = corpus.token_counts.astype(np.float64)
     counts[corpus.vocabulary.unk_id] = 0.0
-    if plan.config.targets == "next":
+    if plan.config.targets != "masked":
         lengths, separators = plan.lengths().astype(np.int64), plan.config.special_tokens - 1
         predicted = plan.config.predictions(lengths) / (lengths - 1)  # the fraction of the tokens after [CLS]
         words = (predicted * (lengths - 1 - separators)).sum()

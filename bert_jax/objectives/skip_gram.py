@@ -24,9 +24,9 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.interface.ranges import check_ranges
 from bert_jax.model.layers import Seed, hash_word, random_words
 from bert_jax.objectives.flops import model_row_flops
-from bert_jax.objectives.losses import IGNORED, Sums
+from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
-from bert_jax.objectives.objective import NEXT, Objective, row_counts
+from bert_jax.objectives.objective import CENTRES, Objective, row_counts
 from bert_jax.objectives.scores import Formula, Score, total_of
 
 NOISE_POWER = 0.75
@@ -49,7 +49,7 @@ class SkipGram(Objective):
     """t: a word of frequency f is left out of the text with probability 1 - sqrt(t / f) - t / f, that of the released code; 0
     leaves none out."""
 
-    rows: ClassVar[str] = NEXT
+    rows: ClassVar[str] = CENTRES
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"static": ("both",)}
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         "skip-gram loss": Score("skip_gram_loss", "skip_gram_targets", unit="(nats per predicted token)"),
@@ -70,6 +70,10 @@ class SkipGram(Objective):
         counts = np.pad(corpus.token_counts, (0, self.model.config.padded_vocab_size - corpus.vocabulary.size))
         return {("skip_gram_head", "counts"): counts.astype(np.float32)}
 
+    def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
+        """The centres."""
+        return batch["centres"]
+
     def refusal(self, length: int) -> str:
         """A word needs a neighbour."""
         room = "has room for one token between [CLS] and [SEP], and skip-gram learns from neighbours; set it to 4 or more"
@@ -86,7 +90,7 @@ class SkipGram(Objective):
         words = params["embeddings"]["word_embeddings"]["embedding"]
         contexts = params["skip_gram_head"]["context_embeddings"]["embedding"]
         counts = jax.lax.stop_gradient(params["skip_gram_head"]["counts"])
-        centre_ids = jnp.take_along_axis(batch["input_ids"], batch["masked_positions"], axis=1)
+        centre_ids = jnp.take_along_axis(batch["input_ids"], jnp.maximum(batch["centres"], 0), axis=1)
         drawn = (len(centre_ids), self.shared_negatives)
         negative_ids = draw_negatives(counts, drawn, EVALUATION_SEED if seed is None else seed, batch.get("rows"))
         v, u, n = words[centre_ids], contexts[batch["input_ids"]], contexts[negative_ids]
@@ -123,11 +127,11 @@ class SkipGram(Objective):
 
 def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Float[Array, "B M L"]:
     """The weight of every token as a context of each centre: (W - d + 1) / W at distance d from 1 to W in the same text, else 0.
-    The centres are the positions of the rows that predict next tokens."""
-    centres, ids = batch["masked_positions"], batch["sequence_ids"]
+    Centres of -1 are unused."""
+    centres, ids = jnp.maximum(batch["centres"], 0), batch["sequence_ids"]
     distance = jnp.abs(centres[:, :, None] - jnp.arange(ids.shape[1], dtype=jnp.int32)[None, None])
     same = jnp.take_along_axis(ids, centres, axis=1)[:, :, None] == ids[:, None, :]
-    used = (batch["masked_targets"] != IGNORED)[:, :, None] & same & (distance > 0)
+    used = (batch["centres"] >= 0)[:, :, None] & same & (distance > 0)
     return jnp.where(used, jnp.maximum(window - distance + 1, 0).astype(jnp.float32) / window, 0.0)
 
 

@@ -66,6 +66,7 @@ class WordPrediction(Objective):
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """The summed cross-entropies and correct predictions."""
+        batch = self.model.in_whole_tiles(batch)
         return self.word_sums(self.model.logits(params, batch, seed)["mlm_logits"], batch["masked_targets"])
 
     def counts(self, batch: Batch) -> Sums:
@@ -77,10 +78,8 @@ class WordPrediction(Objective):
         return sums[f"{self.measure}_loss"] / jnp.maximum(counts[f"{self.measure}_targets"], 1.0)
 
     @jax.named_scope("loss")  # its name in a profile
-    def word_sums(self, logits: Float[Array, "B Q V"], targets: Int[Array, "B M"]) -> Sums:
-        """The summed cross-entropies and the correct predictions. Columns of `logits` beyond the targets are ignored."""
-        beyond = logits.shape[1] - targets.shape[1]
-        targets = jnp.pad(targets, ((0, 0), (0, beyond)), constant_values=IGNORED)
+    def word_sums(self, logits: Float[Array, "B M V"], targets: Int[Array, "B M"]) -> Sums:
+        """The summed cross-entropies and the correct predictions."""
         return {
             f"{self.measure}_loss": cross_entropy(logits, targets).sum(),
             f"{self.measure}_correct": correct_predictions(logits, targets).sum(),
@@ -89,7 +88,7 @@ class WordPrediction(Objective):
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
         """The mean loss of each row over its targets; of a biLM, of the forward direction."""
         logits = self.model.logits(params, batch, None)["mlm_logits"]
-        return {f"{self.measure}_loss": mean_losses(logits[:, : batch["masked_targets"].shape[1]], batch["masked_targets"])}
+        return {f"{self.measure}_loss": mean_losses(logits, batch["masked_targets"])}
 
     def row_flops(self, length: int, predictions: int) -> float:
         """Of the encoder, and of the softmax at the predicted tokens."""
@@ -99,7 +98,7 @@ class WordPrediction(Objective):
         """The perplexity of words where whole words are predicted, and the scores of the unigram distribution."""
         found: dict[str, float | Formula] = {}
         if rows.continues is not None:
-            found["word_perplexity"] = self._word_perplexity(tokens_per_word(rows.targets, rows.continues))
+            found["word_perplexity"] = self._word_perplexity(tokens_per_word(rows.predicted, rows.continues))
         return found | unigram_baseline(target_counts(rows.train, rows.plan, self.last_predicted), rows.predicted)
 
     def _word_perplexity(self, pieces: float) -> Formula:

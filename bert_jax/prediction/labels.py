@@ -25,8 +25,7 @@ from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import as_tags, entities, is_tag
-from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, best_spans
-from bert_jax.tasks.windows import Window, most_context, window_starts, windows
+from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, Window, best_spans, most_context, window_starts, windows
 
 Kind = TypeVar("Kind", bound=TaskHead)
 

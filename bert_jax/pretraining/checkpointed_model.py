@@ -17,7 +17,8 @@ from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.pretraining.results import trained_model
 from bert_jax.runtime.workdir import MODEL, from_start, run_config
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import Place, is_remote
 from bert_jax.training.checkpoints.manager import Checkpoints

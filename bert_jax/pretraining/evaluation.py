@@ -47,16 +47,16 @@ class HeldoutEvaluation:
             row_multiple=row_multiple(mesh),
         )
         objective = self._objective = experiment.trained_objective
-        rows = [(batch["masked_targets"], batch["nsp_labels"], objective.predicted(batch)) for batch in self._batches()]
-        targets, labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
+        rows = [(batch["nsp_labels"], objective.predicted(batch)) for batch in self._batches()]
+        labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
         continues = tables_of(corpora.heldout).continuation if whole_words else None
-        further = objective.heldout_scores(HeldoutRows(targets, predicted, labels, corpora.train, plan, continues))
+        further = objective.heldout_scores(HeldoutRows(predicted, labels, corpora.train, plan, continues))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
-        self._count = int((targets >= 0).any(1).sum())  # without the empty rows that pad the last batch
+        self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = len(rows[0][0]), mesh, run
         self._step = jitted_eval_step(experiment, mesh)
         self._gathered = jax.jit(

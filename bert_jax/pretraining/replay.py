@@ -256,11 +256,13 @@ def _labels(labels: Int[np.ndarray, " P"]) -> str:
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:
-    """The text of a row, each of its predicted tokens as "[shown -> predicted]"; ids where there is no `tokenizer`."""
+    """The text of a row, each of its predicted tokens as "[shown -> predicted]" and each centre as "[shown]"; ids where there is
+    no `tokenizer`."""
     ids, real = batch["input_ids"][row], batch["sequence_ids"][row] > 0
-    targets = batch["masked_targets"][row]
-    places = zip(batch["masked_positions"][row].tolist(), targets.tolist(), strict=True)
-    predicted = {place: target for place, target in places if target != IGNORED}
+    predicted: dict[int, int | None] = dict.fromkeys(batch["centres"][row].tolist()) if "centres" in batch else {}
+    if "masked_targets" in batch:
+        places = zip(batch["masked_positions"][row].tolist(), batch["masked_targets"][row].tolist(), strict=True)
+        predicted = {place: target for place, target in places if target != IGNORED}
     spell: Callable[[Sequence[int]], str] = tokenizer.decode if tokenizer else lambda some: " ".join(map(str, some))
     name: Callable[[int], str] = (lambda i: tokenizer.tokens([i])[0]) if tokenizer else str
     parts: list[str] = []
@@ -269,6 +271,8 @@ def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:
         if place not in predicted:
             waiting.append(int(ids[place]))
             continue
-        parts += [spell(waiting)] * bool(waiting) + [f"[{name(int(ids[place]))} -> {name(predicted[place])}]"]
+        target = predicted[place]
+        arrow = "" if target is None else f" -> {name(target)}"
+        parts += [spell(waiting)] * bool(waiting) + [f"[{name(int(ids[place]))}{arrow}]"]
         waiting = []
     return " ".join([*parts, *([spell(waiting)] if waiting else [])])

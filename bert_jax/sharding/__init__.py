@@ -2,6 +2,7 @@
 
 In: axis names of parameters and activations, a list of devices. Out: a Mesh and a NamedSharding for every array.
 
+    config.py          AXES, MeshConfig: the axes of the mesh and the keys of `config.mesh`
     mesh.py            the mesh of the axes `data`, `fsdp`, `tensor`, by their names
     rules.py           the table of rules; shardings of parameters, optimizer state and batches
     kernels.py         the kernels that a model calls on a mesh, each on its own part of the rows

@@ -2,64 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
 import jax
 import numpy as np
-from annotated_types import Interval
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
-from bert_jax.interface.ranges import OneOf, check_ranges
 from bert_jax.interface.words import counted
-
-AXES = ("data", "fsdp", "tensor")
-"""The axes, from the one with the least communication to the one with the most. To add one, add its name here, its size to
-`MeshConfig`, and what it splits to the tables of `rules.py`."""
-ACROSS_SLICES = ("auto", "data", "fsdp")
-REDUCE_DTYPES = ("float32", "bfloat16")
-AxisSize = Annotated[int, Interval(ge=-1, le=2**20)]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MeshConfig:
-    """The number of devices along each mesh axis; -1, on one axis at most, means all remaining devices.
-
-    data: splits the rows; every device computes with whole parameters (and stores a part of them: `zero_sharding`).  fsdp: splits
-    the rows and the parameters.  tensor: splits heads, feed-forward width and vocabulary.
-
-    Between TPU slices the network is 30 to 100 times slower than between the chips of a slice, so the axis with the least
-    communication spans the slices. `data` reduces gradients once a step; `fsdp` gathers the parameters twice for every
-    microbatch and scatters their gradients, so it spans slices only if `data` has too few devices; `tensor` communicates in
-    every layer and never spans slices.
-    """
-
-    data: AxisSize = -1
-    fsdp: AxisSize = 1
-    tensor: AxisSize = 1
-    zero_sharding: bool = True
-    """ZeRO (arXiv:1910.02054): whether parameters and optimizer state are sharded over `data` and gathered for each step, or
-    replicated. Fine-tuning replicates them, and so does a mesh with both fsdp and tensor above 1."""
-    reduce_dtype: Annotated[str, OneOf(REDUCE_DTYPES)] = "float32"
-    """The dtype in which gradients of kernels and embedding tables are reduced over `data`: "float32", or "bfloat16" for half the
-    network traffic. Pretraining only."""
-    across_slices: Annotated[str, OneOf(ACROSS_SLICES)] = "auto"
-    """Which axis spans the slices: "auto" places as many slices along `data` as its size is divisible by, and the
-    rest along `fsdp`; "data" or "fsdp" places all along that axis. No effect on one slice."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "mesh")
-        for axis in AXES:
-            size = getattr(self, axis)
-            if size == 0:
-                raise UserError(f"mesh.{axis}={size} must be at least 1, or -1 for all remaining devices")
-        if sum(getattr(self, axis) == -1 for axis in AXES) > 1:
-            raise UserError(f"only one of {_listed(AXES)} can be -1")
+from bert_jax.sharding.config import ACROSS_SLICES, AXES, MeshConfig, listed
 
 
 def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
@@ -90,7 +44,7 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
     if shape["fsdp"] % along["fsdp"]:
         own, within = math.prod(shape.values()) // slices, [axis for axis in shape if axis not in ACROSS_SLICES]
         raise UserError(
-            f"mesh {_format_sizes(shape)} does not divide over {slices} slices of {counted(own, 'device')}: {_listed(within)} "
+            f"mesh {_format_sizes(shape)} does not divide over {slices} slices of {counted(own, 'device')}: {listed(within)} "
             f"never {'spans' if len(within) == 1 else 'span'} slices; choose a size that divides {own}"
         )
     return along
@@ -157,7 +111,7 @@ def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.n
     for side in sides:
         products |= {side * product for product in products}
     raise UserError(
-        f"mesh {_format_sizes(shape)} cannot be arranged on {'x'.join(map(str, sides))} TPU devices; choose {_listed(AXES[1:])} "
+        f"mesh {_format_sizes(shape)} cannot be arranged on {'x'.join(map(str, sides))} TPU devices; choose {listed(AXES[1:])} "
         f"among the products of these dimensions ({', '.join(map(str, sorted(products)))})"
     ) from reason
 
@@ -189,9 +143,3 @@ def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
 
 def _format_sizes(shape: Mapping[str, int]) -> str:
     return " x ".join(f"{axis}={size}" for axis, size in shape.items())
-
-
-def _listed(axes: Sequence[str]) -> str:
-    """The keys of axes: "mesh.data, mesh.fsdp and mesh.tensor"."""
-    *first, last = (f"mesh.{axis}" for axis in axes)
-    return f"{', '.join(first)} and {last}" if first else last

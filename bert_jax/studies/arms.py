@@ -32,8 +32,9 @@ from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.program import trained_parameters
 from bert_jax.pretraining.teacher import load_teacher
 from bert_jax.storage.paths import is_url
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.registry import head_class, load_task
-from bert_jax.tasks.task import Task, TaskConfig
+from bert_jax.tasks.task import Task
 
 ANY_MODEL = "any"
 """The value of `init_from` while a fine-tuning experiment is checked before there is a model."""

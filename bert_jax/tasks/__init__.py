@@ -4,22 +4,19 @@ In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or the user's own data. Ou
 prediction files from logits.
 
     registry.py           the tasks by name, found in the files *_task.py
-    task.py               Task: the interface of all tasks; TaskConfig: the settings of `config.task`
+    config.py             TaskConfig, OwnDataConfig: the keys of `config.task`
+    task.py               Task: the interface of all tasks
     examples.py           labelled examples before tokenisation: one class for each kind of task
     readers/              files -> examples: official formats, TensorFlow Datasets, the user's own data
-    windows.py            sliding windows over a context that is longer than a row
     text_task.py          classification and regression of texts and pairs: GLUE, SICK
     token_task.py         token classification: named entities, parts of speech
     span_task.py          extractive question answering: SQuAD
-    spans.py              the logits of a span head -> answers
+    spans.py              sliding windows over a context that is longer than a row; the logits of a span head -> answers
     choice_task.py        multiple choice: SWAG, CODAH
     mention_task.py       pronoun resolution: GAP
     *_task.py             other tasks of these kinds
-    scores.py             the official metrics of classification, regression and GAP
+    scores.py             the official metrics, but of entities; the scores of constant predictions and of other systems
     entity_scores.py      precision, recall and F1 over entities
-    squad_scores.py       the metrics of SQuAD's official scripts
-    baselines.py          the scores of constant predictions
-    published.py          the published scores of other systems
     glue_submission.py    a submission to the leaderboard of GLUE
     texts.py              the texts of a task's training examples, for a corpus
 

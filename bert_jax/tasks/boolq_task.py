@@ -16,12 +16,13 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.own_rows import read_own_rows
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note
 from bert_jax.tasks.scores import accuracy, scorer
-from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
+from bert_jax.tasks.task import predictions_file, usable_splits
 from bert_jax.tasks.text_task import TextTask
 
 NAMES = ("boolq",)

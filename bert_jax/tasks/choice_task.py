@@ -17,21 +17,14 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.outputs import softmax
-from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import ChoiceExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.own_data import SPLITS, load_own_data
 from bert_jax.tasks.readers.swag import read_codah, read_swag
 from bert_jax.tasks.readers.tables import Say, note
-from bert_jax.tasks.scores import ALIKE, accuracy
-from bert_jax.tasks.task import (
-    TaskConfig,
-    all_equal,
-    encode_pair,
-    predictions_file,
-    table_text,
-    usable_splits,
-)
+from bert_jax.tasks.scores import ALIKE, Baseline, Constant, accuracy, constant_baseline
+from bert_jax.tasks.task import all_equal, encode_pair, predictions_file, table_text, usable_splits
 
 _FILES: Mapping[str, tuple[Callable[[pathlib.Path], list[ChoiceExample]], Mapping[str, str]]] = {
     "swag": (read_swag, {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}),

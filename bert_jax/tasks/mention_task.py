@@ -19,13 +19,13 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.outputs import softmax
-from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.tables import Say, note
-from bert_jax.tasks.scores import ALIKE, accuracy, gap_scores, log_loss
-from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, table_text, usable_splits
+from bert_jax.tasks.scores import ALIKE, Baseline, Constant, accuracy, constant_baseline, gap_scores, log_loss
+from bert_jax.tasks.task import all_equal, predictions_file, table_text, usable_splits
 
 LABELS = ("A", "B", "neither")
 NAMES = ("gap",)

@@ -16,8 +16,9 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import HEADS
 from bert_jax.storage.fetching import copy_place, fetched, fetched_files
 from bert_jax.storage.paths import is_url
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.readers.tables import Say, note
-from bert_jax.tasks.task import Task, TaskConfig
+from bert_jax.tasks.task import Task
 
 _MODULES = tuple(
     importlib.import_module(f"{__package__}.{module.name}")

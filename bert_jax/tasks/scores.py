@@ -1,8 +1,18 @@
-"""The official metrics of classification, regression and GAP: fractions in [-1, 1] rather than percent, except the two losses; no
-metric is ever nan.
+"""The official metrics of all tasks but the entities' (`entity_scores`), of constant predictions, and of other systems.
 
+Classification, regression and GAP: fractions in [-1, 1] rather than percent, except the two losses; no metric is ever nan.
 Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises
 ValueError if their shapes differ, if they are empty, or if a label is not finite.
+
+SQuAD: in percent, equal to those of its official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold answers
+are `{question id: texts}`, without texts for a question without an answer (2.0), in the order of the data set, on which the last
+digit of a float sum depends. Predictions are `{question id: text}`, "" for "no answer"; those for other questions are ignored.
+The libraries with these metrics download the official scripts at run time (evaluate), or have only 1.1 and need PyTorch
+(torchmetrics).
+
+A model that learned anything has to exceed the scores of constant predictions. The most frequent label of the training set may be
+rare in the evaluated split, where another constant prediction then scores higher. So a baseline is the better of both, and states
+which of them it is.
 
 The correlations are scipy's. The others are a few counts and one division each: scikit-learn gives the same numbers (the tests
 compare both), but would add 57 MB in four packages and a second of import to every command that evaluates, and its log loss clips
@@ -11,12 +21,46 @@ at another probability than GAP's.
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import string
 import warnings
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+
+Constant = tuple[str, Mapping[str, float]]
+"""The name of a constant prediction, and its scores."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """The scores of the best constant prediction for a split; empty if no example has a label."""
+
+    scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The scores of the constant prediction, with the names of `Task.scores`."""
+    named: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The task's metric by a description of the rule: the constant prediction, and a better rule if the task has one."""
+
+    @property
+    def bar(self) -> float:
+        """The highest of `named`."""
+        return max(self.named.values())
+
+
+def constant_baseline(metric: str, split: str, usual: Constant, others: Iterable[Constant]) -> Baseline:
+    """The better by `metric` of two: `usual`, the most frequent label of training, and the best of `others` on this split."""
+    name, scores = usual
+    other_name, other = max(others, key=lambda constant: constant[1][metric], default=usual)
+    rule = f"{name} for all, most frequent in training"
+    if other[metric] > scores[metric]:
+        rule, scores = f"{other_name} for all, best on {split}", other
+    return Baseline(scores, {rule: scores[metric]})
+
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
@@ -229,3 +273,211 @@ def _correlation(name: str, predictions: np.ndarray, labels: np.ndarray) -> floa
     with warnings.catch_warnings():  # `degeneracy` reports nearly constant predictions
         warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         return float(getattr(stats, name)(x, y).statistic)
+
+
+Gold = Mapping[str, Sequence[str]]
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise(text: str) -> str:
+    """`text` in lower case, without ASCII punctuation and the articles a, an, the, with single spaces between words."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, gold: str) -> bool:
+    """Whether two answers are equal after `normalise`."""
+    return normalise(prediction) == normalise(gold)
+
+
+def word_f1(prediction: str, gold: str) -> float:
+    """F1 of two bags of normalised words; 0 if one is empty (the rule of 1.1; 2.0 gives 1 if both are empty)."""
+    predicted, true = normalise(prediction).split(), normalise(gold).split()
+    shared = sum((Counter(predicted) & Counter(true)).values())
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(true)
+    return 2 * precision * recall / (precision + recall)
+
+
+def squad1_scores(gold: Gold, predictions: Mapping[str, str]) -> dict[str, float]:
+    """The metrics of SQuAD 1.1, "exact_match" and "f1": the maximum over the gold answers of a question, averaged over questions.
+
+    A question without a prediction scores 0. Raises ValueError if there is no question, or one without a gold answer.
+    """
+    _require_questions(gold)
+    unanswerable = [question for question, answers in gold.items() if not answers]
+    if unanswerable:
+        raise ValueError(f"question {unanswerable[0]!r} has no gold answer; SQuAD 1.1 has none such")
+    exact, f1 = 0, 0.0
+    for question, answers in gold.items():
+        if question in predictions:
+            exact += max(exact_match(predictions[question], answer) for answer in answers)
+            f1 += max(word_f1(predictions[question], answer) for answer in answers)
+    return {"exact_match": 100.0 * exact / len(gold), "f1": 100.0 * f1 / len(gold)}
+
+
+def squad2_scores(
+    gold: Gold,
+    predictions: Mapping[str, str],
+    no_answer: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """The metrics of SQuAD 2.0: "exact", "f1" and "total", also with the prefixes "HasAns_" and "NoAns_" for the questions with
+    and without an answer, if there are any.
+
+    no_answer: for every question the probability that it has no answer, or a monotonic function of it such as
+    `Answer.no_answer_margin`. Predictions should then be the texts of the best span, never "": if `no_answer` exceeds
+    `threshold`, "" replaces the prediction. "best_exact", "best_exact_thresh", "best_f1" and "best_f1_thresh" are then the
+    results of `find_threshold`. Raises UserError for a question without a prediction or without `no_answer`.
+    """
+    _require_questions(gold)
+    for name, values in (("prediction", predictions), ("no-answer probability", no_answer)):
+        if values is not None and (missing := [question for question in gold if question not in values]):
+            raise UserError(
+                f"no {name} for {len(missing)} of {counted(len(gold), 'question')}, first {missing[0]!r}; give one for each"
+            )
+    raw = {"exact": question_scores(gold, predictions, exact=True), "f1": question_scores(gold, predictions, exact=False)}
+    final = raw
+    if no_answer is not None:
+        final = {
+            name: {q: float(not gold[q]) if no_answer[q] > threshold else score for q, score in scores.items()}
+            for name, scores in raw.items()
+        }
+    scores = _means(final, gold)
+    for prefix, answerable in (("HasAns_", True), ("NoAns_", False)):
+        if questions := [q for q in gold if bool(gold[q]) == answerable]:
+            scores |= {prefix + name: score for name, score in _means(final, questions).items()}
+    if no_answer is not None:
+        for name, own in raw.items():
+            scores[f"best_{name}"], scores[f"best_{name}_thresh"] = find_threshold(own, gold, predictions, no_answer)
+    return scores
+
+
+def question_scores(gold: Gold, predictions: Mapping[str, str], *, exact: bool) -> dict[str, float]:
+    """{question id: exact match or F1, in [0, 1]} of 2.0 before any threshold, for `find_threshold`.
+
+    Gold answers that are empty after `normalise` are ignored; if none remains, the gold answer is "".
+    """
+    scores = {}
+    for question, answers in gold.items():
+        prediction = predictions[question]
+        texts = [answer for answer in answers if normalise(answer)] or [""]
+        if exact:
+            scores[question] = float(max(exact_match(prediction, text) for text in texts))
+        elif texts == [""]:
+            scores[question] = float(not normalise(prediction))
+        else:
+            scores[question] = max(word_f1(prediction, text) for text in texts)
+    return scores
+
+
+def find_threshold(
+    scores: Mapping[str, float],
+    gold: Gold,
+    predictions: Mapping[str, str],
+    no_answer: Mapping[str, float],
+    *,
+    attainable: bool = False,
+) -> tuple[float, float]:
+    """The best mean score in percent, and the smallest threshold of `no_answer` (above it "" is the prediction) that gives it.
+
+    scores: the `question_scores`. The official search starts with "" for every question and then takes the predictions one by
+    one, those with the lowest `no_answer` first. It has three errors, which `attainable` corrects. Between equal values of
+    `no_answer` it may report a score that no threshold gives. If "" for every question is best, it reports the threshold 0, which
+    is right only if all values are above 0. And a prediction such as "the" loses a point, although it normalises to "". Use
+    `attainable` for a threshold to predict with; `squad2_scores` at this threshold gives the reported score.
+    """
+    order = [question for question in sorted(no_answer, key=no_answer.__getitem__) if question in scores]
+    current: float = sum(not answers for answers in gold.values())
+    # the threshold that gives "" for every question: all values are above it
+    below = float(np.nextafter(no_answer[order[0]], -np.inf)) if attainable and order else 0.0
+    best, threshold = current, below
+    for i, question in enumerate(order):
+        if gold[question]:
+            current += scores[question]
+        else:
+            current += scores[question] - 1 if attainable else -bool(predictions[question])
+        tied = i + 1 < len(order) and no_answer[order[i + 1]] == no_answer[question]
+        if current > best and not (attainable and tied):
+            best, threshold = current, no_answer[question]
+    return 100.0 * best / len(scores), threshold
+
+
+def _means(scores: Mapping[str, Mapping[str, float]], questions: Iterable[str]) -> dict[str, float]:
+    questions = list(questions)
+    means = {name: 100.0 * sum(own[q] for q in questions) / len(questions) for name, own in scores.items()}
+    return means | {"total": len(questions)}
+
+
+def _require_questions(gold: Gold) -> None:
+    if not gold:
+        raise ValueError("no questions: their scores are undefined")
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """The scores of a system on a split, as fractions, and the table or file that they are from."""
+
+    system: str
+    split: str
+    source: str
+    scores: Mapping[str, float]
+
+
+def of_prover(system: str, source: str, counts: Sequence[Sequence[int]]) -> Published:
+    """The scores of a prover of entailment on the test set, from its confusion matrix `counts`.
+
+    `counts` is [3, 3]: a row for each true label, a column for each answer, both in the order entailment, contradiction, neutral.
+    Precision and recall are means over the three labels, as ours are. LangPro and ccg2lambda count them over the pairs for which
+    a proof was found, those answered with entailment or contradiction: these go into the source, to be found again there.
+    """
+    table = np.array(counts)
+    labels, answers = (np.repeat(side.ravel(), table.ravel()) for side in np.indices(table.shape))
+    proved = np.trace(table[:2, :2])
+    precision, recall = proved / table[:, :2].sum(), proved / table[:2].sum()
+    means = {"precision": macro_precision(answers, labels), "recall": macro_recall(answers, labels)}
+    return Published(
+        system,
+        "test",
+        f"{source}; over proofs precision {precision:.4f}, recall {recall:.4f}",
+        {name: round(value, 4) for name, value in (means | {"accuracy": accuracy(answers, labels)}).items()},
+    )
+
+
+_NEURALLOG = "Chen et al. 2021, arXiv:2105.14167, Table 3"
+
+PUBLISHED: Mapping[str, tuple[Published, ...]] = {
+    "sick/entailment": (
+        of_prover(
+            "LangPro",
+            "Abzianidze 2015, doi:10.18653/v1/D15-1296; answers in its repository, kovvalsky/LangPro",
+            ((760, 0, 654), (1, 480, 239), (20, 5, 2_768)),
+        ),
+        of_prover(
+            "ccg2lambda",
+            "Martínez-Gómez et al. 2017, EACL; counts in its repository, mynlp/ccg2lambda, errors taken as neutral",
+            ((838, 6, 570), (3, 500, 217), (22, 13, 2_758)),
+        ),
+        of_prover(
+            "ccg2lambda, learned phrases",
+            "Yanaka et al. 2018, arXiv:1804.07656; counts in its repository, verypluming/ccg2lambda, errors taken as neutral",
+            ((1_082, 3, 329), (18, 566, 136), (247, 44, 2_502)),
+        ),
+        of_prover(
+            "MonaLog",
+            "Hu et al. 2020, arXiv:1910.08772; its answers to 4,906 of the pairs in the repository huhailinguist/curing-SICK",
+            ((577, 0, 827), (0, 461, 251), (13, 108, 2_669)),
+        ),
+        of_prover(
+            "LangPro, learned relations",
+            "Abzianidze 2020, arXiv:2010.15909; answers in its repository, kovvalsky/LangPro",
+            ((919, 1, 494), (2, 529, 189), (57, 28, 2_708)),
+        ),
+        Published("BERT base", "test", _NEURALLOG, {"precision": 0.868, "recall": 0.854, "accuracy": 0.867}),
+        Published("NeuralLog", "test", _NEURALLOG, {"precision": 0.880, "recall": 0.876, "accuracy": 0.903}),
+    ),
+}
+"""By the name of the task. NeuralLog's paper does not state how it averages precision and recall over the labels; the counts of
+provers are those of their authors' files, against the labels of the test set."""

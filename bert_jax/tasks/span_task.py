@@ -27,16 +27,24 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted, cut
 from bert_jax.model.heads.span import SpanHead
-from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.own_data import SPLITS, load_own_data
 from bert_jax.tasks.readers.squad import read_squad
 from bert_jax.tasks.readers.tables import Say, note
-from bert_jax.tasks.spans import Answer, Context, SpanSearch, best_spans
-from bert_jax.tasks.squad_scores import find_threshold, normalise, question_scores, squad1_scores, squad2_scores
-from bert_jax.tasks.task import TaskConfig, all_equal, predictions_file, usable_splits
-from bert_jax.tasks.windows import Window, windows
+from bert_jax.tasks.scores import (
+    Baseline,
+    Constant,
+    constant_baseline,
+    find_threshold,
+    normalise,
+    question_scores,
+    squad1_scores,
+    squad2_scores,
+)
+from bert_jax.tasks.spans import Answer, Context, SpanSearch, Window, best_spans, windows
+from bert_jax.tasks.task import all_equal, predictions_file, usable_splits
 
 _VERSIONS = {"squad/v1.1": "v1.1.json", "squad/v2.0": "v2.0.json"}
 NAMES = (*_VERSIONS, "own/span")

@@ -1,63 +1,23 @@
-"""`Task`, the interface of all labelled tasks: examples, features, scores and prediction files; and the settings of a task."""
+"""`Task`, the interface of all labelled tasks: examples, features, scores and prediction files."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from annotated_types import Interval
 
-from bert_jax.data.config import LONGEST
 from bert_jax.data.plan import truncation
 from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import write_text
-from bert_jax.interface.ranges import CountOrZero, Name, OneOf, PathText
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.tasks.baselines import Baseline
-from bert_jax.tasks.entity_scores import SCHEMES
-from bert_jax.tasks.readers.own_data import OwnDataConfig
-
-CONTEXTS = ("sentence", "document")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """The settings of `config.task`: the task, its files, and the lengths of its features."""
-
-    name: Name = "glue/mrpc"
-    """One of the NAMES in the files `tasks/*_task.py`, such as "glue/mrpc", "squad/v2.0" and "conll2003"; for the user's own data
-    "own/sequence", "own/token", "own/span" or "own/choice"."""
-    module: PathText = ""
-    """The user's Python file with tasks, whose names are then valid for `name` (see `tasks/__init__.py`)."""
-    data_dir: PathText = ""
-    """The directory of the official files; empty: the tfds catalogue, which needs the network."""
-    length: Annotated[int, Interval(ge=8, le=LONGEST)] = 128
-    """The maximum length of a sequence in tokens, with [CLS] and [SEP]. A longer sequence is truncated; a longer context of a
-    question is split into windows."""
-    train_rows: CountOrZero = 0
-    """The number of training examples that are used, from the beginning; 0: all."""
-    dev_rows: CountOrZero = 0
-    """The number of examples of each dev split that are used, from the beginning, for faster evaluations; 0: all."""
-    context: Annotated[str, OneOf(CONTEXTS)] = "sentence"
-    """Token tasks: the features show the "sentence" alone, or the surrounding text of the "document" too (paper section 5.3)."""
-    scheme: Annotated[str, OneOf(("", *SCHEMES))] = ""
-    """Token tasks: the scheme that tags are converted to for training, such as "IOB2"; empty: no conversion."""
-    doc_stride: Annotated[int, Interval(ge=1, le=LONGEST)] = 128
-    """The distance in tokens between the starts of two windows over a context."""
-    max_question: Annotated[int, Interval(ge=1, le=LONGEST)] = 64
-    """The maximum length of a question in tokens; a longer one is truncated."""
-    max_answer: Annotated[int, Interval(ge=1, le=LONGEST)] = 30
-    """The maximum length of an answer in tokens."""
-    n_best: Annotated[int, Interval(ge=1, le=1_000)] = 20
-    """The length of the list of best answers, and the number of best starts and ends that are combined to answers."""
-    own: OwnDataConfig = dataclasses.field(default_factory=OwnDataConfig)
+from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.scores import Baseline
 
 
 class Task(Protocol):

@@ -18,7 +18,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.heads.outputs import Label
 from bert_jax.model.heads.sequence import SequenceHead
-from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.glue import GLUE_NAMES, TASKS, GlueTask, has_glue, prediction_table, read_glue
@@ -27,8 +27,11 @@ from bert_jax.tasks.readers.sick import SICK_LABELS, has_sick, read_sick
 from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.scores import (
     ALIKE,
+    Baseline,
+    Constant,
     Metric,
     accuracy,
+    constant_baseline,
     degeneracy,
     glue_scores,
     macro_f1,
@@ -42,14 +45,7 @@ from bert_jax.tasks.scores import (
     scorer,
     spearman,
 )
-from bert_jax.tasks.task import (
-    TaskConfig,
-    all_equal,
-    encode_pair,
-    predictions_file,
-    table_text,
-    usable_splits,
-)
+from bert_jax.tasks.task import all_equal, encode_pair, predictions_file, table_text, usable_splits
 
 Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
 """(split, predictions, labels) -> official metrics. The arrays are int64 [E] (classification), float64 [E] (regression) or bool

@@ -40,8 +40,8 @@ def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
 def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int:
     """Writes the texts of the training examples of `task`, and returns the number of documents. Raises UserError for a task that
     is none, one whose texts lie in the user's own files, missing data, and an output that cannot be written."""
+    from bert_jax.tasks.config import TaskConfig
     from bert_jax.tasks.registry import load_task  # these take seconds
-    from bert_jax.tasks.task import TaskConfig
 
     if task.startswith("own/"):
         raise UserError(f"--task={task} has its texts in your own files; give them to bert_jax.corpus with --source=jsonl:FILE")

@@ -27,18 +27,17 @@ from bert_jax.model.heads.outputs import MOST_CONSTANTS
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.storage.formats import COMPRESSIONS
 from bert_jax.storage.records import read_text, split_lines
-from bert_jax.tasks.baselines import Baseline, Constant, constant_baseline
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.entity_scores import as_tags, convert, entity_scores, is_tag, looks_like_tags
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers import catalogue
-from bert_jax.tasks.readers.columnar import COLUMNAR
 from bert_jax.tasks.readers.conll import conll_width, first_with_tag, read_conll
 from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.own_data import SPLITS, collect_labels, load_own_data
-from bert_jax.tasks.readers.own_rows import suffix
+from bert_jax.tasks.readers.own_rows import COLUMNAR, suffix
 from bert_jax.tasks.readers.tables import Say, note
-from bert_jax.tasks.scores import ALIKE, accuracy, macro_f1, scorer
-from bert_jax.tasks.task import TaskConfig, predictions_file, usable_splits
+from bert_jax.tasks.scores import ALIKE, Baseline, Constant, accuracy, constant_baseline, macro_f1, scorer
+from bert_jax.tasks.task import predictions_file, usable_splits
 
 Reader = Callable[[pathlib.Path], list[WordsExample]]
 

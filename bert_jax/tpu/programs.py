@@ -92,7 +92,7 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
     experiment, teacher = _with_described_teacher(experiment)
     program = pretraining_program(experiment, mesh, teacher)
-    batch = _sharded_by_row(mesh, abstract_rows(p.batch_size, p.length, p.max_predictions, p.packed_examples))
+    batch = _sharded_by_row(mesh, _rows(experiment, p.batch_size, phase))
     lowered = _lower(mesh, program.training_step(phase), *program.arguments(program.state, batch))
     flops = p.batch_size * phase_row_flops(experiment, phase, teacher.config if teacher else None)
     taught = program.teacher.params if program.teacher else None
@@ -120,9 +120,15 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
     boxed = trained_parameters(experiment)
     params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
-    batch = _sharded_by_row(mesh, abstract_rows(rows, p.length, p.max_predictions, p.packed_examples))
+    batch = _sharded_by_row(mesh, _rows(experiment, rows, phase))
     lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
     return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * forward_flops(phase_row_flops(experiment, phase)))
+
+
+def _rows(experiment: PretrainingExperiment, rows: int, phase: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The abstract arrays of a batch of `rows` of a phase."""
+    p, targets = experiment.phases[phase], experiment.trained_objective.rows
+    return abstract_rows(rows, p.length, p.max_predictions, p.packed_examples, targets)
 
 
 def _sharded_by_row(mesh: Mesh, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:

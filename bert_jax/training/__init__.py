@@ -3,6 +3,7 @@
 In: an objective, batches, the state of a run. Out: the next state; metrics.jsonl, TensorBoard and other log sinks, curves.png,
 log lines, checkpoints, results.json and model/.
 
+    config.py             OptimizerConfig, SpikeConfig, LogConfig: the keys of an experiment that are about this folder
     optimizers.py         AdamW, LAMB and the original's Adam; what an optimizer is told of each parameter; which ones decay
     schedules.py          the learning rate as a function of the step
     layerwise_rates.py    learning rates by layer: decay, freezing, gradual unfreezing

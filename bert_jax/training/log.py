@@ -17,8 +17,9 @@ from jax.sharding import Mesh
 from bert_jax.files import JsonObject
 from bert_jax.runtime.goodput import Activity, Ledger, LedgerFile
 from bert_jax.runtime.launch import Run
+from bert_jax.training.config import LogConfig
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.sinks import LogConfig, load_sinks
+from bert_jax.training.sinks import load_sinks
 from bert_jax.training.throughput import Throughput, training_line
 
 PICTURE = "curves.png"

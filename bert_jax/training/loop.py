@@ -26,9 +26,10 @@ from bert_jax.runtime.launch import Run
 from bert_jax.runtime.profile import Profile
 from bert_jax.storage.mirror import Mirror
 from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.config import SpikeConfig
 from bert_jax.training.log import RunLog
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.spikes import LossSpike, SpikeConfig
+from bert_jax.training.spikes import LossSpike
 from bert_jax.training.steps import TrainState, add_sums
 
 

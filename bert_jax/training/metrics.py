@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from bert_jax.files import JsonObject, write_text
 from bert_jax.interface.words import counted
 from bert_jax.runtime.workdir import METRICS, read_metrics
-from bert_jax.training.sinks import LogConfig, Sinks, load_sinks
+from bert_jax.training.config import LogConfig
+from bert_jax.training.sinks import Sinks, load_sinks
 
 log = logging.getLogger(__name__)
 

@@ -12,60 +12,23 @@ slice of that axis.
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from annotated_types import Interval
 from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import file_of, load_named
 from bert_jax.interface.python_files import file_errors_explained
-from bert_jax.interface.ranges import Epsilon, Fraction, LearningRate, NamedIn, check_ranges
 from bert_jax.model.layers import VOCABULARY_ARRAYS, Matrix
-from bert_jax.training import OPTIMIZERS, SCHEDULES
+from bert_jax.training import OPTIMIZERS
+from bert_jax.training.config import OptimizerConfig
 
 Params: TypeAlias = PyTree
 """A tree of parameters, or of their gradients, moments or shapes."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """The settings of the optimizer. The defaults are the original's (google-research/bert `optimization.py`); the paper states
-    only the betas and the weight decay."""
-
-    name: Annotated[str, NamedIn(tuple(OPTIMIZERS))] = "bert_adam"
-    """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
-    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. Or FILE.py:NAME."""
-    b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
-    b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
-    epsilon: Epsilon = 1e-6
-    weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
-    """Decoupled weight decay, of every parameter but biases and those of LayerNorm."""
-    clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
-    """The largest global norm of the gradient; 0 does not clip."""
-    decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
-    """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
-    end_learning_rate: LearningRate = 0.0
-    schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
-    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "linear" (transformers'),
-    "slanted_triangular" (ULMFiT, arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate
-    and falls back linearly, or "constant" after the warmup. Or FILE.py:NAME. A phase may name its own."""
-    layer_decay: Fraction = 1.0
-    """The learning rate of a layer of pretraining, as a fraction of that of the layer above: the discriminative rates of ULMFiT
-    (1 / 2.6) for a model that continues on other text."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "optimizer")
-        others = [name for name in SCHEDULES if name != "original"]
-        if self.schedule in others and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
-            raise UserError(
-                f"optimizer.schedule={self.schedule} has no decay_power and end_learning_rate; leave them out, or set "
-                "optimizer.schedule=original"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ experiments/extensions/csv_log.py).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import logging
 import math
@@ -21,29 +20,17 @@ import os
 import pathlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import load_named
-from bert_jax.interface.ranges import NamedIn, check_ranges
 from bert_jax.runtime.workdir import EVENTS
 from bert_jax.training import SINKS
 
 log = logging.getLogger(__name__)
 
 KEY = "config.log.sinks"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LogConfig:
-    """The log of a run."""
-
-    sinks: tuple[Annotated[str, NamedIn(tuple(SINKS))], ...] = ("tensorboard",)
-    """Where the numbers of `metrics.jsonl` go too: "tensorboard", "wandb", "mlflow", or FILE.py:NAME."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "log")
 
 
 def load_sinks(names: Sequence[str]) -> dict[str, Callable[..., Any]]:

@@ -7,20 +7,18 @@ batches around it; the same batches did no harm to other weights. A single bad b
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Any
 
 import jax.numpy as jnp
 import optax
-from annotated_types import Interval
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.interface.ranges import Count, CountOrZero, OneOf
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Params
+from bert_jax.training.config import SpikeConfig
 from bert_jax.training.steps import Judge, TrainState, new_state
 
-POLICIES = ("none", "skip", "go_back")
 LEAST_DEVIATION = 0.01
 """The standard deviation of the loss counts as at least this part of its mean, so that a quiet loss has no spikes of rounding."""
 
@@ -31,26 +29,6 @@ class LossSpike(Exception):
     def __init__(self, step: int, in_a_row: int):
         super().__init__(f"{in_a_row} spikes in a row up to step {step}")
         self.step, self.in_a_row = step, in_a_row
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SpikeConfig:
-    """The policy for spikes of the training loss."""
-
-    policy: Annotated[str, OneOf(POLICIES)] = "none"
-    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "go_back": so too, and after `in_a_row`
-    such steps the run goes back to an earlier checkpoint and passes over the batches since."""
-    deviations: Annotated[float, Interval(gt=0, le=1_000)] = 6.0
-    """A spike is so many standard deviations above the mean of the steps before."""
-    window: Annotated[int, Interval(ge=2, le=1_000_000)] = 100
-    """Steps over which mean and deviation are taken: their moving averages decay by 1/window. The first `window` steps of a run
-    have no spikes."""
-    in_a_row: Count = 3
-    """"go_back": spikes in a row after which the run goes back."""
-    back: CountOrZero = 100
-    """"go_back": the checkpoint is the newest at least so many steps before the first of these spikes."""
-    times: Count = 3
-    """"go_back": how often at most; then the run ends with an error."""
 
 
 @struct.dataclass

@@ -10,6 +10,7 @@ CASES = [
       "--config=bert_bse.py: there is no file ... did you mean 'experiments/pretrain/bert_base.py'?"),
     Case("a key that is none", "--config.model.hiden_size=8",
       "--config.model.hiden_size=8: there is no 'hiden_size' in config.model; did you mean 'model.hidden_size'?"),
+    Case("a key without its prefix", "--seed=3", "unknown argument --seed=3: did you mean --config.seed?"),
     Case("a key without an experiment", "--config.seed=1",
       "--config.seed sets a key of --config, which is not given; add --config=FILE", without="--config"),
     Case("no chips", "--chips=0", "--chips=0 must be at least 1 and at most 2,147,483,647"),

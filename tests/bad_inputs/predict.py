@@ -65,7 +65,7 @@ CASES = [
     Case("a pooling of words", "embed --pooling=cls --words x",
       "--words gives every word a vector, so --pooling has no effect; leave one of the two out"),
     Case("a window of nothing", "answer --model=$reader --length=0 who 'it was ada'", "--length=0 must be at least 8"),
-    Case("a stride of nothing", "answer --model=$reader --stride=0 who 'it was ada'", "--doc-stride=0 must be at least 1"),
+    Case("a stride of nothing", "answer --model=$reader --doc-stride=0 who 'it was ada'", "--doc-stride=0 must be at least 1"),
     Case("no answers", "answer --model=$reader --n-best=0 who 'it was ada'", "--n-best=0 must be at least 1"),
     Case("answers of no tokens", "answer --model=$reader --max-answer=0 who 'it was ada'",
       "--max-answer=0 must be at least 1"),

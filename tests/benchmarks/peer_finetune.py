@@ -38,8 +38,7 @@ from bert_jax.tasks.examples import QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.readers.conll import read_conll
 from bert_jax.tasks.readers.glue import TASKS, GlueTask, read_glue
 from bert_jax.tasks.readers.squad import read_squad
-from bert_jax.tasks.scores import glue_scores
-from bert_jax.tasks.squad_scores import squad1_scores
+from bert_jax.tasks.scores import glue_scores, squad1_scores
 
 Row = dict[str, Any]
 INPUTS = ("input_ids", "token_type_ids", "attention_mask")

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.objectives.objective import Objective
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import UpdateRule, new_state, train_step
 from tests.random_rows import boxed
 

@@ -11,7 +11,8 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.memory_advice import evaluation_demand, finetuning_demand, pretraining_demand, scoring_demand, state_demand
 from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import check_batch_size
 
 

@@ -141,7 +141,7 @@ def test_a_step_is_replayed_and_the_model_of_a_step_is_converted_from_another_di
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ("--config.objective=electra", "config.objective='electra' is not one of bert, next_token, bilm, skip_gram"),
+        ("--config.objective=electra", "config.objective='electra': known: bert, bilm, next_token, skip_gram; config"),
         ("--config.objective=MINE/replaced_tokens.py:Replaced", "has no 'Replaced'; did you mean 'ReplacedTokens'?"),
         ("--config.objective=MINE/bad.py:function", "is not an objective but <function function"),
         ("--config.objective=MINE/bad.py:Electra", "exported='ElectraForPreTraining' is not a class that this project writes: "),

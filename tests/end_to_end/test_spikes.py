@@ -14,7 +14,8 @@ import pytest
 from bert_jax.data.batches import BatchSource
 from bert_jax.errors import UserError
 from bert_jax.pretraining.rollback import Rollback
-from bert_jax.training.spikes import LossSpike, SpikeConfig
+from bert_jax.training.config import SpikeConfig
+from bert_jax.training.spikes import LossSpike
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
 from tests.end_to_end.runs import LAST_STEP, assert_same_weights, records, results

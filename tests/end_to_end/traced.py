@@ -17,7 +17,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.program import initial_state, jitted_eval_step, pretraining_program
-from bert_jax.sharding.mesh import AXES
+from bert_jax.sharding.config import AXES
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints.digests import _sum_and_nonfinite
 from tests.end_to_end.runs import EXPERIMENT, VOCABULARY

@@ -24,7 +24,8 @@ from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.runtime.goodput import Ledger
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.text_task import TextTask
 from tests.random_rows import TINY

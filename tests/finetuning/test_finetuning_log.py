@@ -20,8 +20,9 @@ from bert_jax.finetuning import finetuning_log
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start, shown
 from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
 from bert_jax.runtime.workdir import METRICS, read_metrics
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.tasks.baselines import Baseline
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.tasks.scores import Baseline
 from bert_jax.training.throughput import Throughput
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY

@@ -23,7 +23,8 @@ from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.registry import make_head
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.runtime.launch import Run
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY

@@ -17,8 +17,9 @@ from bert_jax.finetuning import data
 from bert_jax.finetuning.data import fingerprints, read_features
 from bert_jax.finetuning.job import evaluation_steps
 from bert_jax.model.config import ModelConfig
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.tasks.baselines import Baseline
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.tasks.scores import Baseline
 from tests.random_features import HEADS, random_features
 
 

@@ -125,24 +125,6 @@ def test_more_steps_than_are_counted_are_refused(tmp_path: pathlib.Path, made: l
         job_in(tmp_path, training={"epochs": 5})
 
 
-def test_a_run_begins_with_the_weights_of_its_start_and_a_head_of_its_own(
-    tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch
-):
-    job = job_in(tmp_path)
-    monkeypatch.setattr(jobs, "with_own_head", lambda *given: types.SimpleNamespace(params=given))
-    monkeypatch.setattr(jobs, "with_shardings", lambda arrays, shardings: (arrays, shardings))
-    assert job.begin() == ("state", (job.start, TINY, "head", job.experiment))  # type: ignore[comparison-overlap]
-    assert job.state == ("abstract", "shardings")  # type: ignore[comparison-overlap]
-
-
-def test_the_memory_that_a_run_needs_is_that_of_its_batches(
-    tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(jobs, "finetuning_demand", lambda *given: given)
-    job = job_in(tmp_path)
-    assert job.demand() == (job.experiment, job.batches, SHAPE.length, job.mesh)  # type: ignore[comparison-overlap]
-
-
 def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pathlib.Path, made: list[Program]):
     job = job_in(tmp_path, training={"accumulation": 3})
     assert len(job.rows(0)["input_ids"]) % 6 == 0

@@ -18,9 +18,10 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.pretraining.program import state_layout
-from bert_jax.sharding.mesh import AXES
+from bert_jax.sharding.config import AXES
 from bert_jax.training import OPTIMIZERS
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import make_optimizer
 
 GOLDEN = pathlib.Path(__file__).with_name("partition_specs.json")
 

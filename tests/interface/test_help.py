@@ -23,10 +23,10 @@ WRONG = {
     "predict embed": "--model=m --poling=mean",
     "convert": "--from=a --to=b --activaton=gelu",
     "aot": "--config=c --topology=v5e:1x1 --step=trian",
-    "doctor": "--chips=0",
+    "doctor": "--learning_rate=1",
     "corpus": "--source=embedded --output=o --vocb=v",
-    "pretrain": "--profile=3:1",
-    "finetune": "--profile=3:1",
+    "pretrain": "--learning_rate=1",
+    "finetune": "--learning_rate=1",
     "study": "--start-timeout=0",
     "tasks.texts": "--task=t --output=o --data_dir=d",
 }

@@ -12,7 +12,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interop.tensor_bundle import read_bundle, shard_path
 from bert_jax.interop.tensorflow import import_tf1
-from bert_jax.training.optimizers import OptimizerConfig, bert_adam_moments, make_optimizer
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import bert_adam_moments, make_optimizer
 from tests.interop.released import GOLDEN, assert_same_trees, rewrite
 from tests.random_rows import boxed
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bert_jax.interop.names import our_shapes, params_from_tensors, tensors_from_params
-from bert_jax.model import bilm
-from bert_jax.model.bert import Bert, natural_objective
+from bert_jax.model import bilm, natural_objective
+from bert_jax.model.bert import Bert
 from bert_jax.model.bilm import backward_positions
 from bert_jax.model.characters import CharacterCnn, symbols_of
 from bert_jax.model.config import ModelConfig

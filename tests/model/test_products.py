@@ -14,8 +14,9 @@ from jax.sharding import AbstractDevice, NamedSharding, PartitionSpec
 
 from bert_jax.model.kernels import dispatch
 from bert_jax.model.products import affine, batched, multiply, over_rows, precision
+from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import resolve
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.mesh import make_mesh
 from tests.random_rows import TINY, largest_difference
 
 AXES = list(itertools.product((-1, -2), (-1, -2)))

@@ -21,7 +21,7 @@ from bert_jax.model.pretraining import abstract_parameters, pretraining_model
 from bert_jax.objectives.flops import forward_flops, model_row_flops, row_flops, task_row_flops
 from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.pretraining.program import flops_left, phase_row_flops
-from tests.random_rows import TINY, random_batch
+from tests.random_rows import TINY, random_batch, with_centres
 
 BASE = {"layers": 12, "width": 768, "feed_forward": 3072, "vocabulary": 30522}
 LARGE = {"layers": 24, "width": 1024, "feed_forward": 4096, "vocabulary": 30522}
@@ -82,7 +82,8 @@ def test_the_products_of_a_pretraining_step_are_counted(model: ModelConfig):
 
 
 def test_the_products_of_skip_gram_are_counted():
-    batch, settings = random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS), SkipGram(shared_negatives=7)
+    batch = with_centres(random_batch(rows=ROWS, length=LENGTH, predictions=PREDICTIONS))
+    settings = SkipGram(shared_negatives=7)
 
     def loss(params: Any, batch: Any) -> jax.Array:
         return settings.sums(params, batch, None)["skip_gram_loss"]

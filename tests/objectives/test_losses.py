@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from typing import Any
 
@@ -9,9 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice
 
+from bert_jax.model.kernels import dispatch
 from bert_jax.objectives.losses import correct_predictions, cross_entropy
+from bert_jax.objectives.model import Model
 from tests.objectives.scored import objective_of
+from tests.random_rows import TINY, largest_difference, objective_for, random_batch, random_parameters
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def test_a_batch_without_targets_or_pairs_has_the_loss_0():
 def test_the_losses_of_rows_are_means_over_their_own_targets_and_sum_up_to_that_of_the_batch():
     rng = np.random.default_rng(0)
     targets, labels = np.array([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]), np.array([[1], [0], [-1]])
-    outputs = {"mlm_logits": jnp.asarray(rng.normal(size=(3, 4, 7)), jnp.float32)}  # one slot more than there are targets
+    outputs = {"mlm_logits": jnp.asarray(rng.normal(size=(3, 3, 7)), jnp.float32)}
     outputs["nsp_logits"] = jnp.asarray(rng.normal(size=(3, 1, 2)), jnp.float32)
     batch = {"masked_targets": jnp.asarray(targets), "nsp_labels": jnp.asarray(labels)}
     batch["sequence_ids"] = jnp.ones((3, 8), jnp.int32)
@@ -99,3 +104,18 @@ def test_counts_are_of_targets_pairs_tokens_and_rows_without_padding():
     }
     wanted = {"mlm_targets": 3, "nsp_examples": 3, "tokens": 7, "rows": 2}
     assert {name: float(x) for name, x in objective_of("mlm").counts(batch).items()} == wanted
+
+
+@pytest.mark.parametrize("encoder", ["transformer", "bilm"])
+def test_the_tiles_of_a_tpu_change_no_sum_and_reach_no_loss(encoder: str):
+    """A program for a TPU computes more slots than there are; they predict nothing."""
+    model, batch = dataclasses.replace(TINY, encoder=encoder), random_batch(rows=4)
+    assert batch["masked_positions"].shape[1] % 8
+    for_tpu = dispatch.resolve(model, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"))
+    padded = Model(for_tpu).in_whole_tiles(batch)
+    assert {padded[name].shape[1] for name in ("masked_positions", "masked_targets")} == {8}
+    assert Model(model).in_whole_tiles(batch).keys() == batch.keys() == padded.keys()
+    params = random_parameters(model)
+    found, wanted = (objective_for(config).sums(params, batch, None) for config in (for_tpu, model))
+    assert found.keys() == wanted.keys()
+    assert largest_difference(found, wanted) < 1e-4

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.objectives.distillation import Distillation, PretrainingDistillation
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.scores import next_sentence_baseline, perplexity, unigram_baseline
 from tests.objectives.scored import objective_of
 

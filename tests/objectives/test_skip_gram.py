@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +18,19 @@ from bert_jax.objectives.skip_gram import (
     window_weights,
 )
 from bert_jax.training import OPTIMIZERS
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from tests.model.test_bilm import STATIC, TEXTS, random_params, rows
-from tests.random_rows import boxed
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import make_optimizer
+from tests.model import test_bilm
+from tests.model.test_bilm import STATIC, TEXTS, random_params
+from tests.random_rows import boxed, with_centres
 
 COUNTS = np.array([0] * 5 + [400, 300, 200] + [10] * 12, np.float32)
 SETTINGS = SkipGram(window=3, negatives=4, shared_negatives=6, subsampling=1e-2)
+
+
+def rows(*about: Any) -> dict[str, Any]:
+    """Texts in rows, every token but the last of a text a centre."""
+    return with_centres(test_bilm.rows(*about))
 
 
 def parameters() -> dict:
@@ -39,7 +48,7 @@ def test_the_loss_is_that_of_a_loop_over_pairs_in_which_a_negative_that_equals_t
     loss = weight = positive = skipped = 0.0
     for row, ids in enumerate(batch["sequence_ids"]):
         tokens = batch["input_ids"][row]
-        for i in batch["masked_positions"][row][batch["masked_targets"][row] >= 0]:
+        for i in batch["centres"][row][batch["centres"][row] >= 0]:
             for j in range(len(ids)):
                 distance = abs(i - j)
                 if ids[i] == ids[j] and 1 <= distance <= 3:
@@ -58,7 +67,7 @@ def test_the_loss_is_that_of_a_loop_over_pairs_in_which_a_negative_that_equals_t
 
 def test_a_word_is_no_context_of_itself():
     batch = rows(((1, 1, 1),))
-    batch["masked_targets"][:] = 7
+    batch["centres"][:] = 1
     sums = jax.jit(lambda p, b: SETTINGS.sums(p, b, None))(parameters(), batch)
     assert sums["skip_gram_targets"] == 0
     assert sums["skip_gram_loss"] == 0
@@ -86,7 +95,7 @@ def test_the_loss_of_a_context_does_not_depend_on_the_other_contexts():
     """Of the word at place 4, whose window of 2 reaches from place 2 to 6."""
     params, length, settings = parameters(), 9, SkipGram(window=2, negatives=4, shared_negatives=6, subsampling=0.0)
     batch = changed_one_by_one(length)
-    batch["masked_targets"][:, np.arange(length - 1) != 4] = -1
+    batch["centres"][:, np.arange(length - 1) != 4] = -1
     both = {name: np.repeat(x[:1], 2, axis=0) for name, x in batch.items()}
     both["input_ids"][1, [3, 5]] = batch["input_ids"][4, 3], batch["input_ids"][6, 5]
     params = jax.tree.map(jnp.asarray, params)  # each row alone, so that all have the same negatives

@@ -15,8 +15,7 @@ from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _windows_of_words, entities
 from bert_jax.prediction.predictor import Predictor
-from bert_jax.tasks.spans import Span
-from bert_jax.tasks.windows import windows
+from bert_jax.tasks.spans import Span, windows
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax, with_specials
 

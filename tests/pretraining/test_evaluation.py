@@ -25,7 +25,8 @@ from bert_jax.objectives.word_prediction import tokens_per_word
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.corpora import PhaseBatches
 from bert_jax.runtime.goodput import Activity
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
 
 VOCABULARY = 9

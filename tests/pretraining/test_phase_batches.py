@@ -16,7 +16,8 @@ from bert_jax.model.config import published
 from bert_jax.pretraining import corpora, evaluation
 from bert_jax.pretraining.corpora import PhaseBatches
 from bert_jax.sharding import out_of_memory
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 
 
 class Source:

@@ -21,7 +21,8 @@ from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
 from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
 from bert_jax.runtime.workdir import METRICS, read_metrics
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.throughput import Throughput
 
 SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}

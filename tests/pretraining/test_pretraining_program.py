@@ -8,12 +8,10 @@ from typing import Any
 import jax
 import pytest
 
-from bert_jax.configs.pretraining import EvaluationConfig, PhaseConfig, PretrainingExperiment
+from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.objectives.skip_gram import SkipGram
-from bert_jax.pretraining import program as pretraining
 from bert_jax.pretraining.program import (
-    check_batch_sizes,
     flops_left,
     phase_row_flops,
     pretraining_program,
@@ -21,7 +19,8 @@ from bert_jax.pretraining.program import (
     update_rule,
 )
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training.spikes import SpikeConfig, new_watched_state
+from bert_jax.training.config import SpikeConfig
+from bert_jax.training.spikes import new_watched_state
 from bert_jax.training.steps import new_state
 from tests.random_rows import TINY
 
@@ -43,18 +42,6 @@ def test_the_work_that_is_left_is_that_of_the_rest_of_every_phase():
     assert {step: flops_left(EXPERIMENT, step) for step in left} == {
         step: a * 8 * first + b * 2 * second for step, (a, b) in left.items()
     }
-
-
-def test_the_batches_of_all_phases_and_of_the_evaluation_have_to_divide_among_the_devices(monkeypatch):
-    asked: list[Any] = []
-    monkeypatch.setattr(pretraining, "check_batch_size", lambda *about: asked.append(about))
-    phases = (EXPERIMENT.phases[0], dataclasses.replace(EXPERIMENT.phases[1], accumulation=2))
-    check_batch_sizes(dataclasses.replace(EXPERIMENT, phases=phases, evaluation=EvaluationConfig(batch_size=24)), "mesh")  # type: ignore[arg-type]
-    assert asked == [
-        ("config.phases.0.batch_size", 8, 1, "mesh"),
-        ("config.phases.1.batch_size", 2, 2, "mesh"),
-        ("config.evaluation.batch_size", 24, 1, "mesh"),
-    ]
 
 
 @pytest.mark.parametrize("policy", ["none", "skip", "go_back"])

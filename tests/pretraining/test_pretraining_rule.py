@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.pretraining.program import pretraining_program, update_rule
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
-from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.steps import UpdateRule
 from tests.random_rows import TINY
 

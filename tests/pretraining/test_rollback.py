@@ -16,7 +16,8 @@ from bert_jax.errors import UserError
 from bert_jax.model.characters import symbols_of
 from bert_jax.pretraining import rollback as module
 from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
-from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState
+from bert_jax.training.config import SpikeConfig
+from bert_jax.training.spikes import LossSpike, WatchedTrainState
 from bert_jax.training.steps import TrainState
 from tests.data.corpora import corpus_of, random_documents
 from tests.random_rows import TINY, objective_for

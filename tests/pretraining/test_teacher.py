@@ -11,7 +11,7 @@ import pytest
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.objectives.distillation import PretrainingDistillation
+from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.pretraining import teacher
 from tests.data.corpora import vocabulary
 from tests.random_rows import TINY, initial_parameters_of

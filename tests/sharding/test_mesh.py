@@ -11,7 +11,8 @@ import pytest
 from jax.experimental import mesh_utils
 
 from bert_jax.errors import UserError
-from bert_jax.sharding.mesh import AXES, MeshConfig, device_grid, devices_along, make_mesh, slices_along, torus_dimensions
+from bert_jax.sharding.config import AXES, MeshConfig
+from bert_jax.sharding.mesh import device_grid, devices_along, make_mesh, slices_along, torus_dimensions
 
 THREE = ("data", "fsdp", "tensor")
 KINDS = {"v5e": "TPU v5 lite", "v5p": "TPU v5", "v6e": "TPU v6 lite", "v7x": "TPU7x"}

@@ -10,7 +10,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interface import command
 from bert_jax.sharding import out_of_memory
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import Demand, DoesNotFit, OutOfMemory, fits_in_memory, host_memory, require_memory
 
 DEMAND = Demand("the step", "8 rows", ["--config.a=1", "--config.b=2"], "The rest stays.")

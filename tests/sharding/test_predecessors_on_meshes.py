@@ -15,9 +15,10 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.sharding import rules
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from tests.model.test_bilm import rows
-from tests.random_rows import TINY, largest_difference
+from tests.random_rows import TINY, largest_difference, with_centres
 
 SHAPE = dataclasses.asdict(dataclasses.replace(TINY, num_layers=1, hidden_dropout=0.1, scan_unroll=1, initializer_range=0.3))
 MODELS: dict[str, dict[str, Any]] = {
@@ -51,7 +52,8 @@ def trained(name: str, mesh_config: MeshConfig, devices: int, first: Any = None)
     with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
         first = with_counts(jax.device_get(program.begin())) if first is None else first
         state = jax.device_put(first, program.shardings)
-        batch = to_device(rows(TEXTS, LENGTH), mesh, rules.BATCH)
+        batch = rows(TEXTS, LENGTH)
+        batch = to_device(with_centres(batch) if name == "static" else batch, mesh, rules.BATCH)
         state, sums = program.training_step(0)(*program.arguments(state, batch))
     return first, state, {key: float(value) for key, value in sums.items()}
 

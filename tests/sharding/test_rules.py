@@ -11,7 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.sharding.mesh import AXES, MeshConfig, make_mesh
+from bert_jax.sharding.config import AXES, MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import (
     automatic_axes,
     check_batch_size,

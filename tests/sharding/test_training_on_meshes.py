@@ -15,11 +15,13 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.data.batches import to_device
-from bert_jax.objectives.distillation import TEACHER_PARTS, PretrainingDistillation, Teacher
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
 from bert_jax.objectives.objective import Objective
 from bert_jax.pretraining.program import initial_state, pretraining_program
 from bert_jax.sharding import rules
-from bert_jax.sharding.mesh import AXES, MeshConfig, make_mesh
+from bert_jax.sharding.config import AXES, MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training import data_parallel
 from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed

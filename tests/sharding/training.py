@@ -14,9 +14,11 @@ from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.batches import to_device
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import make_optimizer
 from tests.random_rows import TINY, random_batch
 
 ROWS = 16

@@ -30,7 +30,7 @@ from bert_jax.studies.arms import (
 from bert_jax.studies.budget import kept_steps, planned_steps, run_values, tokens_of
 from bert_jax.studies.parts import Part, digest, shares_of
 from bert_jax.studies.running import expected_seconds, seconds_left
-from bert_jax.tasks.baselines import Baseline
+from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.text_task import SequenceHead
 from tests.studies.conftest import arms, study
 

@@ -9,13 +9,12 @@ import pytest
 
 from bert_jax.model.heads.outputs import best_label_set, by_frequency
 from bert_jax.model.heads.sequence import SequenceHead
-from bert_jax.tasks.baselines import Baseline, constant_baseline
 from bert_jax.tasks.choice_task import ChoiceTask
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import ChoiceExample, PronounExample, QuestionExample, TextExample, WordsExample
 from bert_jax.tasks.mention_task import MentionTask
-from bert_jax.tasks.scores import accuracy, f1, micro_f1
+from bert_jax.tasks.scores import Baseline, accuracy, constant_baseline, f1, micro_f1
 from bert_jax.tasks.span_task import SpanTask
-from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.tasks.token_task import TokenTask
 

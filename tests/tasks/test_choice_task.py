@@ -9,8 +9,7 @@ from bert_jax.data.rows import assemble_features, feature_logits, pack_features,
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.tasks.choice_task import load
-from bert_jax.tasks.readers.own_data import OwnDataConfig
-from bert_jax.tasks.task import TaskConfig
+from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from tests.random_features import LAYOUTS
 
 SWAG = "video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"

@@ -12,9 +12,9 @@ import pytest
 from bert_jax.data.rows import assemble_features, pack_features, row_shape
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import LABELS, MentionTask, load, nearest_tokens, read_mentions
-from bert_jax.tasks.task import TaskConfig
 from tests.random_features import LAYOUTS
 
 HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"

@@ -12,9 +12,9 @@ from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.registry import head_class, load_task
-from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.text_task import TextTask
 
 FLAG = "config.task.module"

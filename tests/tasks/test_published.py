@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.tasks.published import PUBLISHED, of_prover
-from bert_jax.tasks.scores import accuracy, macro_precision, macro_recall
+from bert_jax.tasks.scores import PUBLISHED, accuracy, macro_precision, macro_recall, of_prover
 
 # Accuracy, precision and recall over proofs, in percent, as the authors' evaluation scripts print them: of LangPro in
 # results/EMNLP_2015/README.md of its repository (two parsers together), of ccg2lambda in en/sick.md and, on the branch naacl,

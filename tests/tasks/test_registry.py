@@ -10,10 +10,9 @@ from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.tasks import boolq_task, registry
+from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.readers import catalogue
-from bert_jax.tasks.readers.own_data import OwnDataConfig
 from bert_jax.tasks.registry import EXPERIMENTS, NAMES, head_class, load_task
-from bert_jax.tasks.task import TaskConfig
 
 DOCUMENTED = {
     *(f"glue/{name}" for name in ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "ax")),

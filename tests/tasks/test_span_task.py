@@ -16,13 +16,12 @@ from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.examples import QuestionExample
 from bert_jax.tasks.readers import catalogue
-from bert_jax.tasks.readers.own_data import OwnDataConfig
 from bert_jax.tasks.readers.squad import read_squad
+from bert_jax.tasks.scores import squad1_scores, squad2_scores
 from bert_jax.tasks.span_task import SpanTask, answer_tokens, load
-from bert_jax.tasks.squad_scores import squad1_scores, squad2_scores
-from bert_jax.tasks.task import TaskConfig
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Question = tuple[str, str, list[tuple[str, int]] | None]  # question, context, answers or None for an impossible one

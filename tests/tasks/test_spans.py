@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
-from bert_jax.tasks.spans import Answer, Context, SpanSearch, best_spans
-from bert_jax.tasks.task import TaskConfig
-from bert_jax.tasks.windows import Window, windows
+from bert_jax.tasks.config import TaskConfig
+from bert_jax.tasks.spans import Answer, Context, SpanSearch, Window, best_spans, windows
 
 CLS, SEP = 101, 102
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.squad_scores import (
+from bert_jax.tasks.scores import (
     exact_match,
     find_threshold,
     normalise,

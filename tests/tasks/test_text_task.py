@@ -8,12 +8,12 @@ import pytest
 
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.examples import TextExample
 from bert_jax.tasks.glue_submission import collect_predictions
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.glue import SUBMISSION
-from bert_jax.tasks.readers.own_data import OwnDataConfig
-from bert_jax.tasks.task import TaskConfig, usable_splits
+from bert_jax.tasks.task import usable_splits
 from bert_jax.tasks.text_task import TextTask, load
 
 PAIRS = "index\tsentence1\tsentence2\t"

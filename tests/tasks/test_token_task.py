@@ -11,11 +11,10 @@ import pytest
 from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.entity_scores import SCHEMES, entity_scores
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers import catalogue
-from bert_jax.tasks.readers.own_data import OwnDataConfig
-from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.token_task import TokenTask, load
 from tests.compressed import zstd
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import windows as tasks_windows
-from bert_jax.tasks.windows import Window, windows
+from bert_jax.tasks import spans as tasks_windows
+from bert_jax.tasks.spans import Window, windows
 
 CLS, SEP = 101, 102
 

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.config import ExampleConfig
+from bert_jax.data.config import TARGETS, ExampleConfig
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
 from bert_jax.data.rows import RowShape, assemble_rows
@@ -27,8 +27,8 @@ from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.sharding.rules import BATCH
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.registry import head_class
-from bert_jax.tasks.task import TaskConfig
 from bert_jax.tpu import programs
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.programs import (
@@ -168,10 +168,12 @@ TEACHER = pathlib.Path(__file__).parents[1] / "golden" / "heads" / "pretraining"
 PLAIN = {"model": {**SIZES, "scan_unroll": 1}, "phases": PHASES, "evaluation": {"batch_size": 40}}
 
 
-def test_the_shapes_of_a_batch_are_those_of_batches():
-    corpus, config = corpus_of([[9, 9]] * 20), ExampleConfig(length=48, max_predictions=11, packed_examples=3)
+@pytest.mark.parametrize("targets", TARGETS)
+def test_the_shapes_of_a_batch_are_those_of_batches(targets: str):
+    corpus = corpus_of([[9, 9]] * 20)
+    config = ExampleConfig(length=48, max_predictions=11, packed_examples=3, targets=targets)
     rows = assemble_rows(corpus, plan_epoch(corpus, config, seed=0, epoch=0), np.arange(5), masking_tables(corpus.vocabulary))
-    found = abstract_rows(5, 48, 11, 3)
+    found = abstract_rows(5, 48, 11, 3, targets)
     assert {name: (x.shape, x.dtype) for name, x in found.items()} == {name: (x.shape, x.dtype) for name, x in rows.items()}
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.objectives.distillation import PretrainingDistillation
+from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.skip_gram import SkipGram
-from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.training.config import OptimizerConfig, SpikeConfig
 from bert_jax.training.schedules import Span
-from bert_jax.training.spikes import SpikeConfig
 from bert_jax.training.steps import UpdateRule, gradients
 
 ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}

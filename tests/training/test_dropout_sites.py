@@ -21,14 +21,16 @@ from bert_jax.model import attention, bilm, embeddings, pretraining, residual_no
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.heads import bert_with_head
 from bert_jax.model.layers import Dropout
-from bert_jax.objectives.distillation import TEACHER_PARTS, Distillation, PretrainingDistillation, Teacher
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import TEACHER_PARTS, Distillation, Teacher
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.objective import Objective
 from bert_jax.pretraining import replay
 from bert_jax.pretraining.program import jitted_eval_step, pretraining_program, taught_config
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import OptimizerConfig
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
 from tests.random_rows import TINY, objective_for, random_batch, random_parameters

@@ -11,8 +11,9 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax.data.rows import assemble_features, pack_features, row_shape
 from bert_jax.objectives.labels import LabelLoss, Labels
+from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import UpdateRule, new_state, train_step
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, boxed

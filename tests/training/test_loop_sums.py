@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.training.config import SpikeConfig
 from bert_jax.training.loop import StepSums
-from bert_jax.training.spikes import LossSpike, SpikeConfig
+from bert_jax.training.spikes import LossSpike
 
 
 def of_step(loss: float, skipped_in_a_row: int = 0) -> dict[str, np.float32]:

@@ -19,8 +19,10 @@ from bert_jax.errors import UserError
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.pretraining.program import pretraining_program
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
-from bert_jax.training.optimizers import OptimizerConfig, Parameter, described, make_optimizer
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import Parameter, described, make_optimizer
 from tests.random_features import HEADS
 from tests.random_rows import TINY, random_parameters
 

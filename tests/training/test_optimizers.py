@@ -23,7 +23,8 @@ from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.layers import VOCABULARY_ARRAYS
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.training import OPTIMIZERS
-from bert_jax.training.optimizers import OptimizerConfig, decayed, described, layerwise_trust_ratio, make_optimizer
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import decayed, described, layerwise_trust_ratio, make_optimizer
 from tests.random_features import HEADS, LABELS
 from tests.random_rows import TINY, boxed, largest_difference, random_parameters
 

@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.training.config import LogConfig
 from bert_jax.training.metrics import MetricsWriter
-from bert_jax.training.sinks import LogConfig
 
 CSV = str(pathlib.Path(__file__).parents[2] / "experiments" / "extensions" / "csv_log.py") + ":Csv"
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
-from bert_jax.training.spikes import LossSpike, SpikeConfig, WatchedTrainState, is_spike, judge, new_watched_state
+from bert_jax.training.config import OptimizerConfig, SpikeConfig
+from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.spikes import LossSpike, WatchedTrainState, is_spike, judge, new_watched_state
 from bert_jax.training.steps import UpdateRule, train_step
 from tests.random_rows import TINY, objective_for, random_batch, random_parameters
 

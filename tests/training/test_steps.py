@@ -11,7 +11,8 @@ import pytest
 
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.objectives.losses import cross_entropy
-from bert_jax.training.optimizers import OptimizerConfig, make_optimizer
+from bert_jax.training.config import OptimizerConfig
+from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import (
     StepSeed,
     UpdateRule,

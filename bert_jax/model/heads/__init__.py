@@ -34,3 +34,13 @@ HEAD_PARTS = tuple(f"{kind}_head" for kind in KINDS)
 """The branches of the parameter tree that are task heads (`TaskHead.part`)."""
 PROBLEMS = ("classification", "regression", "multi_label")
 """The names in `outputs.OUTPUTS`."""
+
+# The words of the settings of a head.
+POOLINGS = ("pooler", "concat", "last_token")
+CRFS = ("none", "free", "iob2")
+INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
+"""The fields by which the input of the layer, or the layer, differs from the paper's."""
+MIX_PLACES = ("input", "output", "both")
+LAYERS = (
+    "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
+)  # fmt: skip

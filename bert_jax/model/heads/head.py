@@ -14,21 +14,13 @@ from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
 from bert_jax.model.config import MOST_WIDE
-from bert_jax.model.heads import PROBLEMS
+from bert_jax.model.heads import CRFS, LAYERS, MIX_PLACES, POOLINGS, PROBLEMS
 from bert_jax.model.heads.outputs import OUTPUTS, Outputs
 from bert_jax.model.layers import gather_positions
 from bert_jax.model.tokens import Batch
 
 Pooling = Callable[[Float[Array, "B P D"]], Float[Array, "B P D"]]
 """The pooler: a function of the hidden states of the [CLS] tokens."""
-POOLINGS = ("pooler", "concat", "last_token")
-CRFS = ("none", "free", "iob2")
-INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
-"""The fields by which the input of the layer, or the layer, differs from the paper's."""
-MIX_PLACES = ("input", "output", "both")
-LAYERS = (
-    "last", "second_to_last", "embeddings", "last_four_sum", "last_four_concat", "all_sum", "scalar_mix", "last_four_mix",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

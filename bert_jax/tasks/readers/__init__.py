@@ -11,9 +11,8 @@ In: the files of a data set. Out: lists of examples, or errors that name file, l
     sick.py        entailment and relatedness of sentence pairs: SICK
     glue.py        GLUE, and submissions to its leaderboard
     catalogue.py   the same data sets from TensorFlow Datasets
-    columnar.py    rows of Parquet and Arrow files
-    own_rows.py    rows of the user's own tables, JSON, Parquet and Arrow
-    own_data.py    the user's own data for every kind of head, and the settings of `config.task.own`
+    own_rows.py    rows of the user's own tables, JSON, Parquet and Arrow, and the files of a split
+    own_data.py    the user's own data for every kind of head
 
 A new task reads its files in its own module, as `boolq_task.py` does, by `tables.py` or `own_rows.py`.
 """

@@ -25,22 +25,29 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, TypeAlias
-
-from annotated_types import Interval
+from typing import TypeAlias
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import parse_json
-from bert_jax.interface.ranges import Name, OneOf, PathText, check_ranges
 from bert_jax.interface.words import counted
-from bert_jax.model.heads import PROBLEMS
 from bert_jax.model.heads.outputs import OUTPUTS, Label
 from bert_jax.storage.records import Place, read_text, split_lines
+from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.columnar import COLUMNAR, class_names, files_of
 from bert_jax.tasks.readers.conll import conll_width, read_conll
 from bert_jax.tasks.readers.conllu import read_conllu
-from bert_jax.tasks.readers.own_rows import DELIMITERS, JSON, Row, name_of, read_own_rows, short, suffix
+from bert_jax.tasks.readers.own_rows import (
+    COLUMNAR,
+    DELIMITERS,
+    JSON,
+    Row,
+    class_names,
+    files_of,
+    name_of,
+    read_own_rows,
+    short,
+    suffix,
+)
 from bert_jax.tasks.readers.squad import AnswerPlaces, listed_answers, read_squad
 from bert_jax.tasks.readers.tables import CORRECT_ROW, Say, note, parse_number
 
@@ -52,49 +59,6 @@ COLUMN_FILES = (".conll", ".iob", ".iob2", ".bio", ".bioes", ".bilou", ".bmes")
 _MOST_SHOWN = 5
 LARGEST = 1e6
 """The largest label of a regression, since squares have to be summed in float32; labels near 1 are learned best."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnDataConfig:
-    """The settings of `config.task.own`: the files and the names of their columns. Columns that the kind of head does not need
-    are ignored."""
-
-    train: PathText | None = None
-    dev: PathText | None = None
-    test: PathText | None = None  # the columns of labels and answers may be missing
-    delimiter: str | None = None  # None: by the suffix: comma for .csv, TAB for .tsv and .txt
-    quotes: bool | None = None  # whether fields may be in double quotes; None: in .csv files
-    columns: tuple[Name, ...] = ()  # the names of the columns, if the first row of the files does not have them
-    id: str | None = None  # None: the number of the row from 0
-    problem: Annotated[str, OneOf(PROBLEMS)] = "classification"  # of a sequence head
-    text: Name = "text"
-    text_b: str | None = None
-    label: Name = "label"
-    words: Name = "words"
-    labels: Name = "labels"
-    document: str | None = None  # None: every sentence is a document of its own
-    sentence: str | None = None  # in a table with a word a row: its sentence; None: "Sentence #", if there is such a column
-    question: Name = "question"
-    context: Name = "context"
-    answers: Name = "answers"  # texts, or {"text": ..., "answer_start": ...}; empty: no answer
-    answer_start: str | None = None  # None: the first match in the context, unless `answers` have it
-    prompt: Name = "prompt"
-    choices: tuple[Name, ...] = ("choices",)  # one column with a list, or a column for each choice
-    first_choice: Annotated[int, Interval(ge=0, le=1_000)] = 0  # the label of the first choice
-    separator: Name | None = None  # between the items of a list in a cell; None: spaces, but not between choices
-    label_names: tuple[Name, ...] = ()  # by number; (): those of the file (Parquet, Arrow), or all in training, sorted
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "task.own")
-        if self.delimiter is not None and len(self.delimiter.replace("\\t", "\t")) != 1:
-            raise UserError(f"task.own.delimiter={self.delimiter!r} must be one character, for example ';'")
-        if len(self.label_names) == 1 and self.problem == "classification":
-            raise UserError(
-                f"task.own.label_names=[{self.label_names[0]}] is one label, and there is nothing to choose; name two or more as "
-                "[a,b], or none for those of the training file"
-            )
-        if len(set(self.label_names)) < len(self.label_names):
-            raise UserError(f"task.own.label_names={self.label_names} names a label twice; name each once")
 
 
 TEXT_COLUMNS = {

@@ -14,7 +14,8 @@ import pytest
 from bert_jax.model.kernels import attention_plan
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.layers import Dropout
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from tests.model.attention_cases import (
     BFLOAT16_WITHIN,
     FLOAT32_WITHIN,

@@ -25,8 +25,9 @@ from bert_jax.model.kernels.attention import SAVED, fused_attention
 from bert_jax.model.kernels.dispatch import Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.tokens import Layer
+from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import over_mesh
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from tests.model.lowbias32 import hashed
 from tests.random_rows import TINY, largest_difference, tokens_of

@@ -23,7 +23,8 @@ from bert_jax.model.kernels import agreement, dispatch, first_contact
 from bert_jax.model.kernels.agreement import Comparison, Figure
 from bert_jax.model.kernels.first_contact import compare_kernels_once, verdict_file, verdicts
 from bert_jax.prediction.engine import Engine
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 
 WRONG = Figure("2 x 51 tokens, width 2 x 64, float32", "gradient of key", 0.31, 1e-4)
 RIGHT = dataclasses.replace(WRONG, error=1e-6)

@@ -20,8 +20,9 @@ from bert_jax.model.kernels.dispatch import choose_residual_norm
 from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
 from bert_jax.model.kernels.residual_norm_tpu import NormPlan
 from bert_jax.model.layers import Dropout, LayerNorm, NormParameters, dropout, gather_positions
+from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import over_mesh
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, rules_inside_shard_map
 from bert_jax.training.data_parallel import own_rows
 from tests.model.kernels.blocks import blocks_outside, calls

@@ -14,13 +14,13 @@ import pytest
 from bert_jax.data.corpus import tfds_text
 from bert_jax.data.corpus import tfds_text as prepared_sets
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import WordsExample
 from bert_jax.tasks.readers import catalogue
 from bert_jax.tasks.readers.conll import read_conll
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.glue import GLUE_NAMES, TASKS, read_glue
 from bert_jax.tasks.readers.squad import read_squad
-from bert_jax.tasks.task import TaskConfig
 from bert_jax.tasks.text_task import load
 
 tfds = tfds_text._tfds()

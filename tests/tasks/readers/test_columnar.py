@@ -14,8 +14,9 @@ import pytest
 from pyarrow import ipc
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.own_data import OwnData, OwnDataConfig, load_own_data
+from bert_jax.tasks.readers.own_data import OwnData, load_own_data
 
 CLASSES = {"names": ["poor", "good"], "_type": "ClassLabel"}
 TAGS = {"names": ["O", "B-PER", "I-PER"], "_type": "ClassLabel"}

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample
 from bert_jax.tasks.readers.conll import read_conll
 from bert_jax.tasks.readers.conllu import read_conllu
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.glue import read_glue
-from bert_jax.tasks.readers.own_data import OwnDataConfig, read_own_data
+from bert_jax.tasks.readers.own_data import read_own_data
 from bert_jax.tasks.readers.sick import read_sick
 from bert_jax.tasks.readers.squad import read_squad
 from bert_jax.tasks.readers.swag import read_codah, read_swag

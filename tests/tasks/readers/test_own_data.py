@@ -14,8 +14,9 @@ import pyarrow
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
-from bert_jax.tasks.readers.own_data import OwnDataConfig, load_own_data, read_own_data, text_columns
+from bert_jax.tasks.readers.own_data import load_own_data, read_own_data, text_columns
 from tests.compressed import PACK, compressed
 
 

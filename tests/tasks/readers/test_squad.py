@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import QuestionExample
-from bert_jax.tasks.readers.own_data import OwnDataConfig, read_own_data
+from bert_jax.tasks.readers.own_data import read_own_data
 from bert_jax.tasks.readers.squad import read_squad
 
 CONTEXT = "Ada ran to Bo"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
 import sys
 import types
@@ -55,20 +54,6 @@ def run(monkeypatch: pytest.MonkeyPatch, hosts: Hosts | None, *flags: str) -> in
     return doctor.main()
 
 
-def test_one_machine_examines_itself(
-    done: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
-):
-    given = (f"--config={BASE}", "--config.seed=3", f"--workdir={tmp_path}", f"--json={tmp_path / 'figures.json'}")
-    assert run(monkeypatch, None, *given) == 0
-    assert done[:4] == ["stdout", "quiet", "cache", ("log", 0)]
-    assert done[5:] == [("examine", [("seed", "3")], 3, place(tmp_path)), "the end"]
-    assert capsys.readouterr().out.endswith("all is well\n")
-    assert json.loads((tmp_path / "figures.json").read_text())["processes"] == [{"host": "a"}]
-    done.clear()
-    assert run(monkeypatch, None, "--chips=1") == 1
-    assert done[-2] == ("examine", [], None, None)
-
-
 @pytest.mark.parametrize("index", [0, 1])
 def test_processes_meet_and_the_first_one_reports(
     index: int, done: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
@@ -84,28 +69,6 @@ def test_processes_meet_and_the_first_one_reports(
     assert ("1 fault" in capsys.readouterr().out) is figures.exists() is (index == 0)
 
 
-def test_the_flags_of_processes_are_those_of_every_verb(monkeypatch: pytest.MonkeyPatch, done: list[Any]):
-    asked: list[Any] = []
-    monkeypatch.setattr(doctor, "find_hosts", lambda *given: asked.append(given))
-    monkeypatch.setattr(sys, "argv", ["doctor", "--coordinator=a:1", "--processes=3", "--process=2"])
-    assert doctor.main() == 0
-    assert asked == [("a:1", 3, 2)]
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--config.seed=3"], r"--config\.seed sets a key of --config, which is not given; add --config=FILE"),
-        (["--json=gone/figures.json"], "--json=gone/figures.json: there is no directory /.*/gone; make it, or name another file"),
-        (["--chips=0"], "--chips=0 must be at least 1"),
-        (["--seed=3"], r"--config\.seed"),
-    ],
-)
-def test_a_wrong_flag_is_an_error_that_names_it(flags: list[str], says: str, done: list[Any], monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UserError, match=says):
-        run(monkeypatch, None, *flags)
-
-
 def test_a_machine_without_devices_may_give_no_reason(monkeypatch: pytest.MonkeyPatch):
     def none() -> int:
         raise RuntimeError
@@ -113,17 +76,6 @@ def test_a_machine_without_devices_may_give_no_reason(monkeypatch: pytest.Monkey
     monkeypatch.setattr(doctor.jax, "local_device_count", none)
     (check,), records = doctor._examine(Processes(), types.SimpleNamespace(), [], {}, None)  # type: ignore[arg-type]
     assert (check.faults[0].partition(";")[0], records) == ("JAX finds no device ()", [])
-
-
-def test_everything_that_was_gathered_is_judged_and_then_the_run(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "gathered", lambda processes, values: [values])
-    monkeypatch.setattr(doctor, "judge", lambda records, chips: [("judged", records, chips)])
-    monkeypatch.setattr(doctor, "_run_checks", lambda processes, *given: [given])
-    flags: Any = types.SimpleNamespace(chips=7)
-    overrides, values, workdir = [("seed", "3")], {"seed": 3}, place("there")
-    checks, records = doctor._examine(Processes(), flags, overrides, values, workdir)
-    assert records == [values]
-    assert checks == [("judged", [values], 7), (flags, overrides, values, workdir, [values])]
 
 
 @pytest.mark.parametrize(("platform", "count"), [("tpu", 1), ("tpu", 2), ("cpu", 2)])

@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.model.layers import hash_word
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.checkpoints.digests import by_name, differing, digests
 
 WEIGHTS = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)

@@ -16,7 +16,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 
 from bert_jax.errors import UserError
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import with_shardings
 from bert_jax.training.checkpoints.manager import Checkpoints
 from tests.sharding.training import experiment_on, first_state, layout_of, train

@@ -1,0 +1,50 @@
+"""The keys of `config.distillation`. Those of an objective, `config.objective_options`, are the fields of its class."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+from annotated_types import Interval
+
+from bert_jax.interface.ranges import Fraction, OneOf, check_ranges
+from bert_jax.model.config import DTYPES, MOST_WIDE
+
+LAYER_MAPS = ("uniform", "last")
+LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingDistillation:
+    """The settings of a distillation in pretraining; `config.teacher` names the teacher.
+
+    The loss is (1 - soft_weight) x MLM + soft_weight x soft targets + NSP (not distilled) + hidden_weight x hidden states +
+    attention_weight x attention maps.
+    """
+
+    temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
+    """The divisor of both models' logits in the loss of the soft targets, which is multiplied by its square."""
+    soft_weight: Fraction = 0.5
+    """The weight of KL(teacher || student) at the masked tokens; the loss on the tokens themselves has 1 minus this."""
+    hidden_weight: LossWeight = 0.0
+    """The weight of the mean squared difference of hidden states, through a learned projection where the widths differ."""
+    attention_weight: LossWeight = 0.0
+    """The weight of KL(teacher || student) of the attention of each token, a mean over heads. It needs as many heads in both
+    models, and the plain attention of the student, which holds its attention maps in memory. A layer of the student whose
+    counterpart is the embeddings of a teacher with at most half as many layers has no map to learn from."""
+    layers: Annotated[str, OneOf(LAYER_MAPS)] = "uniform"
+    """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with one of the
+    teacher's, evenly spaced, and the embeddings with the embeddings; "last": the last layers alone."""
+    dtype: Annotated[str, OneOf(("", *DTYPES))] = ""
+    """The dtype of the teacher's matrix products; empty for that of the student (`model.dtype`)."""
+    teacher_width: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
+    """The teacher's hidden size, which a run fills in: the shape of the projection follows from it."""
+    teacher_sha256: str = ""
+    """The hash of the teacher's weights, which a run fills in: a continued run must have the same teacher."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "distillation")
+
+    def projects(self, hidden_size: int) -> bool:
+        """Whether a student of this width has a learned projection."""
+        return self.hidden_weight > 0 and self.teacher_width not in (0, hidden_size)

@@ -1,0 +1,81 @@
+"""The keys of `config.optimizer`, `config.spikes` and `config.log`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+from annotated_types import Interval
+
+from bert_jax.errors import UserError
+from bert_jax.interface.ranges import Count, CountOrZero, Epsilon, Fraction, LearningRate, NamedIn, OneOf, check_ranges
+from bert_jax.training import OPTIMIZERS, SCHEDULES, SINKS
+
+POLICIES = ("none", "skip", "go_back")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """The settings of the optimizer. The defaults are the original's (google-research/bert `optimization.py`); the paper states
+    only the betas and the weight decay."""
+
+    name: Annotated[str, NamedIn(tuple(OPTIMIZERS))] = "bert_adam"
+    """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
+    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. Or FILE.py:NAME."""
+    b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
+    b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
+    epsilon: Epsilon = 1e-6
+    weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
+    """Decoupled weight decay, of every parameter but biases and those of LayerNorm."""
+    clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
+    """The largest global norm of the gradient; 0 does not clip."""
+    decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
+    """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
+    end_learning_rate: LearningRate = 0.0
+    schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
+    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "linear" (transformers'),
+    "slanted_triangular" (ULMFiT, arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate
+    and falls back linearly, or "constant" after the warmup. Or FILE.py:NAME. A phase may name its own."""
+    layer_decay: Fraction = 1.0
+    """The learning rate of a layer of pretraining, as a fraction of that of the layer above: the discriminative rates of ULMFiT
+    (1 / 2.6) for a model that continues on other text."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "optimizer")
+        others = [name for name in SCHEDULES if name != "original"]
+        if self.schedule in others and (self.decay_power, self.end_learning_rate) != (1.0, 0.0):
+            raise UserError(
+                f"optimizer.schedule={self.schedule} has no decay_power and end_learning_rate; leave them out, or set "
+                "optimizer.schedule=original"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpikeConfig:
+    """The policy for spikes of the training loss."""
+
+    policy: Annotated[str, OneOf(POLICIES)] = "none"
+    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "go_back": so too, and after `in_a_row`
+    such steps the run goes back to an earlier checkpoint and passes over the batches since."""
+    deviations: Annotated[float, Interval(gt=0, le=1_000)] = 6.0
+    """A spike is so many standard deviations above the mean of the steps before."""
+    window: Annotated[int, Interval(ge=2, le=1_000_000)] = 100
+    """Steps over which mean and deviation are taken: their moving averages decay by 1/window. The first `window` steps of a run
+    have no spikes."""
+    in_a_row: Count = 3
+    """"go_back": spikes in a row after which the run goes back."""
+    back: CountOrZero = 100
+    """"go_back": the checkpoint is the newest at least so many steps before the first of these spikes."""
+    times: Count = 3
+    """"go_back": how often at most; then the run ends with an error."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """The log of a run."""
+
+    sinks: tuple[Annotated[str, NamedIn(tuple(SINKS))], ...] = ("tensorboard",)
+    """Where the numbers of `metrics.jsonl` go too: "tensorboard", "wandb", "mlflow", or FILE.py:NAME."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "log")
