@@ -23,7 +23,7 @@ from bert_jax.tasks.span_task import answer_tokens
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "bert_jax"
 METHODS = ("match", "search", "fullmatch", "split", "findall", "finditer", "sub")
-APART = ("corpus/sentences.py", "corpus/embedded/", "costs/", "programs/saved.py")
+APART = ("data/corpus/sentences.py", "data/corpus/embedded/", "tpu/costs/", "training/compilation.py")
 """Modules whose patterns are tested with the sentences that they find, or whose texts are none of a user's: the docstrings of
 installed packages, and programs as XLA writes them."""
 LENGTH = 2_000

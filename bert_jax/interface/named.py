@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.python_files import find_module, load_module
 
-IN_FILE = re.compile(r"(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)?", re.DOTALL)
+IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)?")
 """FILE.py:NAME, and FILE.py:NAME:REST where a value has an argument."""
 
 

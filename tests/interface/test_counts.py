@@ -23,6 +23,7 @@ NEVER_ONE = {
     "{length} tokens",  # of a row: 8 at least
     "{room} tokens",  # in such a row
     "{slices} slices",  # several, or nothing is divided over them
+    "{'spans' if len(within) == 1 else 'span'} slices",  # a verb
     "{table['restarts']} times",  # said of more than one
     "{sum(steps) * factor} steps",  # more than a run can have
     "{prefixed(amount)} tokens",  # millions, as are the next four
@@ -32,7 +33,7 @@ NEVER_ONE = {
     "{curve.corpus_tokens} tokens",
     "{len(_T_95) + 1} runs",  # ten
     "{RARE} times",  # ten
-    "{tables.KINDS[kind]} files",  # Parquet or Arrow files
+    "{COLUMNAR[kind]} files",  # Parquet or Arrow files
     "{parts + 1} texts",  # between TABs, so two or more
     "{len(found)} sentences",  # said of more than one, as is the next
     "{count} sentences",
