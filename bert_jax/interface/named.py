@@ -1,6 +1,6 @@
 """Loads what a configuration names: one of the project's own objects by its name, or FILE.py:NAME in the user's own file.
 
-    OBJECTIVES = {"mlm": "bert_jax.objectives.mlm:Mlm"}
+    OBJECTIVES = {"mlm": "bert_jax.objectives.mlm_nsp:MlmNsp"}
     objective = load_named("mlm", OBJECTIVES, "config.objective")
     objective = load_named("mine.py:Mine", OBJECTIVES, "config.objective")
 

@@ -108,7 +108,7 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         "a state and its best": Signal(
             "bert_jax.training.loop:Saver.save", argument=24, after=True, once_there=(f"{workdir}/checkpoints/24",)
         ),
-        "in the last evaluation": Signal("bert_jax.finetuning.log:FinetuningLog.evaluation", argument=45),
+        "in the last evaluation": Signal("bert_jax.finetuning.finetuning_log:FinetuningLog.evaluation", argument=45),
         "no results yet": Signal("bert_jax.finetune:write_results"),
         "no model yet": Signal("bert_jax.finetuning.best_weights:BestWeights.export"),
     }
