@@ -312,9 +312,9 @@ def large_files(trial: Trial, step: int) -> list[tuple[str, bytes]]:
     directory = f"{trial.workdir}/checkpoints/{step}"
     if trial.storage == BUCKET:
         names = [f"{directory}/{name}" for name in objects.listed(directory)]
+        contents = {name: objects.read_bytes(name) for name in names}
     else:
-        names = [str(path) for path in pathlib.Path(directory).rglob("*") if path.is_file()]
-    contents = {name: objects.read_bytes(objects.place(name)) for name in names}
+        contents = {str(path): path.read_bytes() for path in pathlib.Path(directory).rglob("*") if path.is_file()}
     largest = max(map(len, contents.values()))
     return [(name, data) for name, data in contents.items() if 2 * len(data) >= largest]
 

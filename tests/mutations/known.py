@@ -21,10 +21,13 @@ SEEN = [
     Mistake("bert_jax/training/steps.py", 1, "dropout_seed(seed, step, microbatch)", "dropout_seed(seed, step, jnp.int32(0))"),
     Mistake("bert_jax/training/steps.py", 1, "learning_rate(state.step)", "learning_rate(state.step + 1)"),
     Mistake(
-        "bert_jax/model/embeddings.py", 1, "dropout(self.layer_norm(x), Dropout(c.hidden_dropout, seed))", "self.layer_norm(x)"
+        "bert_jax/model/embeddings.py",
+        1,
+        "dropout(self.layer_norm(x), tokens.dropout(c.hidden_dropout, seed))",
+        "self.layer_norm(x)",
     ),
-    Mistake("bert_jax/model/encoder.py", 1, "(x, y, seeds[2], positions)", "(x, y, seeds[1], positions)"),
-    Mistake("bert_jax/model/residual_norm.py", 1, "rate=c.hidden_dropout", "rate=c.attention_dropout"),
+    Mistake("bert_jax/model/encoder.py", 1, "(x, y, seeds[2], tokens)", "(x, y, seeds[1], tokens)"),
+    Mistake("bert_jax/model/residual_norm.py", 1, "tokens.dropout(c.hidden_dropout,", "tokens.dropout(c.attention_dropout,"),
     Mistake("bert_jax/model/kernels/attention_tpu.py", 1, "(unit * self.plan.blocks + i) * self.plan.blocks + j", "unit"),
     Mistake("bert_jax/data/corpus/shard.py", 1, "return self._tokens + len(self._held)", "return len(self._held)"),
     Mistake("bert_jax/data/corpus/shard.py", 1, "counts += np.bincount(tokens", "counts = np.bincount(tokens"),
@@ -80,8 +83,8 @@ SEEN = [
     Mistake(
         "bert_jax/objectives/distillation.py",
         1,
-        "_outputs(teacher.config, teacher.params, batch, None,",
-        "_outputs(teacher.config, teacher.params, batch, seed,",
+        "teacher.params, batch, None, settings",
+        "teacher.params, batch, seed, settings",
     ),
     Mistake(
         "bert_jax/interop/tensorflow.py",

@@ -20,6 +20,7 @@ from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
+from bert_jax.sharding.mesh import MeshConfig, make_mesh
 from bert_jax.training.steps import TrainState
 from tests.objectives.scored import objective_of
 from tests.random_rows import TINY
@@ -209,9 +210,8 @@ def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(row
 
     monkeypatch.setattr(MlmNsp, "row_losses", row_losses)
     ids = np.arange(2 * rows).reshape(rows, 2)
-    program: Any = types.SimpleNamespace(
-        experiment=dataclasses.replace(EXPERIMENT, model=TINY), mesh=types.SimpleNamespace(size=devices)
-    )
+    mesh = types.SimpleNamespace(size=devices, abstract_mesh=make_mesh(MeshConfig()).abstract_mesh)
+    program: Any = types.SimpleNamespace(experiment=dataclasses.replace(EXPERIMENT, model=TINY), mesh=mesh)
     found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
     np.testing.assert_array_equal(found["mlm_loss"], (4 * ids + 1).sum(1))
     assert sizes == parts
