@@ -258,8 +258,8 @@ convert --function=pretraining     +    +   e    +    +    +     +    e      b  
 convert --function=labels          B    B   e    B    B    B     B    e      +     +     +    +   i   +    +      i   B   e
 convert --new=pooler               +    +   +    k    k    k     k    k      +     +     +    +   +   +    +      +   +   k
 convert --new=mlm_head             +    +   +    +    k    k     k    k      +     +     +    +   +   +    +      +   +   k
-convert --new=softmax              k    k   k    k    +    +     +    k      k     k     k    k   k   k    k      k   k   k
 convert --new=nsp_head             +    p   p    k    k    k     k    k      +     +     +    p   p   p    +      p   +   k
+convert --new=softmax              k    k   k    k    +    +     +    k      k     k     k    k   k   k    k      k   k   k
 convert --new=skip_gram_head       k    k   k    k    k    k     k    +      k     k     k    k   k   k    k      k   k   +
 convert --new=sequence_head        +    p   p    P    P    P     P    P      +     +     +    o   o   o    o      o   +   P
 convert --new=token_head           +    +   +    +    +    +     +    +      o     o     o    +   +   o    o      o   +   +
@@ -268,8 +268,8 @@ convert --new=choice_head          +    p   p    P    P    P     P    P      o  
 convert --new=mention_head         +    +   +    +    +    +     +    +      o     o     o    o   o   o    o      +   +   +
 convert --drop=pooler              p    +   +    +    +    +     +    +      p     p     p    +   +   +    p      +   p   +
 convert --drop=mlm_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
-convert --drop=softmax             +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --drop=nsp_head            +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
+convert --drop=softmax             +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --drop=skip_gram_head      +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --drop=sequence_head       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
 convert --drop=token_head          +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   +   +
@@ -291,7 +291,7 @@ finetune own/span                  +    +   +    +    +    +     +    +      +  
 finetune own/choice                +    N   N    D    C    C     D    C      +     +     +    N   N   N    +      N   t   t
 finetune gap                       +    +   +    +    +    +     +    +      +     +     +    +   +   +    +      +   t   t
 pretrain                           +    g   g    +    +    +     +    +      g     g     g    g   g   g    g      g   t   t
-pretrain --config.teacher          +    +   z    Z    Z    Z     Z    z      z     z     z    z   z   z    z      z   t   t
+pretrain --config.teacher          +    +   z    Z    z    z     z    z      z     z     z    z   z   z    z      z   t   t
 """
 
 

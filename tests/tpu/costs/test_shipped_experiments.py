@@ -75,10 +75,11 @@ def test_every_experiment_names_its_hardware_in_words_that_can_be_checked(file: 
 def test_the_mesh_and_every_batch_divide_over_the_chips_that_are_named(config: str, hardware: str):
     devices = parse_topology(hardware).devices
     experiment = load(config)
-    data, fsdp, _ = mesh_shape(experiment.mesh, devices)
+    shape = mesh_shape(experiment.mesh, devices)
+    parts = shape["data"] * shape["fsdp"]
     if isinstance(experiment, PretrainingExperiment):
-        assert [p.batch_size % (data * fsdp * p.accumulation) for p in experiment.phases] == [0] * len(experiment.phases)
-        assert experiment.evaluation.batch_size % (data * fsdp) == 0
+        assert [p.batch_size % (parts * p.accumulation) for p in experiment.phases] == [0] * len(experiment.phases)
+        assert experiment.evaluation.batch_size % parts == 0
 
 
 @functools.cache
