@@ -7,6 +7,7 @@ folder that a group belongs to (`ModelConfig`, `ExampleConfig`, ...). An unknown
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -142,7 +143,7 @@ class PretrainingExperiment:
     abort_after_skipped: Count = 10
     """The run ends after this many consecutive steps without a finite loss and gradient."""
 
-    @property
+    @functools.cached_property  # a user's file that is edited during a run must neither change it nor end it
     def trained_objective(self) -> Objective:
         """The objective of the run for its model, with the terms against a teacher if there is one."""
         from bert_jax.objectives.distillation import Distillation  # these import JAX, which takes a second
