@@ -54,7 +54,7 @@ class CorpusConfig:
     directory: GivenPath = "runs/embedded_corpus"
 
 
-OBJECTIVE, OPTIONS = "config.objective", OBJECTIVE_OPTIONS
+OBJECTIVE = "config.objective"
 
 ROW_KEYS = ("length", "max_predictions", "packed_examples")
 """The keys of `config.examples` that a phase may override."""
@@ -386,17 +386,17 @@ def _with_objective(values: JsonObject) -> JsonObject:
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):
         return values  # `dataclass_from_dict` reports it
-    kind = objective_of_values(values)
-    name = natural_objective(dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment))
-    objective = name if objective == "auto" else objective
+    model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
+    objective = natural_objective(model) if objective == "auto" else objective
+    kind = objective_class(objective, model)
     if examples.get("targets", kind.rows) != kind.rows:
         raise UserError(
             f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out"
         )
-    given = values.get("objective_options", {})
+    given = values.get(OBJECTIVE_OPTIONS, {})
     with file_errors_explained(file_of(objective), OBJECTIVE):
-        options = dataclass_from_dict(kind, given, f"config.{OPTIONS}", kind).settings()
-    return {**values, "objective": objective, OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
+        options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
+    return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
 
 
 def _with_row_defaults(values: JsonObject) -> JsonObject:
