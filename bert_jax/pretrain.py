@@ -17,7 +17,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_command("bert_jax.pretrain", check="bert_jax.configs.command_line:check_flags")
 
-import bisect
 import contextlib
 import dataclasses
 import functools
@@ -120,7 +119,7 @@ def pretrain(
     @contextlib.contextmanager
     def phase_after(state: TrainState) -> Iterator[Stage]:
         step = int(state.step)
-        index = bisect.bisect(starts, step) - 1
+        index = experiment.phase_after(step)
         end = starts[index + 1]
         with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once

@@ -6,6 +6,7 @@ folder that a group belongs to (`ModelConfig`, `ExampleConfig`, ...). An unknown
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import itertools
@@ -275,6 +276,10 @@ class PretrainingExperiment:
         for phase in self.phases:
             starts.append(starts[-1] + phase.steps)
         return starts
+
+    def phase_after(self, step: int) -> int:
+        """The number of the phase, from 0, that the step after `step` steps belongs to."""
+        return bisect.bisect(self.phase_starts(), step) - 1
 
     def phase_seed(self, phase: int) -> int:
         """The seed of a phase's rows: every phase reads the corpus in a different order."""
