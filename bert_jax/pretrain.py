@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -37,7 +37,7 @@ from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verification, staged, verify
 from bert_jax.data.rows import Batch
-from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.named import file_of
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
@@ -79,8 +79,6 @@ MAY_CHANGE = (
 )
 """Keys that a continued run may change. None of them changes the result, apart from the order and rounding of sums and, with
 fused attention, the random bits of its dropout."""
-REPLAY = {"step": "bert_jax.pretraining.replay:replay_step"}
-"""What --replay runs."""
 
 
 def pretrain(
@@ -201,7 +199,8 @@ def main() -> int:
     """The verb."""
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
     if flags.replay is not None:
-        replay_step: Callable[..., int] = load_named("step", REPLAY, "--replay")
+        from bert_jax.pretraining.replay import replay_step  # which a run does not load
+
         return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
     directory = staged(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
