@@ -44,11 +44,10 @@ class MetricsWriter:
         """`sinks` are names, whose objects get the `config` of the run. Raises UserError for one that is not there."""
         self._path = workdir / METRICS
         kinds = load_sinks(sinks)
-        _drop_later_lines(self._path, resume_step)
+        self._lines = _drop_later_lines(self._path, resume_step)
         self._file = self._path.open("ab", buffering=0)  # unbuffered, so a kill of this process loses no line
         self._unwritten = b""
         self._failed = False
-        self._lines = len(self._records())
         self._sinks = Sinks(kinds, workdir, config or {})
         self._sinks.write(self._lines, self._records)
 
@@ -71,9 +70,8 @@ class MetricsWriter:
         """Removes the lines of steps after `step`, which are about to be repeated."""
         self._write_lines()
         self._file.close()
-        _drop_later_lines(self._path, step)
+        self._lines = _drop_later_lines(self._path, step)
         self._file = self._path.open("ab", buffering=0)
-        self._lines = len(self._records())
         self._sinks.close()
         self._sinks.write(self._lines, self._records)
 
@@ -109,13 +107,13 @@ class MetricsWriter:
         return True
 
 
-
-
-def _drop_later_lines(path: pathlib.Path, step: int) -> None:
+def _drop_later_lines(path: pathlib.Path, step: int) -> int:
+    """Removes the lines of steps after `step` from a file, if it exists. Returns the number of lines that are left."""
     if not path.exists():
-        return
+        return 0
     text = path.read_text(encoding="utf-8", errors="replace")
     kept = [record for record in read_metrics(path) if record["step"] <= step]
     wanted = "".join(json.dumps(record) + "\n" for record in kept)
     if wanted != text:
         write_text(path, wanted)
+    return len(kept)
