@@ -19,8 +19,6 @@ from bert_jax.model.heads.head import TaskHead
 
 FORWARD, TRAINING = 2.0, 6.0
 """Operations for each multiply-add of the forward pass: in the forward pass, and in both passes of a training step."""
-NEGATIVES = 64
-"""The negatives of a row of skip-gram, if its settings are not known."""
 
 
 def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, length: int, predictions: int) -> float:
@@ -33,7 +31,7 @@ def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, le
     return TRAINING * (encoder + predictions * (width**2 + width * vocabulary))
 
 
-def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = NEGATIVES) -> float:
+def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
     """`row_flops` for any `model`; with 0 predictions those of the encoder alone.
 
     Of an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none where F is
