@@ -28,16 +28,16 @@ from bert_jax.interface.words import counted
 from bert_jax.runtime.goodput import combined, goodput_line
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.processes import ProcessesLost
-from bert_jax.runtime.workdir import METRICS, RESULTS
+from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.paths import Place
 from bert_jax.training.curves import draw_sweep
 from bert_jax.training.exporting import write_results
+from bert_jax.training.log import PICTURE
 
 log = logging.getLogger(__name__)
 
 RUNS = "runs"
-PICTURE = "curves.png"
 UNSAVED = "unsaved"
 """The key of a run's results with a sentence about files that could not be saved."""
 SETTINGS = ("batch_size", "learning_rate", "epochs")
@@ -127,7 +127,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     finish(chosen)
     if unsaved:
         raise UserError(". ".join(unsaved))
-    log.info("results: %s\nmodel: %s", *(run.durable(run.workdir / name) for name in (RESULTS, "model")))
+    log.info("results: %s\nmodel: %s", *(run.durable(run.workdir / name) for name in (RESULTS, MODEL)))
     return 0
 
 
