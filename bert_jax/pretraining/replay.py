@@ -144,12 +144,8 @@ class Batches:
     """The batches of all phases of a run, whole, by the number of the step before them; those of `passed_over` steps later."""
 
     def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, passed_over: int):
-        self._starts = experiment.phase_starts()
+        self.phase = experiment.phase_after
         self._of_phase = functools.cache(lambda phase: PhaseBatches(experiment, phase, corpus, passed_over=passed_over))
-
-    def phase(self, step: int) -> int:
-        """The number of the phase, from 0."""
-        return int(np.searchsorted(self._starts, step, side="right")) - 1
 
     def at(self, step: int) -> Batch:
         """The batch that is trained on after `step` steps."""
