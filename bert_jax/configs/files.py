@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # they import jax, and the help of a command needs none
 
 Schema = type | Callable[[JsonObject], type] | None
 
-
 TOTAL_STEPS = "steps"
 OBJECTIVE_OPTIONS = "objective_options"
 RENAMED_GROUPS = {"skip_gram": OBJECTIVE_OPTIONS}
@@ -41,15 +40,16 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         if known is PretrainingExperiment:
             config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
             overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
+    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())  # that of pretraining alone
     for key, text in overrides:
         group, _, option = key.partition(".")
-        if group in RENAMED_GROUPS:
+        if group in RENAMED_GROUPS and has_objective:
             now = f"{flag}.{RENAMED_GROUPS[group]}"
             raise UserError(f"--{flag}.{key}={text}: {flag}.{group} is called {now} now; write --{now}.{option}={text}")
-        if group != OBJECTIVE_OPTIONS or not option or known is None:
+        if group != OBJECTIVE_OPTIONS or not option or not has_objective:
             override(config, known, key, text, flag)
     for key, text in overrides:  # then it is known what objective these are of
-        if key.startswith(f"{OBJECTIVE_OPTIONS}.") and known is not None:
+        if key.startswith(f"{OBJECTIVE_OPTIONS}.") and has_objective:
             from bert_jax.configs.pretraining import objective_of_values
 
             options = config.setdefault(OBJECTIVE_OPTIONS, {})

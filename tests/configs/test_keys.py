@@ -103,6 +103,9 @@ def test_the_value_of_the_experiment_is_the_one_that_is_now(tmp_path: pathlib.Pa
     assert read(("task.own.label_names", "pos, neg"))["task"]["own"]["label_names"] == ["pos", "neg"]
     assert read(("task.own.label_names", "['a,b','c']"))["task"]["own"]["label_names"] == ["a,b", "c"]
     assert read(("sweep.seeds", "[]"))["sweep"]["seeds"] == []
+    for key in ("objective_options.window", "skip_gram.window"):  # of pretraining alone
+        with pytest.raises(UserError, match=rf"^--config\.{key}=3: there is no '{key.partition('.')[0]}' in config; known there"):
+            read((key, "3"))
 
 
 NO_PATHS = {
