@@ -295,3 +295,17 @@ def test_the_steps_of_the_command_line_scale_the_run_before_other_keys_are_set(t
         read_experiment(str(file), [("steps", "")], PretrainingExperiment)
     with pytest.raises(UserError, match=r"config\.steps=0 is fewer"):
         read_experiment(str(file), [("steps", "0")], PretrainingExperiment)
+
+
+def test_an_objective_in_a_file_that_changes_during_the_run_stays_as_it_was(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text("from bert_jax.objectives.mlm_nsp import MlmNsp\n\n\nclass Mine(MlmNsp):\n    pass\n", encoding="utf-8")
+    experiment = PretrainingExperiment.from_dict({**SMALL, "objective": f"{file}:Mine"})
+    file.write_text("an edit that is half done", encoding="utf-8")
+    assert type(experiment.trained_objective).__name__ == "Mine"
+    assert experiment.example_config(1).targets == "masked"
+
+
+def test_a_step_belongs_to_the_phase_that_it_is_trained_in():
+    experiment = PretrainingExperiment.from_dict(SMALL)
+    assert [experiment.phase_after(step) for step in (0, 9, 10, 14)] == [0, 0, 1, 1]
