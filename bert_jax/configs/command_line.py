@@ -1,4 +1,4 @@
-"""Parses the command line of `pretrain` and `finetune`: the experiment file, the workdir, the processes of a run."""
+"""Parses the command line of `pretrain`, `finetune` and `study`: the experiment file, the workdir, the processes of a run."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def suggested_key(argument: str) -> str:
 
 
 def flag_parser(verb: str, description: str | None, schema: type | str | None = None) -> FlagParser:
-    """The parser of the flags of `pretrain` or `finetune`, without the overrides `--config.key=value`."""
+    """The parser of the flags of `pretrain`, `finetune` or `study`, without the overrides `--config.key=value`."""
     parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
     parser.hint_for_unknown = lambda argument: suggested_flag(argument, _found(schema))
     parser.may_be_in_bucket = ("--workdir",)

@@ -44,7 +44,7 @@ class Inputs:
     start: Model
     """The model that is fine-tuned, without the head of the task."""
     teaching_on: Callable[[Mesh], Teach]
-    """From a mesh to the function that adds the teacher's outputs to a batch; see `programs.finetuning.teaching`."""
+    """From a mesh to the function that adds the teacher's outputs to a batch; see `finetuning.program.teaching`."""
     teacher: Model | None = None
 
 

@@ -31,9 +31,8 @@ Boxed = dict[str, Any]
 class Model:
     """The encoder of a run, for its objective.
 
-    Functions that end in `_parameters`, `encoder` and `dense` make initial parameters, boxed with the names of their axes. The
-    others compute: `params` is a tree with the parts "embeddings" and "encoder", `seed` that of the dropout masks, None in
-    evaluation.
+    Methods that take a `key` return initial parameters, boxed with the names of their axes. Methods that take `params`, a tree
+    with the parts "embeddings" and "encoder", compute with them; their `seed` is the seed of the dropout masks, None in evaluation.
     """
 
     config: ModelConfig

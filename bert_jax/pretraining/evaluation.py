@@ -1,4 +1,4 @@
-"""The held-out scores of a pretraining run, beside the scores of two baselines on the same rows."""
+"""The held-out scores of a pretraining run, and the scores of the objective's baselines on the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The training step and the evaluation step as pure functions, without mesh or I/O; `programs/` jits them with shardings."""
+"""The training step and the evaluation step as pure functions, without mesh or I/O; `pretraining/program.py` and `finetuning/program.py`
+jit them with shardings."""
 
 from __future__ import annotations
 
@@ -194,7 +195,7 @@ def gradient_norms(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tupl
     """(the L2 norm of the gradient of every parameter, before clipping; the sums and counts of the objective), as in `train_step`
     with this state and batch.
 
-    Of parameters whose layers are stacked, the norms of the layers: [N].
+    For stacked layers, one norm per layer: [N].
     """
     counts = rule.objective.counts(batch)
     grads, sums = rule.gradients(
