@@ -150,6 +150,12 @@ def _own(params: Params) -> Params:
     return {part: params[part] for part in ("embeddings", "encoder") if part in params}
 
 
+def unboxed(boxed: Boxed) -> Params:
+    """The shapes of boxed abstract parameters. Inside a mesh, `nn.unbox` would constrain their shardings as if they were arrays."""
+    shapes: Params = jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    return shapes
+
+
 # ------------------------------------------------------------------------------------------------------ for objectives' own parts
 def dense(inputs: int, outputs: int, key: Key[Array, ""], stddev: float = 0.02) -> Boxed:
     """The initial parameters of a layer from `inputs` to `outputs` numbers, for `apply_dense`: kernel [D, outputs], bias

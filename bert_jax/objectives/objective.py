@@ -43,7 +43,7 @@ from bert_jax.model.config import Execution, ModelConfig
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
-from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
 from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name
 
 MASKED, NEXT, CENTRES = "masked", "next", "centres"
@@ -218,7 +218,7 @@ class Objective:
     def check(self, key: str) -> None:
         """Raises UserError unless the parameters have axes, sums and counts fit the scores, and the loss is linear in the sums.
         `key` names the objective."""
-        params = jax.tree.map(lambda box: box.value, self.abstract_parameters(), is_leaf=_is_box)
+        params = unboxed(self.abstract_parameters())
         batch = abstract_rows(1, 16, 4, targets=self.rows)
         sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(0)), params, batch))
         counts = self._checked(key, "counts", jax.eval_shape(self.counts, batch))
@@ -314,7 +314,7 @@ def _counted_flops(objective: Objective, model: Model, length: int, predictions:
     if config.has_attention:
         config = dataclasses.replace(config, **dataclasses.asdict(Execution(attention="plain", residual_norm="plain")))
     bound = objective.for_model(dataclasses.replace(model, config=config))
-    params = jax.tree.map(lambda box: box.value, bound.abstract_parameters(), is_leaf=_is_box)
+    params = unboxed(bound.abstract_parameters())
 
     def gradient(params: Params, batch: Batch) -> Any:
         counts = bound.counts(batch)

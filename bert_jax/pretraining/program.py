@@ -22,7 +22,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.distillation import Distillation, Teacher
-from bert_jax.objectives.model import Batch, Params
+from bert_jax.objectives.model import Batch, Params, unboxed
 from bert_jax.objectives.objective import Objective
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import (
@@ -248,10 +248,7 @@ def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], 
     """`learning_rate_multipliers` for the experiment's layer_decay; None without one."""
     if (decay := experiment.optimizer.layer_decay) == 1.0:
         return None
-    boxed = trained_parameters(experiment)
-    # not nn.unbox, which inside a mesh constrains the shardings of arrays, and these are shapes
-    shapes = jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
-    return learning_rate_multipliers(shapes, decay=decay)
+    return learning_rate_multipliers(unboxed(trained_parameters(experiment)), decay=decay)
 
 
 def objective_on(experiment: PretrainingExperiment, mesh: Mesh) -> Objective:
