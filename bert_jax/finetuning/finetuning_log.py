@@ -79,7 +79,7 @@ class FinetuningLog(RunLog):
         return [score.text(scores[name]) for name, score in named if name in scores]
 
     def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """The examples, the FLOPs of their rows, and those of the steps left, if they are like these."""
+        """The examples, the FLOPs of their rows, and the FLOPs of the steps left if they are like these."""
         flops, since = float(window["rows"]) * self._job.row_flops, step - self._done
         self._done = step
         return float(window["examples"]), flops, flops / since * (self._job.last_step - step)

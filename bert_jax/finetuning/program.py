@@ -82,7 +82,7 @@ def program_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramSettings:
-    """All settings that the compiled functions depend on, beside the mesh."""
+    """All settings that the compiled functions depend on, apart from the mesh."""
 
     model: ModelConfig
     head: TaskHead

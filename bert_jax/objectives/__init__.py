@@ -6,7 +6,7 @@ In: parameters and a batch. Out: sums and counts, the loss of their totals, and 
     objective.py         Objective: the contract of all of them, and all that follows from it
     model.py             Model: what an objective builds its parameters with, and computes hidden states and logits with
     losses.py            cross-entropies and correct predictions
-    scores.py            Score: how a score is computed and shown; the formulas and baselines beside it
+    scores.py            Score: how a score is computed and shown; formulas and baselines
     flops.py             the model FLOPs of a row, counted by hand or in a program
     word_prediction.py   WordPrediction: what the next three share
     mlm_nsp.py           masked language modelling and next sentence prediction

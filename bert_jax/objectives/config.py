@@ -36,7 +36,7 @@ class PretrainingDistillation:
     """The layers whose hidden states and attention maps are compared. "uniform": every layer of the student with one of the
     teacher's, evenly spaced, and the embeddings with the embeddings; "last": the last layers alone."""
     dtype: Annotated[str, OneOf(("", *DTYPES))] = ""
-    """The dtype of the teacher's matrix products; empty for that of the student (`model.dtype`)."""
+    """The dtype of the teacher's matrix products; empty for the student's (`model.dtype`)."""
     teacher_width: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
     """The teacher's hidden size, which a run fills in: the shape of the projection follows from it."""
     teacher_sha256: str = ""

@@ -1,4 +1,4 @@
-"""Counts the model FLOPs of a row by hand: those of encoders, of the heads of pretraining and of tasks, and of teachers.
+"""Counts the model FLOPs of a row: of encoders, pretraining heads, task heads and teachers.
 
 Matrix products only, 2 operations per multiply-add, padding included. The backward pass of a product is two products of its size,
 so a training step has three times the operations of a forward pass. Rematerialisation is not counted, as usual for model FLOPs.
@@ -32,10 +32,10 @@ def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, le
 
 
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
-    """`row_flops` for any `model`; with 0 predictions those of the encoder alone.
+    """`row_flops` for any `model`; with 0 predictions, for the encoder alone.
 
-    Of an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none where F is
-    W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. Of static vectors:
+    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none where F is
+    W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. For static vectors:
     6 M D (L + negatives), the scores of all contexts of a row and of its negatives, of which skip-gram uses those in the window.
     """
     width, cell = model.word_width, model.intermediate_size

@@ -32,7 +32,7 @@ class LabelLoss:
     temperature: float = 1.0
     """The divisor of the student's and the teacher's logits in the distillation loss, which is multiplied by its square."""
     soft_weight: float = 0.0
-    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531); that of the labels' loss is 1 - soft_weight."""
+    """The weight of the distillation loss (Hinton et al., arXiv:1503.02531); the labels' loss has 1 - soft_weight."""
     hidden_weight: float = 0.0
     """The weight of the mean squared difference between the hidden states of student and teacher, which is added (FitNets,
     arXiv:1412.6550; over all layers as in patient distillation, arXiv:1908.09355)."""

@@ -18,7 +18,7 @@ from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, wor
 
 
 class MlmNsp(WordPrediction):
-    """The mean loss of masked words and, where rows hold pairs, that of next sentence prediction."""
+    """The mean loss of masked words plus, where rows hold pairs, the mean loss of next sentence prediction."""
 
     rows: ClassVar[str] = MASKED
     judges_pairs: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class MlmNsp(WordPrediction):
         return "BertForPreTraining" if self.model.pairs else "BertForMaskedLM"
 
     def named_scores(self) -> dict[str, Score | Formula]:
-        """Without those of next sentence prediction where rows hold no pairs."""
+        """Without the scores of next sentence prediction where rows hold no pairs."""
         found = super().named_scores()
         return found if self.model.pairs else {name: score for name, score in found.items() if not name.startswith("nsp_")}
 

@@ -74,8 +74,8 @@ class Objective:
     baselines: ClassVar[Mapping[str, Majority]] = {}
     """Title of a score -> its baseline, computed on the same held-out rows."""
     exported: ClassVar[str | None] = None
-    """The transformers class as which the model is exported, with those of the parameters that belong to it; None for the
-    encoder alone."""
+    """The transformers class that the model is exported as, with the parameters that belong to it; None for the encoder
+    alone."""
     temporary: ClassVar[tuple[str, ...]] = ()
     """Parts of the parameters that belong to the training and not to the model."""
 
@@ -84,13 +84,13 @@ class Objective:
 
     # ------------------------------------------------------------------------------------------------------- what a subclass says
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """The initial parameters beside the parts "embeddings" and "encoder", each array boxed with the names of its axes, as
+        """The initial parameters in addition to "embeddings" and "encoder", each array boxed with the names of its axes, as
         `dense` and the functions of `Model` return them."""
         return {}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` is that of dropout and of
-        everything random; None in evaluation."""
+        """The sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` is the seed of dropout and of
+        everything else that is random; None in evaluation."""
         raise NotImplementedError
 
     def counts(self, batch: Batch) -> Sums:
@@ -168,8 +168,8 @@ class Objective:
             if isinstance(given, Score):
                 given = dataclasses.replace(given, title=given.title or title)
                 if title in self.baselines:
-                    beside = self.baselines[title].title
-                    given = dataclasses.replace(given, baseline=f"{score_name(title)}_baseline", baseline_title=beside)
+                    baseline = f"{score_name(title)}_baseline"
+                    given = dataclasses.replace(given, baseline=baseline, baseline_title=self.baselines[title].title)
             found[score_name(title)] = given
         return found
 

@@ -1,4 +1,4 @@
-"""Scores of an objective: their names, their formulas from summed counts, how they are shown, and the baselines beside them.
+"""Scores of an objective: their names, their formulas from summed counts, how they are shown, and their baselines.
 
 Sums are divided last, so means over uneven batches and processes are exact.
 """
@@ -27,11 +27,11 @@ class Score:
     title: str = ""
     """The name in log lines and figures; an objective fills it in with the key of its `scores`."""
     unit: str = ""
-    """What the figure says after the title, such as "(nats per predicted token)"."""
+    """The text after the title in the figure, such as "(nats per predicted token)"."""
     shown: bool = True
     """Whether log lines and the figure show it; metrics.jsonl and results.json always hold it."""
     baseline: str = ""
-    """The name of the score of a baseline that is shown beside it."""
+    """The name of the baseline's score, which is shown next to it."""
     baseline_title: str = ""
     """What the baseline is, such as "word frequency alone"."""
     from_zero: bool = False

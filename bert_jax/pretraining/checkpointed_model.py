@@ -1,4 +1,4 @@
-"""The model of a step of a pretraining run, from one of its checkpoints."""
+"""Loads the model that a pretraining run had after a given step, from a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from bert_jax.training.exporting import on_host
 
 
 def model_of_step(workdir: Place, step: int) -> Model:
-    """The model that the pretraining run in `workdir` had after `step` steps; the run may be going on.
+    """Loads the model that the pretraining run in `workdir` had after `step` steps; the run may still be training.
 
-    Raises UserError where `workdir` holds no pretraining run, and where it has no checkpoint of that step: with the steps of
-    those that it has.
+    Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
+    one.
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), beside=FINGERPRINT)
     stored.pop(FINGERPRINT, None)

@@ -103,7 +103,7 @@ EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadMod
 
 
 def check_objective(experiment: PretrainingExperiment) -> None:
-    """Raises UserError if the objective of a user's file does not keep its contract; a sentence then says where."""
+    """Raises UserError if the objective of a user's file breaks its contract; the message names the violation."""
     if not is_in_file(experiment.objective):
         return
     key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
@@ -172,7 +172,7 @@ def state_maker(experiment: PretrainingExperiment) -> Callable[..., TrainState]:
 
 
 def trained_parameters(experiment: PretrainingExperiment) -> dict[str, PyTree[nn.Partitioned]]:
-    """The boxed abstract parameters of a run: those of the encoder and those that its objective adds."""
+    """The boxed abstract parameters of a run: the encoder's and the ones that its objective adds."""
     return experiment.trained_objective.abstract_parameters()
 
 
@@ -272,7 +272,7 @@ def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelCon
 
 
 def flops_left(experiment: PretrainingExperiment, step: int, teacher: ModelConfig | None = None) -> float:
-    """Model FLOPs of all steps after `step`, with those of a `teacher`."""
+    """Model FLOPs of all steps after `step`, including a `teacher`'s."""
     starts = experiment.phase_starts()
     return sum(
         max(0, end - max(start, step)) * phase.batch_size * phase_row_flops(experiment, i, teacher)

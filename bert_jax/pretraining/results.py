@@ -95,7 +95,7 @@ def training_of(
 
 
 def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """The held-out scores for a card: (name, score, that of its baseline or None)."""
+    """The held-out scores for a card: (name, score, score of its baseline or None)."""
     named = objective.named_scores()
     baselines = {score.baseline for score in named.values() if isinstance(score, Score)}
     lines: list[tuple[str, float, float | None]] = []

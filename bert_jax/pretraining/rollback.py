@@ -1,5 +1,5 @@
-"""The first state of a pretraining run, and the rollback before a spike of the loss: an earlier state, and batches that are
-passed over (`training/spikes.py`)."""
+"""The first state of a pretraining run, and the rollback after a spike of the loss: an earlier state, and skipped batches
+(`training/spikes.py`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def passed_over(state: TrainState) -> int:
-    """The number of batches that were passed over: the batch of a step is so many later."""
+    """The number of skipped batches: the batch of a step is this many later."""
     return int(state.passed_over) if isinstance(state, WatchedTrainState) else 0
 
 
@@ -45,15 +45,15 @@ def first_parameters(program: PretrainingProgram, corpus: Corpus) -> TrainState:
 
 
 class Rollback:
-    """The way back after a spike of the loss, for a run that begins or continues with `state`."""
+    """Rolls a run back after a spike of the loss. The run begins or continues with `state`."""
 
     def __init__(self, program: PretrainingProgram, checkpoints: Checkpoints, corpus: Corpus, state: TrainState):
         self._program, self._checkpoints, self._corpus = program, checkpoints, corpus
         self._times = int(state.returns) if isinstance(state, WatchedTrainState) else 0
 
     def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
-        """The state to go on from after a spike in `stage`: the newest checkpoint at least `config.spikes.back` steps before it,
-        else the beginning; later checkpoints are removed. The batches from there to the spike are passed over.
+        """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least `config.spikes.back` steps
+        before it, else the beginning. Later checkpoints are removed, and the batches from there to the spike are skipped.
 
         A run that is killed before its next checkpoint meets the spike again, and goes back again. Raises UserError after
         `config.spikes.times` rollbacks.

@@ -26,7 +26,7 @@ class OptimizerConfig:
     b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
     epsilon: Epsilon = 1e-6
     weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
-    """Decoupled weight decay, of every parameter but biases and those of LayerNorm."""
+    """Decoupled weight decay of every parameter except biases and LayerNorm parameters."""
     clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
     """The largest global norm of the gradient; 0 does not clip."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
@@ -37,8 +37,8 @@ class OptimizerConfig:
     "slanted_triangular" (ULMFiT, arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate
     and falls back linearly, or "constant" after the warmup. Or FILE.py:NAME. A phase may name its own."""
     layer_decay: Fraction = 1.0
-    """The learning rate of a layer of pretraining, as a fraction of that of the layer above: the discriminative rates of ULMFiT
-    (1 / 2.6) for a model that continues on other text."""
+    """The learning rate of a layer in pretraining, as a fraction of the learning rate of the layer above: the discriminative
+    rates of ULMFiT (1 / 2.6) for a model that continues on other text."""
 
     def __post_init__(self) -> None:
         check_ranges(self, "optimizer")
@@ -55,19 +55,19 @@ class SpikeConfig:
     """The policy for spikes of the training loss."""
 
     policy: Annotated[str, OneOf(POLICIES)] = "none"
-    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "go_back": so too, and after `in_a_row`
-    such steps the run goes back to an earlier checkpoint and passes over the batches since."""
+    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "go_back": the same, and after
+    `in_a_row` spikes the run goes back to an earlier checkpoint and skips the batches since."""
     deviations: Annotated[float, Interval(gt=0, le=1_000)] = 6.0
-    """A spike is so many standard deviations above the mean of the steps before."""
+    """A loss counts as a spike when it exceeds the running mean by this many standard deviations."""
     window: Annotated[int, Interval(ge=2, le=1_000_000)] = 100
     """Steps over which mean and deviation are taken: their moving averages decay by 1/window. The first `window` steps of a run
     have no spikes."""
     in_a_row: Count = 3
     """"go_back": spikes in a row after which the run goes back."""
     back: CountOrZero = 100
-    """"go_back": the checkpoint is the newest at least so many steps before the first of these spikes."""
+    """"go_back": the run continues from the newest checkpoint at least this many steps before the first of these spikes."""
     times: Count = 3
-    """"go_back": how often at most; then the run ends with an error."""
+    """"go_back": maximum number of rollbacks before the run fails."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

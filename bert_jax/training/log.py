@@ -1,6 +1,6 @@
 """The log of a run: a line and a record in `metrics.jsonl` for the steps since the last one, its time, its curves.
 
-`PretrainingLog` and `FinetuningLog` add what a run of theirs says at its start and of an evaluation.
+`PretrainingLog` and `FinetuningLog` add the lines at the start of a run and after an evaluation.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Logged(Protocol):
 class RunLog:
     """The log of a run with files in `directory`; all of its lines begin with `prefix`.
 
-    A subclass says what a run's units are, how sums become scores and work, and how its curves are drawn.
+    A subclass defines the units of the rates, how sums become scores and work, and how the curves are drawn.
     """
 
     unit = "rows"
-    """What the rates count beside tokens."""
+    """The unit that the rates count in addition to tokens."""
 
     def __init__(
         self, run: Run, directory: pathlib.Path, ledger: Ledger, mesh: Mesh, last_step: int, log: logging.Logger, prefix: str = ""
@@ -86,7 +86,7 @@ class RunLog:
         self._log.warning("%s%s", self.prefix, text)
 
     def pause(self, activity: Activity) -> contextlib.AbstractContextManager[None]:
-        """A context whose time is that of `activity`, and not part of the rates."""
+        """A context whose time counts as `activity`, and not in the rates."""
         return self.throughput.pause(activity)
 
     def went_back(self, step: int) -> None:

@@ -184,7 +184,7 @@ class Saver:
         self._watchdog.alive("saving")
 
     def finish(self, step: int) -> tuple[UserError | None, UserError | None]:
-        """Waits for the last saves. Returns (the error of the last state or None, that of the best weights or None)."""
+        """Waits for the last saves. Returns (the error of the last state or None, the error of the best weights or None)."""
         failure = self._checkpoints.failure()
         self._require_in_place()  # before the results are written
         self._record(step)
