@@ -34,8 +34,8 @@ def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, le
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
     """`row_flops` for any `model`; with 0 predictions, for the encoder alone.
 
-    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none where F is
-    W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. For static vectors:
+    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none if F
+    is W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. For static vectors:
     6 M D (L + negatives), the scores of all contexts of a row and of its negatives, of which skip-gram uses those in the window.
     """
     width, cell = model.word_width, model.intermediate_size

@@ -32,7 +32,8 @@ class Model:
     """The encoder of a run, for its objective.
 
     Methods that take a `key` return initial parameters, boxed with the names of their axes. Methods that take `params`, a tree
-    with the parts "embeddings" and "encoder", compute with them; their `seed` is the seed of the dropout masks, None in evaluation.
+    with the parts "embeddings" and "encoder", compute with them; their `seed` is the seed of the dropout masks, None in
+    evaluation.
     """
 
     config: ModelConfig
@@ -151,7 +152,7 @@ def _own(params: Params) -> Params:
 
 
 def unboxed(boxed: Boxed) -> Params:
-    """The shapes of boxed abstract parameters. Inside a mesh, `nn.unbox` would constrain their shardings as if they were arrays."""
+    """The shapes of boxed abstract parameters. Inside a mesh, `nn.unbox` would constrain their shardings, as for arrays."""
     shapes: Params = jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return shapes
 

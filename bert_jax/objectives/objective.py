@@ -89,8 +89,8 @@ class Objective:
         return {}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` is the seed of dropout and of
-        everything else that is random; None in evaluation."""
+        """The sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` is the seed of dropout and
+        of everything else that is random; None in evaluation."""
         raise NotImplementedError
 
     def counts(self, batch: Batch) -> Sums:

@@ -1,5 +1,5 @@
-"""The training step and the evaluation step as pure functions, without mesh or I/O; `pretraining/program.py` and `finetuning/program.py`
-jit them with shardings."""
+"""The training step and the evaluation step as pure functions, without mesh or I/O; `pretraining/program.py` and
+`finetuning/program.py` jit them with shardings."""
 
 from __future__ import annotations
 
