@@ -52,10 +52,9 @@ def open_workdir(
 
     `may_change` lists the keys that a continued run may change, as patterns over dotted paths (`"log_every"`,
     `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, since no single
-    configuration would describe the continued run. `completed` adds the defaults of newer keys to a stored configuration, so that
-    a newer version can continue the run. So is a file of the user's own that has changed since (FILE.py:NAME in a value), unless
-    `changed_files`. UserErrors also report a directory that is in use, cannot be written, or holds other
-    files.
+    configuration would describe the continued run. So is a file of the user's own that has changed since (FILE.py:NAME in a
+    value), unless `changed_files`. UserErrors also report a directory that is in use, cannot be written, or holds other files.
+    `completed` adds the defaults of newer keys to a stored configuration, so that a newer version can continue the run.
 
     Yields a function that raises UserError once the directory is not in its place any more: it was moved or removed, or is that
     of another run. Otherwise what is written next would begin a new directory of the old name.
