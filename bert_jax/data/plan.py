@@ -55,7 +55,7 @@ Lengths = TypeVar("Lengths", int, Int64[np.ndarray, " E"])
 
 @dataclass(frozen=True)
 class Chunks:
-    """Chunks in corpus order; sentence and document numbers are those of the whole corpus."""
+    """Chunks in corpus order; sentences and documents are numbered through the whole corpus."""
 
     start: Int64[np.ndarray, " chunks"]  # the first sentence
     split: Int64[np.ndarray, " chunks"]  # the first sentence after A

@@ -276,7 +276,7 @@ class ShardedOffsets:
         return int(self._firsts[-1]) + 1
 
     def __getitem__(self, where: int | slice) -> np.ndarray:
-        """The offset with this index, or those of a slice of step 1."""
+        """The offset with this index, or the offsets of a slice of step 1."""
         if not isinstance(where, slice):
             (offset,) = self[where : where + 1]
             return offset
