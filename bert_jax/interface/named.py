@@ -26,7 +26,7 @@ IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)
 
 
 class Record(TypedDict):
-    """What a run keeps of a user's file: config.json, results.json and the exported model hold it."""
+    """The record of a user's file in config.json, results.json and the exported model."""
 
     path: str
     sha256: str
