@@ -1,4 +1,4 @@
-"""What the verbs of the command line share once their flags are right: the folder of --output, the model, the list of files."""
+"""The parts that all verbs of `analyse` share: the folder of --output, the model, the list of files."""
 
 from __future__ import annotations
 

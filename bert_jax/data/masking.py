@@ -134,7 +134,7 @@ def mask_spans(examples: Examples) -> Chosen:
 
 @dataclass(frozen=True)
 class Example:
-    """One example before it is packed, the argument of a policy in the user's own file.
+    """One example before it is packed: the argument of a mask policy in the user's own file.
 
     `policy(example, rate, rng)` returns the positions to predict, a sequence of ints among those of `words`, in the order of
     their importance: those beyond `limit` are left out. `rate` is `masked_fraction`. `rng` is a numpy generator that depends on

@@ -27,7 +27,7 @@ IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)
 
 
 class Record(TypedDict):
-    """A user's file as a run records it in config.json, results.json and the exported model."""
+    """The record of a user's file in config.json, results.json and the exported model."""
 
     path: str
     sha256: str
