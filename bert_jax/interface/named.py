@@ -60,8 +60,8 @@ def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
     if not file:
         if value not in known:
             raise UserError(f"{key}={value!r}: {nearest(value, known)}; {key}=FILE.py:NAME is one in a file of your own")
-        module, _, attribute = known[value].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        where, _, attribute = known[value].partition(":")
+        return getattr(importlib.import_module(where), attribute)
     found = _found(file, key)
     if found not in _loaded:
         _loaded[found] = load_module(found[0], key, "")
