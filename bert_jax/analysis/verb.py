@@ -1,4 +1,4 @@
-"""Steps that the verbs of `analyse` share: opening files and the folder of --output, loading the model, scoring controls."""
+"""The parts that the verbs of `analyse` share: files, the folder of --output, the model, the scores of controls."""
 
 from __future__ import annotations
 
