@@ -2,10 +2,10 @@
 
     write_json(path, value)                    # a reader sees the complete old file or the complete new one
     with replacing(path) as file: ...          # the same for what is written piece by piece
-    value = read_json(path, "copy it again")   # a UserError with that remedy for what is no JSON
+    value = read_json(path, "copy it again")   # a UserError with that remedy if it is not JSON
     with locked(path, "another process ..."):  # one process at a time; a kill releases the lock
 
-Every path may lie in a bucket, but for locks and what is written piece by piece.
+Every path may be in a bucket, except for locks and for files that are written piece by piece.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def write_text(path: Path, content: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Yields a temporary file beside `path`, which takes its name at the end of the `with` block. After an exception, such as a
-    full disk, it is removed, and `path` is as before."""
+    """Yields a temporary file next to `path`, which is renamed to `path` at the end of the `with` block. After an exception, such
+    as a full disk, it is removed, and `path` is as before."""
     partial = PartialFile(path)
     try:
         yield partial.file
@@ -87,7 +87,7 @@ def replacing(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 class PartialFile:
-    """A temporary file beside `path`, open for writing as `file`. `complete` renames it to `path`; `close` removes it if it was
+    """A temporary file next to `path`, open for writing as `file`. `complete` renames it to `path`; `close` removes it if it was
     not completed.
 
     This process holds its lock, so that others tell it from what a killed process left (`is_being_written`).

@@ -36,7 +36,7 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOverrides(Execution):
-    """What may differ from the model of `init_from`: how it is computed and trained, not its architecture."""
+    """The settings that may differ from the model of `init_from`: those of computation and training, not the architecture."""
 
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1

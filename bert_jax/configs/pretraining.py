@@ -367,6 +367,8 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
             f"{OBJECTIVE}={name} is not an objective but {found!r}; make it a class that inherits from "
             "bert_jax.objectives.objective.Objective"
         )
+    if lacking := sorted(found.__abstractmethods__):
+        raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; write what Objective says of each")
     return found
 
 

@@ -11,6 +11,7 @@ state to save, since the data position is the step.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import threading
 from collections import OrderedDict
@@ -310,6 +311,7 @@ def to_device(batch: Batch, mesh: Mesh, batch_axes: PartitionSpec) -> dict[str, 
     }
 
 
+@functools.lru_cache(maxsize=8)  # `to_device` asks at every step, and a pod has many devices
 def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
     """(index, count) of the part of every batch that this process assembles. It may differ from (process_index, process_count):
     processes that differ only on the tensor axis hold the same rows.

@@ -85,8 +85,8 @@ class Examples:
 
 
 Chosen = tuple[UInt16[np.ndarray, "E M"], UInt64[np.ndarray, "E M"] | None]
-"""(the positions to predict, ascending, then UNUSED; for each the random bits that decide what replaces it, None for bits of its
-own): what a policy returns."""
+"""The result of a policy: (the positions to predict, ascending, then UNUSED; for each the random bits that decide its
+replacement, None for bits of its own)."""
 
 
 def choose(examples: Examples) -> Chosen:
@@ -134,7 +134,7 @@ def mask_spans(examples: Examples) -> Chosen:
 
 @dataclass(frozen=True)
 class Example:
-    """What a policy in the user's own file gets: one example before it is packed.
+    """One example before it is packed: the argument of a mask policy in the user's own file.
 
     `policy(example, rate, rng)` returns the positions to predict, a sequence of ints among those of `words`, in the order of
     their importance: those beyond `limit` are left out. `rate` is `masked_fraction`. `rng` is a numpy generator that depends on

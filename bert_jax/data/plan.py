@@ -55,7 +55,7 @@ Lengths = TypeVar("Lengths", int, Int64[np.ndarray, " E"])
 
 @dataclass(frozen=True)
 class Chunks:
-    """Chunks in corpus order; sentence and document numbers are those of the whole corpus."""
+    """Chunks in corpus order; sentences and documents are numbered through the whole corpus."""
 
     start: Int64[np.ndarray, " chunks"]  # the first sentence
     split: Int64[np.ndarray, " chunks"]  # the first sentence after A
@@ -336,11 +336,10 @@ def lengths_of(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
 
 def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
     """Raises UserError for a corpus from which no example can be made."""
-    documents = len(corpus.document_offsets) - 1
-    if documents < 1:
+    if corpus.num_documents < 1:
         more = _MORE_HELDOUT if corpus.split == "heldout" else "build it from more text"
         raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
-    if config.pairs != "none" and documents < 2:
+    if config.pairs != "none" and corpus.num_documents < 2:
         raise UserError(
             f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes its random segments from another "
             "document, so it needs two at least; "
@@ -350,8 +349,7 @@ def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
 
 
 def _sizes(corpus: Corpus) -> str:
-    documents, sentences = len(corpus.document_offsets) - 1, len(corpus.sentence_offsets) - 1
-    return f"{documents:,} document{'s' * (documents != 1)}, {sentences:,} sentence{'s' * (sentences != 1)}"
+    return f"{counted(corpus.num_documents, 'document')}, {counted(corpus.num_sentences, 'sentence')}"
 
 
 class Blocks:

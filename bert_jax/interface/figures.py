@@ -95,7 +95,7 @@ def heat_map(
 
 
 def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption: str = "") -> bytes:
-    """The figure as a file in one of FORMATS. A character that the font lacks, such as an ideograph, is a box.
+    """The figure as a PNG, PDF or SVG file, by `form`. A character that the font lacks, such as an ideograph, is a box.
 
     tight: fit the image to what is drawn.
     caption: a line in small letters at the bottom right, such as the name of the model.

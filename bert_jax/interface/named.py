@@ -11,11 +11,12 @@ later, when they are called, becomes a UserError inside `python_files.file_error
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
+import pathlib
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, TypedDict
 
 from bert_jax.errors import UserError, nearest
@@ -26,7 +27,7 @@ IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)
 
 
 class Record(TypedDict):
-    """What a run keeps of a user's file: config.json, results.json and the exported model hold it."""
+    """The record of a user's file in config.json, results.json and the exported model."""
 
     path: str
     sha256: str
@@ -59,10 +60,12 @@ def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
     if not file:
         if value not in known:
             raise UserError(f"{key}={value!r}: {nearest(value, known)}; {key}=FILE.py:NAME is one in a file of your own")
-        module, _, attribute = known[value].partition(":")
-        return getattr(importlib.import_module(module), attribute)
-    path, digest = _found(file, key)
-    module = _loaded(path, digest, key, file)
+        where, _, attribute = known[value].partition(":")
+        return getattr(importlib.import_module(where), attribute)
+    found = _found(file, key)
+    if found not in _loaded:
+        _loaded[found] = load_module(found[0], key, "")
+    module = _loaded[found]
     public = [one for one, x in vars(module).items() if getattr(x, "__module__", None) == module.__name__ and one[0] != "_"]
     if not name:
         names = f"it defines {', '.join(public)}" if public else "it defines no class and no function"
@@ -84,8 +87,7 @@ def record_of(value: str, key: str = "") -> Record | None:
     if not file:
         return None
     path, digest = _found(file, key)
-    with open(path, encoding="utf-8", errors="replace") as source:  # noqa: PTH123
-        return {"path": path, "sha256": digest, "source": source.read()}
+    return {"path": path, "sha256": digest, "source": pathlib.Path(path).read_text(encoding="utf-8", errors="replace")}
 
 
 def _found(file: str, key: str) -> tuple[str, str]:
@@ -94,6 +96,5 @@ def _found(file: str, key: str) -> tuple[str, str]:
     return str(path), hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@functools.lru_cache(maxsize=64)
-def _loaded(path: str, digest: str, key: str, file: str) -> Any:
-    return load_module(path, key, "")
+_loaded: dict[tuple[str, str], ModuleType] = {}
+"""The user's files that this process has executed, by path and SHA-256."""

@@ -149,8 +149,7 @@ def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
     known = sorted(file.relative_to(CHECKOUT).as_posix() for file in files if file.parent.name != "extensions")
     by_stem = {pathlib.PurePath(file).stem: file for file in known}
     close = difflib.get_close_matches(pathlib.PurePath(name).stem, by_stem)
-    experiments = sorted(stem for stem, file in by_stem.items() if not file.startswith("experiments/extensions/"))
-    hint = f"did you mean {by_stem[close[0]]!r}?" if close else f"the experiments are {', '.join(experiments)}"
+    hint = f"did you mean {by_stem[close[0]]!r}?" if close else f"the experiments are {', '.join(sorted(by_stem))}"
     places = dict.fromkeys(map(str, (pathlib.Path.cwd(), CHECKOUT)))
     looked = "" if pathlib.Path(name).is_absolute() else f" in {' or '.join(places)}"
     raise UserError(f"{flag}={given}: there is no file {name}{looked}; {hint}")

@@ -164,8 +164,8 @@ class Architecture:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How the function is computed: the time and memory of the compiled program. Any weights of an architecture may be loaded,
-    whatever the execution."""
+    """The settings that change the time and memory of the compiled program, not the function that it computes. Weights can be
+    loaded with any execution."""
 
     dtype: Annotated[str, OneOf(DTYPES)] = dataclasses.field(default="float32", metadata={CHANGES_NUMBERS: True})
     """The dtype of matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several

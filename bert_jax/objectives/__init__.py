@@ -1,4 +1,4 @@
-"""What a model is trained to do: the losses as sums over tokens, divided once, last.
+"""Training objectives: losses as sums over tokens, which are divided once, at the end.
 
 In: parameters and a batch. Out: sums and counts, the loss of their totals, and scores.
 

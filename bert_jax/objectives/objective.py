@@ -25,6 +25,7 @@ shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the exporte
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import functools
@@ -54,7 +55,7 @@ COUNTED = ("tokens", "rows")
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
+class Objective(abc.ABC):
     """A loss as sums over microbatches and devices, divided once, last; and all that follows from it.
 
     The fields of a subclass are its settings. `self.model` is the model that it trains.
@@ -88,10 +89,10 @@ class Objective:
         `dense` and the functions of `Model` return them."""
         return {}
 
+    @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The sums over a batch whose quotients are the loss and the scores, float32 scalars. `seed` is the seed of dropout and
-        of everything else that is random; None in evaluation."""
-        raise NotImplementedError
+        """Returns the sums over a batch whose quotients are the loss and the scores, float32 scalars. Dropout and everything else
+        random follow from `seed`; None is evaluation."""
 
     def counts(self, batch: Batch) -> Sums:
         """The sums over a batch that do not depend on the parameters, float32 scalars: "masked", the predicted tokens, "pairs",
@@ -102,9 +103,10 @@ class Objective:
             **row_counts(batch),
         }
 
+    @abc.abstractmethod
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """The loss to differentiate, from the total sums and counts. It must be linear in the sums, so that microbatches add."""
-        raise NotImplementedError
+        """Returns the loss to differentiate, from the total sums and counts. It must be linear in the sums, so that microbatches
+        add."""
 
     def refusal(self, length: int) -> str:
         """Why rows of `length` tokens cannot be trained on, and the remedy: the end of a sentence about that length; "" if they

@@ -66,7 +66,7 @@ class SkipGram(Objective):
         return {"skip_gram_head": model.skip_gram_head(key)}
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
-        """How often the corpus holds each word."""
+        """Returns the number of times that each word occurs in the corpus."""
         counts = np.pad(corpus.token_counts, (0, self.model.config.padded_vocab_size - corpus.vocabulary.size))
         return {("skip_gram_head", "counts"): counts.astype(np.float32)}
 

@@ -1,4 +1,4 @@
-"""How a run starts, lives and ends.
+"""The start, life and end of a run: its workdir, processes, preemption and time.
 
 In: flags and a configuration. Out: a Run with a locked workdir, connected processes, a watchdog and a ledger of its time.
 

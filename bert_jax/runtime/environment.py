@@ -1,4 +1,4 @@
-"""What every command does before its work: logging to stderr, quiet libraries, compiled programs kept on disk."""
+"""Sets up a command: logging to stderr, quiet libraries, compiled programs kept on disk."""
 
 from __future__ import annotations
 

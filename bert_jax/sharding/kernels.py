@@ -30,8 +30,11 @@ def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
 
 
 def over_mesh(sizes: Mapping[str, int]) -> Parts:
-    """How a call of a kernel, whose logical axes have these `sizes`, is spread over the ambient mesh: by the logical rules of the
-    time of the call, along the mesh axes that divide it and that are not manual yet. Devices along the others repeat the work."""
+    """Returns the parts of a kernel call over the ambient mesh, for logical axes of these `sizes`.
+
+    The call is split by the logical rules in force at the time, along the mesh axes that divide it and that are not manual yet.
+    Devices along the others repeat the work.
+    """
     split = automatic_axes()
     if not split:
         return Parts()

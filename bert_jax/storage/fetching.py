@@ -1,8 +1,8 @@
 """Local copies of inputs that lie in a bucket: models, corpora, data of tasks, texts. They are kept for the next start.
 
 An object is fetched again only if its generation has changed. Every machine has copies of its own, in the cache directory. The
-generations of the objects are recorded in a file beside the copies' directory: a local file is unchanged if it has the size and
-modification time of the record, an object if it has the generation.
+generations of the objects are recorded in a file next to the directory of the copies: a local file is unchanged if it has the
+recorded size and modification time, an object if it has the recorded generation.
 """
 
 from __future__ import annotations

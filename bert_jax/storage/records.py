@@ -57,7 +57,7 @@ class Place:
 def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """(first byte, line with its line end) of each line that begins at byte `start` or later.
 
-    Of a line of more than `most` bytes its first `most` (`is_cut`), before the rest is read and passed over.
+    A line of more than `most` bytes is cut to its first `most` (`is_cut`); its rest is passed over afterwards.
     """
     place = start
     if start:

@@ -1,4 +1,4 @@
-"""The official metrics of all tasks but the entities' (`entity_scores`), of constant predictions, and of other systems.
+"""The official metrics of all tasks except entities (`entity_scores`), and the scores of constant predictions and other systems.
 
 Classification, regression and GAP: fractions in [-1, 1] rather than percent, except the two losses; no metric is ever nan.
 Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises

@@ -15,7 +15,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
     run_command("bert_jax.tasks.texts")
 
-import argparse
 import json
 import os
 import pathlib
@@ -57,17 +56,11 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
     return len(found)
 
 
-def parse_flags() -> argparse.Namespace:
-    """The flags. Raises UserError."""
+def main() -> None:
+    """Writes the texts that the flags ask for."""
     parser = FlagParser(prog="python -m bert_jax.tasks.texts", description=__doc__)
     parser.add_argument("--task", type=nonempty, required=True, metavar="NAME", help="the name of a task, such as glue/sst2")
     parser.add_argument("--data-dir", default="", metavar="DIR", help="its official files; empty: the tfds catalogue")
     parser.add_argument("--output", type=nonempty, required=True, metavar="FILE", help="the JSON-lines file that is written")
-    flags: argparse.Namespace = parser.parse_args()
-    return flags
-
-
-def main() -> None:
-    """Writes the texts that the flags ask for."""
-    flags = parse_flags()
+    flags = parser.parse_args()
     print(f"{flags.output}: {counted(write_texts(flags.task, flags.data_dir, flags.output), 'document')}")

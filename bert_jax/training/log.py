@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import logging
 import pathlib
@@ -36,7 +37,7 @@ class Logged(Protocol):
         """All of it as nested plain values, which log sinks are given."""
 
 
-class RunLog:
+class RunLog(abc.ABC):
     """The log of a run with files in `directory`; all of its lines begin with `prefix`.
 
     A subclass defines the units of the rates, how sums become scores and work, and how the curves are drawn.
@@ -121,17 +122,17 @@ class RunLog:
         if self.metrics:
             self.metrics.write(step, values)
 
+    @abc.abstractmethod
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
-        """The scores of the sums of some training steps."""
-        raise NotImplementedError
+        """Returns the scores of the sums of some training steps."""
 
+    @abc.abstractmethod
     def shown(self, scores: Mapping[str, float]) -> list[str]:
-        """The texts of the scores that a log line shows."""
-        raise NotImplementedError
+        """Returns the texts of the scores that a log line shows."""
 
+    @abc.abstractmethod
     def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """(the units and the FLOPs of the steps since the last call, whose sums are `window`; the FLOPs after `step`)."""
-        raise NotImplementedError
+        """Returns (the units and the FLOPs of the steps since the last call, whose sums are `window`; the FLOPs after `step`)."""
 
     def draw(self) -> None:
         """Draws the curves of `metrics.jsonl`."""
@@ -139,6 +140,6 @@ class RunLog:
         if self._run.is_first:
             self.draw_to(self._directory / PICTURE)
 
+    @abc.abstractmethod
     def draw_to(self, picture: pathlib.Path) -> None:
         """Draws the curves to a file."""
-        raise NotImplementedError

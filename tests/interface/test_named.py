@@ -45,6 +45,7 @@ def test_a_name_in_a_file_is_the_same_object_until_the_file_changes(file: pathli
     half = load_named("mine.py:half", KNOWN, KEY)
     assert half(3) == 1.5
     assert load_named("mine.py:half", KNOWN, KEY) is half
+    assert load_named(f"{file}:half", KNOWN, "config.other") is half
     file.write_text("def half(x): return x // 2\n")
     assert load_named(f"{file}:half", KNOWN, KEY)(3) == 1
 

@@ -17,7 +17,7 @@ from bert_jax.objectives.model import Model, dense, sampled, with_predictions
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import majority_of
 from tests.objectives.scored import MODELS, objective_of
-from tests.random_rows import TINY, random_batch
+from tests.random_rows import TINY, random_batch, with_centres
 
 OWN = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
 
@@ -25,7 +25,14 @@ OWN = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("measure", MODELS)
 def test_the_objectives_of_the_project_keep_the_contract(measure: str, pairs: bool):
-    objective_of(measure, pairs and measure == "mlm").check("it")
+    objective = objective_of(measure, pairs and measure == "mlm")
+    objective.check("it")
+    params = nn.unbox(objective.initial_parameters(jax.random.key(0)))
+    batch = with_centres(random_batch()) if measure == "skip_gram" else random_batch()
+    scores = objective.summarise({**objective.sums(params, batch, jnp.uint32(1)), **objective.counts(batch)})
+    assert {f"{measure}_loss", f"{measure}_accuracy", "loss"} <= scores.keys()
+    assert ("nsp_accuracy" in scores) == (pairs and measure == "mlm")
+    assert np.isfinite(list(scores.values())).all()
 
 
 class Good(Objective):
@@ -46,8 +53,11 @@ def changed(**parts: Any) -> Objective:
     return type("Mine", (Good,), parts)().for_model(Model(TINY))
 
 
-def test_a_small_objective_keeps_the_contract():
-    changed().check("it")
+def test_a_small_objective_keeps_the_contract_and_its_loss_is_the_mean():
+    objective = changed()
+    objective.check("it")
+    scores = objective.summarise({"mine": 6.0, "masked": 3.0, "tokens": 9.0, "rows": 1.0})
+    assert scores == {"my_loss": 2.0, "loss": 2.0}
 
 
 @pytest.mark.parametrize(

@@ -56,5 +56,6 @@ def test_a_changed_file_is_refused_with_its_name_and_the_flag_that_goes_on_all_t
 
 
 def test_what_a_continued_run_may_change_may_change_in_its_file_too(file: pathlib.Path):
-    (file.parent / "sink.py").write_text("class Sink: changed = True\n")
+    (file.parent / "sink.py").write_text(text := "class Sink: changed = True\n")
     start(file.parent / "run", file)
+    assert json.loads((file.parent / "run" / "config.json").read_text())["files"]["log.sinks.1"]["source"] == text

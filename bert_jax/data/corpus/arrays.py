@@ -1,5 +1,4 @@
-"""The .npy files of a corpus: their names, how they are written piece by piece, and the errors of the disk that they are written
-to."""
+"""The .npy files of a corpus: their names, writing them piece by piece, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ SPLITS = ("train", "heldout")
 ARRAYS = ("tokens", "sentences", "documents")
 TOKEN_COUNTS = "token_counts.npy"
 DOCUMENT_HASHES = "document_hashes.npy"
-"""The names of the arrays of a shard, for each of the SPLITS, and of those of the whole shard."""
+"""The names of the arrays of a shard: ARRAYS for each of the SPLITS, the other two for the whole shard."""
 
 
 def shard_name(index: int, shards: int) -> str:

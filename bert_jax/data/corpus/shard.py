@@ -23,12 +23,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bert_jax import files
-from bert_jax.data.corpus import arrays
 from bert_jax.data.corpus.arrays import (
     ARRAYS,
     DOCUMENT_HASHES,
     SPLITS,
     TOKEN_COUNTS,
+    ArrayWriter,
+    checksum,
     map_array,
     shard_name,
     token_dtype,
@@ -86,8 +87,8 @@ class _SplitWriter:
     """The three arrays of one split, flushed every `_FLUSH_TOKENS` tokens."""
 
     def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype, opened: contextlib.ExitStack):
-        def array_file(name: str, kind: np.dtype) -> arrays.ArrayWriter:
-            return opened.enter_context(arrays.ArrayWriter(directory / f"{split}.{name}.npy", kind))
+        def array_file(name: str, kind: np.dtype) -> ArrayWriter:
+            return opened.enter_context(ArrayWriter(directory / f"{split}.{name}.npy", kind))
 
         offsets = np.dtype(np.int64)
         self._files = [array_file(name, kind) for name, kind in zip(ARRAYS, (dtype, offsets, offsets), strict=True)]
@@ -170,7 +171,7 @@ def _write_splits(
             before += span.weight
         for writer in writers.values():
             writer.flush()
-    arrays.write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
+    write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
     return {
         "heldout_fraction": config.heldout_fraction,
         "splits": {split: writer.counts() for split, writer in writers.items()},
@@ -184,13 +185,13 @@ def _write_splits(
 def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: JsonObject) -> None:
     """Adds the token counts and shard.json to the arrays in `part` and renames it to `final`; removes `part` if `final`
     exists."""
-    tokens = arrays.map_array(part / "train.tokens.npy")
+    tokens = map_array(part / "train.tokens.npy")
     counts = np.zeros(vocabulary_size, np.int64)
     for start in range(0, len(tokens), _FLUSH_TOKENS):
         counts += np.bincount(tokens[start : start + _FLUSH_TOKENS], minlength=vocabulary_size)
-    arrays.write_array(part / TOKEN_COUNTS, counts, np.dtype(np.int64))
+    write_array(part / TOKEN_COUNTS, counts, np.dtype(np.int64))
     names = sorted(path.name for path in part.glob("*.npy"))
-    content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": arrays.checksum(part / name)} for name in names}
+    content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": checksum(part / name)} for name in names}
     files.write_json(part / "shard.json", content, indent=1)
     try:
         part.rename(final)

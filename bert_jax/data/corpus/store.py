@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from bert_jax import files
-from bert_jax.data.corpus import arrays
-from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name, token_dtype
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, map_array, shard_name, token_dtype
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import Json, JsonObject
@@ -138,7 +137,7 @@ def read_token_counts(path: pathlib.Path, shard: JsonObject, vocabulary_size: in
 
 def _array(file: pathlib.Path, dtype: np.dtype, length: int) -> np.ndarray:
     try:
-        array = arrays.map_array(file)
+        array = map_array(file)
     except (OSError, ValueError, EOFError) as error:
         _refuse(file, f"no array ({error})", f"{counted(length, 'number')} of type {dtype}")
     if array.dtype != dtype or array.shape != (length,):
@@ -277,7 +276,7 @@ class ShardedOffsets:
         return int(self._firsts[-1]) + 1
 
     def __getitem__(self, where: int | slice) -> np.ndarray:
-        """The offset with this index, or those of a slice of step 1."""
+        """The offset with this index, or the offsets of a slice of step 1."""
         if not isinstance(where, slice):
             (offset,) = self[where : where + 1]
             return offset

@@ -25,7 +25,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from bert_jax import files
-from bert_jax.data.corpus import tfds_text
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
@@ -203,7 +202,7 @@ def open_text_set(name: str, directory: str | None) -> TextSet:
         if name == EMBEDDED:
             return TextSet(_embedded_builder(directory), "train", "text")
         name, split, feature = parse_name(name)
-        builder = catalogue_builder(name, tfds_text.tfds_directory(directory))
+        builder = catalogue_builder(name, tfds_directory(directory))
         splits = builder.info.splits
         if split.split("[")[0] not in splits:
             raise UserError(f"tfds:{name} has no split {split!r}; {nearest(split, splits)}")
@@ -240,10 +239,10 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
     Raises UserError if none of these is possible.
     """
     tfds = _tfds()
-    path = tfds_text.find_prepared(name, root)
+    path = find_prepared(name, root)
     if path is None:
         try:
-            path = tfds_text.fetch(name, root)
+            path = fetch(name, root)
         except OSError as error:
             raise UserError(
                 f"tfds:{name} is not prepared in {root}, and cannot be fetched ({error}){_name_hint(name)}; prepare it on a "

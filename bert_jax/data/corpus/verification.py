@@ -1,4 +1,4 @@
-"""Verifies the checksums of all files of a corpus against its manifest, also those of the local copy of one in a bucket.
+"""Verifies the checksums of all files of a corpus against its manifest; copies a corpus from a bucket to the local disk.
 
 Reading a corpus takes one to two seconds per gigabyte, so it is done once per machine, in the background of training; the size
 and modification time of each verified file are recorded:

@@ -29,7 +29,7 @@ Axes: TypeAlias = tuple[str | None, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """How one call of a kernel is spread over devices; here, not at all. `sharding.kernels.over_mesh` spreads it over a mesh."""
+    """The parts of one call of a kernel: a single part, on one device. `sharding.kernels.over_mesh` returns those of a mesh."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
         """The index of this device's part of a logical axis; for code on a device."""

@@ -538,7 +538,8 @@ def _json_rows(path: pathlib.Path) -> Iterator[tuple[Place, JsonObject]]:
                 whole = read_text(path)
                 listed = _parsed(whole)
                 if isinstance(listed, list) and any(isinstance(item, dict) for item in listed):
-                    yield from (_checked(Place(path, n, "item"), item, "\\u" in whole) for n, item in enumerate(listed, 1))
+                    has_escapes = "\\u" in whole
+                    yield from (_checked(Place(path, n, "item"), item, has_escapes) for n, item in enumerate(listed, 1))
                     return
             yield _checked(Place(path, i), _json_line(path, i, line, is_first), "\\u" in line)
             is_first = False
