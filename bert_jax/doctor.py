@@ -45,6 +45,7 @@ log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ whe
 FAULT = 1
 """The exit status where something is wrong."""
 
+
 def main() -> int:
     """The verb."""
     flags, overrides = parse_flags(__doc__)

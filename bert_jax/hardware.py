@@ -1,4 +1,4 @@
-"""The accelerators with the figures of their data sheets: peaks of devices, and TPU generations per chip, as prices are."""
+"""Data-sheet figures of accelerators: the peak of each JAX device, and TPU generations per chip, the unit of prices."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def peak_flops(device_kind: str) -> float | None:
     """The bf16 peak of one device in FLOP/s; None if the table does not list it."""
     known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
     return PEAKS[max(known, key=len)] if known else None
+
 
 VMEM = {"TPU v2": 16, "TPU v3": 16, "TPU v4": 16, "TPU v5 lite": 128, "TPU v5": 64, "TPU v6 lite": 128, "TPU7x": 64}
 """MiB of a core's vector memory, by `device_kind`; the smallest is assumed for an unknown kind."""
@@ -108,7 +109,6 @@ ICI_LATENCY = 1e-6
 """Seconds from a chip to a neighbouring chip (assumed)."""
 ICI_EFFICIENCY = 0.9
 """The fraction of a link's published rate that large messages reach (assumed)."""
-
 
 GPU_BANDWIDTH = {
     "NVIDIA A100-SXM4-40GB": 1.555e12,

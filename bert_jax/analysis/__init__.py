@@ -4,7 +4,7 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
 
     named.py       NamedArray: an array whose axes have names
     windows.py     texts -> words with their pieces, in windows of the position table's length
-    reading.py     texts and annotated files as they are read: problems that are reported, lines of progress; Treebank
+    reading.py     reads texts and annotated files, reports problems, shows progress; Treebank
     maps.py        the attention of every layer and head, and the vectors, between pieces and between words
     divergence.py  Jensen-Shannon divergences between heads, their dendrogram and their coordinates in the plane
     bootstrap.py   intervals from a bootstrap over sentences, in one pass
@@ -20,7 +20,7 @@ In: a Model, and texts. Out: arrays with named axes, TSV tables, figures, the fi
     compare/       where two models differ: heads, layers, predictions
     analyser.py    Analyser: the same from Python
     flags.py       the verbs of the command line, and the flags that several of them have
-    verb.py        what the verbs share once their flags are right
+    verb.py        the steps that the verbs share
 
 A question is a folder: `measure.py`, `figures.py`, and the verb of its name, `flags.py` and `verb.py`.
 """

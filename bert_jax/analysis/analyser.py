@@ -75,7 +75,7 @@ class Analyser:
             return find_neighbours(self.engine, words, self._windows(read), Neighbouring(**options), say)
 
     def nearest_pieces(self, words: Sequence[str], count: int = 10) -> list[WordPieces]:
-        """The pieces nearest to each word by the cosine of their input embeddings: see `pieces.nearest_pieces`."""
+        """The pieces nearest to each word by the cosine of their input embeddings: see `neighbours/measure.py`."""
         return nearest_pieces(self.engine.model, words, count)
 
     def attention(self, text: str, text_b: str | None = None) -> Attention:

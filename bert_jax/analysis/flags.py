@@ -1,5 +1,5 @@
-"""The flags of `analyse`. A verb adds its own in the `flags.py` of its folder. Imports nothing that takes long, so that help and
-what is wrong with flags come at once."""
+"""The flags of `analyse`. A verb adds its own in the `flags.py` of its folder. Imports nothing slow, so that help and errors in
+flags are printed at once."""
 
 from __future__ import annotations
 

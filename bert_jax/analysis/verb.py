@@ -1,4 +1,4 @@
-"""The parts that all verbs of `analyse` share: the folder of --output, the model, the list of files."""
+"""The parts that the verbs of `analyse` share: files, the folder of --output, the model, the scores of controls."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import argparse
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
 from bert_jax.prediction.streams import check_whole_file
 from bert_jax.storage.fetching import local_place
+
+File = TypeVar("File")
+Scores = TypeVar("Scores")
 
 NAME = 60
 """Most characters of a model's name below a picture, its last ones."""
@@ -25,10 +29,23 @@ def check_annotated(flags: argparse.Namespace, *names: str) -> None:
             check_whole_file(path, f"--{name}")
 
 
-def check_choose(flags: argparse.Namespace, units: str) -> None:
-    """Raises UserError where --choose, the file that heads are chosen on, is --input, whose `units` are then split in halves."""
+def open_with_choose(flags: argparse.Namespace, open_file: Callable[[str], File], units: str) -> tuple[File, File | None]:
+    """Opens --input, and --choose, the file that heads are chosen on, if there is one.
+
+    Raises UserError if one of them is a pipe, and if both are the same file: without --choose, its `units` are split in halves.
+    """
+    check_annotated(flags, "input", "choose")
+    file = open_file(flags.input)
+    choosing = open_file(flags.choose) if flags.choose else None
     if flags.choose and pathlib.Path(flags.choose).resolve() == pathlib.Path(flags.input).resolve():
         raise UserError(f"--choose={flags.choose} is --input too; without --choose, half of its {units} are chosen on")
+    return file, choosing
+
+
+def score_with_controls(flags: argparse.Namespace, score: Callable[[str], Scores]) -> tuple[Scores, dict[str, Scores]]:
+    """Returns `score("")`, and the scores of each control of --control by its name."""
+    found = {control: score(control) for control in dict.fromkeys(("", *flags.control))}
+    return found.pop(""), found
 
 
 def open_folder(

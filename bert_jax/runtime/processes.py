@@ -10,7 +10,7 @@ a farewell is a process that was killed, a silent one a process that was stopped
 connection to every other process, passes on what it finds out, so that every process ends within seconds and names the same
 culprit. The same loop looks whether this process itself makes progress (`interruptions.Watchdog`).
 
-Whatever else the processes agree on before and beside the training goes the same way: JSON values of all of them (`gather`), and
+Whatever else the processes agree on before and during the training goes the same way: JSON values of all of them (`gather`), and
 the runs of a sweep or a study, which they divide among themselves without collectives (`Share`).
 
 JAX's service lives in process 0, and aborts every process that is still connected to it when process 0 exits. Its own barrier

@@ -52,10 +52,9 @@ def open_workdir(
 
     `may_change` lists the keys that a continued run may change, as patterns over dotted paths (`"log_every"`,
     `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, since no single
-    configuration would describe the continued run. `completed` adds the defaults of newer keys to a stored configuration, so that
-    a newer version can continue the run. So is a file of the user's own that has changed since (FILE.py:NAME in a value), unless
-    `changed_files`. UserErrors also report a directory that is in use, cannot be written, or holds other
-    files.
+    configuration would describe the continued run. So is a file of the user's own that has changed since (FILE.py:NAME in a
+    value), unless `changed_files`. UserErrors also report a directory that is in use, cannot be written, or holds other files.
+    `completed` adds the defaults of newer keys to a stored configuration, so that a newer version can continue the run.
 
     Yields a function that raises UserError once the directory is not in its place any more: it was moved or removed, or is that
     of another run. Otherwise what is written next would begin a new directory of the old name.
@@ -72,8 +71,7 @@ def open_workdir(
         if stored is None:
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a run that ended before its first step may be started with another configuration
-            plain = completed({k: v for k, v in stored.items() if k not in (WRITTEN_BY, STARTED_IN, FILES)})
-            _require_same(directory, verb, {**plain, WRITTEN_BY: stored[WRITTEN_BY]}, config, may_change)
+            _require_same(directory, verb, stored[WRITTEN_BY], completed(_values(stored)), config, may_change)
             if not changed_files:
                 _require_same_files(directory, stored.get(FILES, {}), own, may_change)
         written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {verb}"}
@@ -135,10 +133,15 @@ def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObje
     stored = stored_config(directory)
     if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
         raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
-    values = {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN, FILES)}
+    values = _values(stored)
     for key, record in stored.get(FILES, {}).items():
         _name_file(values, key.split("."), record, f"{flag}={directory}")
     return values
+
+
+def _values(stored: JsonObject) -> JsonObject:
+    """A `stored_config` without the keys that the workdir adds."""
+    return {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN, FILES)}
 
 
 def own_files(directory: Place) -> Mapping[str, Record]:
@@ -278,12 +281,18 @@ def _refuse_foreign(directory: pathlib.Path | str, foreign: Sequence[str]) -> No
     raise UserError(f"--workdir={directory} holds files that are not of a run ({shown}); name a new or empty directory")
 
 
-def _require_same(directory: pathlib.Path, verb: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]) -> None:
-    stored_verb = stored[WRITTEN_BY].split()[-1]
+def _may_change(key: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def _require_same(
+    directory: pathlib.Path, verb: str, written_by: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]
+) -> None:
+    stored_verb = written_by.split()[-1]
     if stored_verb != verb:
         raise UserError(f"--workdir={directory} holds a run of `{stored_verb}`, not of `{verb}`; name another --workdir")
-    changed = differences({k: v for k, v in stored.items() if k != WRITTEN_BY}, asked)
-    allowed = {key for key in changed if any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change)}
+    changed = differences(stored, asked)
+    allowed = {key for key in changed if _may_change(key, may_change)}
     refused = [(key, *changed[key]) for key in changed if key not in allowed]
     if refused:
         width = max(len(key) for key, _, _ in refused)
@@ -305,8 +314,7 @@ def _require_same_files(
     """Raises UserError for a file of the user's own whose content is not that of the run's last start."""
     for key, now in own.items():
         then = stored.get(key)
-        free = any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change)
-        if then and not free and then["sha256"] != now["sha256"]:
+        if then and not _may_change(key, may_change) and then["sha256"] != now["sha256"]:
             says = _changed(f"--workdir={directory} holds a run with another {now['path']}", key, then, now)
             raise UserError(f"{says}. Put that back, name another --workdir, or continue with the new one by --changed-files")
 

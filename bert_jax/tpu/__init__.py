@@ -1,4 +1,4 @@
-"""Programs for machines that need not be here: what `aot` estimates and `doctor` examines.
+"""Compiles the steps of an experiment for TPUs that are not attached, and examines machines: `aot` and `doctor`.
 
 In: an experiment, a topology or machines. Out: programs, costs, faults.
 

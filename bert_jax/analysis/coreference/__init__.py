@@ -1,4 +1,4 @@
-"""The heads of a model that find the antecedent of a pronoun, of a name and of a noun, beside rules that do.
+"""The heads of a model that find the antecedents of pronouns, names and nouns, compared with rules.
 
 In: a file of documents with coreference. Out: for every head and every rule the number of antecedents that it finds.
 

@@ -11,27 +11,24 @@ from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.coreference.measure import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.readers import open_texts
 from bert_jax.analysis.reading import progress_of
-from bert_jax.analysis.verb import check_annotated, check_choose, load_analyser, open_folder, print_written
+from bert_jax.analysis.verb import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
 from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Writes how often every head finds an antecedent, beside rules. Returns the exit status."""
-    check_annotated(flags, "input", "choose")
-    file = open_texts(flags.input)
-    choosing = open_texts(flags.choose) if flags.choose else None
-    check_choose(flags, "documents")
+    """Writes how often every head finds an antecedent, and how often rules do. Returns the exit status."""
+    file, choosing = open_with_choose(flags, open_texts, "documents")
     folder = open_folder(flags, FILES, [file.file])
     options = read_options(Coreference, flags)
     engine = load_analyser(flags).engine
-    scores = {
-        control: score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), progress_of)
-        for control in dict.fromkeys(("", *flags.control))
-    }
-    found = scores.pop("")
-    write_coreference(folder, found, scores)
-    print_scores(found, scores)
+
+    def score(control: str) -> CoreferenceScores:
+        return score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), progress_of)
+
+    found, controls = score_with_controls(flags, score)
+    write_coreference(folder, found, controls)
+    print_scores(found, controls)
     for line in _left_out(file, found):
         print(line)
     print_written(folder)

@@ -1,6 +1,6 @@
 """The heads of a model against the dependency relations of a treebank.
 
-In: the sentences of a treebank. Out: for each relation the head that finds it, beside the best offset.
+In: the sentences of a treebank. Out: for each relation the head that finds it, compared with the best offset.
 
     flags.py      the options of the verb, `Dependencies`, and its flags
     measure.py    how often every head finds the head of a dependent; heads chosen on some sentences and measured on others

@@ -1,4 +1,4 @@
-"""The heads of BERT-Base as Clark et al. published them, and what their relations are called in Universal Dependencies.
+"""The heads of BERT-Base as Clark et al. published them, and the names of their relations in Universal Dependencies.
 
 The figures are those that the notebook of their code prints for table 1 of the paper (arXiv:1906.04341; Syntax_Analysis.ipynb of
 github.com/clarkkev/attention-analysis), for the development set of the Penn Treebank in Stanford Dependencies, with heads counted

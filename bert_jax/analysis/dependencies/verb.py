@@ -9,25 +9,22 @@ from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, writ
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.dependencies.measure import Best, DependencyScores, score_dependencies
 from bert_jax.analysis.reading import Treebank, progress_of
-from bert_jax.analysis.verb import check_annotated, check_choose, load_analyser, open_folder, print_written
+from bert_jax.analysis.verb import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
 from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 
 
 def run(flags: argparse.Namespace) -> int:
     """Writes how well every head finds the head of a dependent, by relation. Returns the exit status."""
-    check_annotated(flags, "input", "choose")
-    treebank = Treebank(flags.input, needs_heads=True)
-    choosing = Treebank(flags.choose, needs_heads=True) if flags.choose else None
-    check_choose(flags, "sentences")
+    treebank, choosing = open_with_choose(flags, lambda path: Treebank(path, needs_heads=True), "sentences")
     folder = open_folder(flags, FILES, [treebank.file])
     options = read_options(Dependencies, flags)
     engine = load_analyser(flags).engine
-    controls = {
-        control: score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), progress_of)
-        for control in dict.fromkeys(("", *flags.control))
-    }
-    found = controls.pop("")
+
+    def score(control: str) -> DependencyScores:
+        return score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), progress_of)
+
+    found, controls = score_with_controls(flags, score)
     write_dependencies(folder, found, controls, flags.least)
     print_scores(found, controls, flags.least)
     if found.across:

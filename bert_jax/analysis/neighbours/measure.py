@@ -91,7 +91,7 @@ def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, in
 
 @dataclasses.dataclass(frozen=True)
 class NearPiece:
-    """A piece beside a word."""
+    """A piece that is near to a word."""
 
     piece: str
     cosine: float
@@ -115,7 +115,7 @@ class WordPieces:
 
 
 def one_word(tokenizer: Tokenizer, text: str) -> Word:
-    """The one word that `text` is. Raises UserError where it is none, or several."""
+    """Returns the only word of `text`. Raises UserError if it has none or several."""
     words = text_words(tokenizer, text)
     if len(words) != 1:
         raise UserError(

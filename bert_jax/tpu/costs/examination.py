@@ -10,12 +10,13 @@ import jax
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
+from bert_jax.hardware import GIB
 from bert_jax.model.config import REMATERIALISATIONS
 from bert_jax.sharding.out_of_memory import DoesNotFit
 from bert_jax.sharding.rules import row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
 from bert_jax.tpu.costs.memory import local_bytes, memory_of, used_bytes
-from bert_jax.tpu.costs.report import GIB, record, refused
+from bert_jax.tpu.costs.report import record, refused
 from bert_jax.tpu.programs import Case, StepProgram, say
 from bert_jax.training.compilation import save_program
 

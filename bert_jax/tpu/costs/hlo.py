@@ -79,32 +79,29 @@ class Instruction:
     @functools.cached_property
     def cycles(self) -> int | None:
         """The compiler's `estimated_cycles` for one execution; None where it has none."""
-        found = _CYCLES.search(self.text)
-        return int(found[1]) if found else None
+        found = self._found(_CYCLES)
+        return int(found) if found else None
 
     @functools.cached_property
     def op_name(self) -> str:
         """The path of JAX's names of the operation; "" for an instruction that the compiler has added."""
-        found = _OP_NAME.search(self.text)
-        return found[1] if found else ""
+        return self._found(_OP_NAME)
 
     @functools.cached_property
     def target(self) -> str:
         """The target of a custom call."""
-        found = _TARGET.search(self.text)
-        return found[1] if found else ""
+        return self._found(_TARGET)
 
     @functools.cached_property
     def rendezvous(self) -> str:
         """The name that a send shares with the recv of its result; "" without one."""
-        found = _RENDEZVOUS.search(self.text)
-        return found[1] if found else ""
+        return self._found(_RENDEZVOUS)
 
     @functools.cached_property
     def known_trips(self) -> int | None:
         """The loop's `known_trip_count`, if the compiler has recorded it."""
-        found = _TRIPS.search(self.text)
-        return int(found[1]) if found else None
+        found = self._found(_TRIPS)
+        return int(found) if found else None
 
     @functools.cached_property
     def index(self) -> int:
@@ -114,18 +111,20 @@ class Instruction:
     @functools.cached_property
     def kernel_body(self) -> str:
         """The serialised program of a Pallas kernel in its custom call; equal kernels have equal bodies."""
-        found = KERNEL_BODY.search(self.text)
+        return self._found(KERNEL_BODY)
+
+    def _found(self, pattern: re.Pattern[str]) -> str:
+        """The group of a `pattern` in the text; "" where it is not there."""
+        found = pattern.search(self.text)
         return found[1] if found else ""
 
     def named(self, name: str) -> str:
         """The name of the computation in the attribute `name=%...`; "" without one."""
-        found = re.search(rf"\b{name}=%([^\s,}}]+)", self.text)
-        return found[1] if found else ""
+        return self._found(re.compile(rf"\b{name}=%([^\s,}}]+)"))
 
     def attribute(self, name: str) -> str:
         """The text of the attribute `name=...`; "" without one."""
-        found = re.search(rf"\b{name}=(.*?)(?:, [a-z_]+=|$)", self.text)
-        return found[1] if found else ""
+        return self._found(re.compile(rf"\b{name}=(.*?)(?:, [a-z_]+=|$)"))
 
 
 @dataclasses.dataclass(frozen=True)

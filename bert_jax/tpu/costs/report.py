@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from bert_jax.files import JsonObject
-from bert_jax.hardware import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
+from bert_jax.hardware import DCN_LATENCY, GIB, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.interface.words import counted, duration
 from bert_jax.tpu.costs.compiler import SIDE, Calibration, Compiled, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Operation, interval, utilisation
@@ -20,7 +20,6 @@ from bert_jax.tpu.costs.topologies import Topology
 COSTLIEST = 20
 SUMMED = 8
 """The number of modules of the model in the summary of the text."""
-GIB = 2**30
 WASTEFUL = 0.2
 """The fraction of peak below which the report says that the work could cost less."""
 REACHED = 0.8

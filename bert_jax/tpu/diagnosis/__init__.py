@@ -7,5 +7,5 @@ sentence with the remedy.
     machine.py      the record of a process: versions, host, devices seen and expected, memory, disks
     speed.py        FLOP/s and memory bandwidth of each device, and the bandwidth of the links between them
     judgement.py    the records of all processes -> checks, with what differs, is slow or is missing; the report
-    experiment.py   whether the workdir and the corpus can be used, and the steps fit; a step's time beside the estimate of `aot`
+    experiment.py   whether the workdir and the corpus can be used, and the steps fit; a step's time and the estimate of `aot`
 """

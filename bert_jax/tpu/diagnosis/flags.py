@@ -1,4 +1,4 @@
-"""The flags of `doctor`. Imports nothing that takes long, so that help and what is wrong with flags come at once."""
+"""The flags of `doctor`. Imports nothing slow, so that help and errors in flags are printed at once."""
 
 from __future__ import annotations
 
