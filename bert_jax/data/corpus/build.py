@@ -314,33 +314,32 @@ def _finish(
     every = sampling(sentences)
     jobs = [_SurveyWork(path, tokenizer.size, tokenizer.unk_id, every) for path in paths]
     few = sum(content["splits"][split]["tokens"] for content in contents for split in SPLITS) < _TOKENS_WORTH_PROCESSES
-    progress = Progress("surveying:", total=shards, unit="shards")
 
     def surveyed(jobs: Sequence[_SurveyWork]) -> list[ShardSurvey]:
         return run_jobs(_survey_one, jobs, 1 if few else workers, lambda fractions, tokens, finished: progress.update(finished))
 
-    surveys = surveyed(jobs)
-    if "duplicate-documents" not in config.text.cleaning.keep:
-        repeated = repeated_documents(surveys)
-        changed = [k for k in range(shards) if any(mask.any() for mask in repeated[k].values())]
-        if changed:
-            drops = [_DropWork(directory, k, shards, repeated[k], tokenizer.size) for k in changed]
-            run_jobs(_drop_one, drops, 1 if few else workers, lambda *_: None)
-            for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
+    with Progress("surveying:", total=shards, unit="shards") as progress:
+        surveys = surveyed(jobs)
+        if "duplicate-documents" not in config.text.cleaning.keep:
+            repeated = repeated_documents(surveys)
+            changed = [k for k in range(shards) if any(mask.any() for mask in repeated[k].values())]
+            if changed:
+                drops = [_DropWork(directory, k, shards, repeated[k], tokenizer.size) for k in changed]
+                run_jobs(_drop_one, drops, 1 if few else workers, lambda *_: None)
+                for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
+                    surveys[k] = new
+                contents = [files.read_json(path / "shard.json") for path in paths]
+        fraction = config.text.heldout_fraction
+        hashes = [arrays.map_array(path / DOCUMENT_HASHES) for path in paths]
+        least = usable_fraction(np.concatenate(hashes), fraction)
+        fraction = least if config.enough_heldout else fraction
+        moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
+        if moved:
+            work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
+            run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
+            for k, new in zip(moved, surveyed([jobs[k] for k in moved]), strict=True):
                 surveys[k] = new
-        contents = [files.read_json(path / "shard.json") for path in paths]
-    fraction = config.text.heldout_fraction
-    hashes = [arrays.map_array(path / DOCUMENT_HASHES) for path in paths]
-    least = usable_fraction(np.concatenate(hashes), fraction)
-    fraction = least if config.enough_heldout else fraction
-    moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
-    if moved:
-        work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
-        run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
-        for k, new in zip(moved, surveyed([jobs[k] for k in moved]), strict=True):
-            surveys[k] = new
-        contents = [files.read_json(path / "shard.json") for path in paths]
-    progress.close()
+            contents = [files.read_json(path / "shard.json") for path in paths]
     manifest: JsonObject = {
         "format": store.FORMAT,
         "vocabulary": tokenizer.vocabulary.to_json(),
