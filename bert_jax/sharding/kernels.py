@@ -19,8 +19,8 @@ from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_ax
 
 
 def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
-    """`config` for a program on the devices of `mesh`, with the kernels that it calls there: what a step, an engine or an export
-    is built from. The devices need not be attached.
+    """`config` for a program on the devices of `mesh`, with the kernels that it calls there: what a step is built from.
+    The devices need not be attached.
 
     Raises UserError if `config` asks for a kernel that cannot run.
     """
