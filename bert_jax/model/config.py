@@ -211,7 +211,7 @@ class Execution:
         return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get(CHANGES_NUMBERS))
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
-        """Returns these settings without the `rejected` kernels ("attention", "residual_norm") where the choice is "auto"."""
+        """Returns these settings without the `rejected` kernels ("attention", "residual_norm") if the choice is "auto"."""
         changes: dict[str, Any] = {name: "plain" for name in rejected if getattr(self, name) == "auto"}
         return dataclasses.replace(self, **changes)
 

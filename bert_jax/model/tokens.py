@@ -1,5 +1,5 @@
-"""`Tokens`, the inputs of an encoder, and `Layer`, the properties of a layer. Both are passed whole, so that a new per-token input
-changes no signature."""
+"""`Tokens`, the inputs of an encoder, and `Layer`, the properties of a layer. Both are passed whole, so that a new per-token
+input changes no signature."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kernels over a mesh: `resolve` chooses the kernels of a model once, when a run starts, and each device calls them on its own part
-of the rows."""
+"""Kernels over a mesh: `resolve` chooses the kernels of a model once, when a run starts, and each device calls them on its own
+part of the rows."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
 
 
 def over_mesh(sizes: Mapping[str, int]) -> Parts:
-    """Returns the distribution of a kernel call, whose logical axes have these `sizes`, over the ambient mesh. It follows the logical
-    rules at the time of the call, along the mesh axes that divide it and are not manual yet; devices along the others repeat the
-    work."""
+    """Returns the distribution of a kernel call, whose logical axes have these `sizes`, over the ambient mesh. It follows the
+    logical rules at the time of the call, along the mesh axes that divide it and are not manual yet; devices along the others
+    repeat the work."""
     split = automatic_axes()
     if not split:
         return Parts()

@@ -46,8 +46,8 @@ class Parts:
     def on_each_device(
         self, function: Callable[..., Any], inputs: Sequence[Axes], outputs: Sequence[Axes], sums: int = 0
     ) -> Callable[..., Any]:
-        """Returns `function`, from arrays to a tuple of arrays, applied on each device to its parts of arrays with these axes. The
-        last `sums` of `outputs` are added over the devices that have different parts."""
+        """Returns `function`, from arrays to a tuple of arrays, applied on each device to its parts of arrays with these axes.
+        The last `sums` of `outputs` are added over the devices that have different parts."""
         return function
 
 
