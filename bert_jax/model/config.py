@@ -200,8 +200,8 @@ class Execution:
         return found
 
     def plain(self) -> Self:
-        """Returns these settings without kernels: for initialisation, whose outputs are not used, and for attention weights, which
-        the kernels never hold as a whole."""
+        """Returns these settings without kernels: for initialisation, whose outputs are not used, and for attention weights,
+        which the kernels never hold as a whole."""
         return dataclasses.replace(self, attention="plain", residual_norm="plain")
 
     @classmethod
