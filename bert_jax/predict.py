@@ -50,6 +50,7 @@ OTHER_FORMATS = (
 AS_A_PAIR = "two texts, judged as one pair, as the model was trained on; give each as a line of --input to judge it alone"
 AS_TWO_TEXTS = "two texts, each judged alone; a pair is one argument with a TAB between its texts"
 
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
     name, flags = parse_flags(__doc__, argv)

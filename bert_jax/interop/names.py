@@ -131,7 +131,7 @@ def _position_rows(config: ModelConfig) -> Iterator[Row]:
     for path, box in flatten_dict(abstract_parameters(config), sep="/").items():
         if path.startswith("embeddings/position_embeddings/") or "/attention/positions/" in path:
             shape = box.value.shape[1:] if "/layers/" in path else box.value.shape
-            letters = " ".join(f"{n}:{length}" for n, length in enumerate(shape))
+            letters = " ".join(_numbered(shape))
             yield Row(path, letters, f"bert.{path}".replace("/layers/", ".layers.{}.").replace("/", "."), letters)
 
 

@@ -3,7 +3,7 @@
 In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
 
     config.py          ModelConfig; the published sizes
-    tokens.py          Tokens: what an encoder reads; Layer: what a layer knows of itself
+    tokens.py          Tokens: the inputs of an encoder; Layer: the properties of a layer
     products.py        matrix products and their gradients
     layers.py          Dense, LayerNorm, GELU, dropout
     positions.py       learned, sinusoidal, none: objects that act on embeddings, on queries and keys, or on scores
@@ -60,7 +60,7 @@ ACTIVATIONS: Mapping[str, str] = {
 
 
 def natural_objective(config: ModelConfig) -> str:
-    """The name of the objective that trains a model of this configuration where none is named: its encoder says which."""
+    """Returns the name of the default objective of a model, which its encoder declares."""
     layers = load_named("layers", {"layers": ENCODERS[config.encoder][1]}, "config.model.encoder")
     name: str = layers.objectives[config.direction]
     return name

@@ -187,8 +187,8 @@ class Execution:
     target = Target()  # no setting, so no field: `Resolved` has what these settings come to on the devices of a run
 
     def kernel(self, operation: str) -> Any:
-        """The kernel of `operation`, "attention" or "residual_norm", or None for XLA's program. Raises UserError if it is asked
-        for and these settings were not resolved for any devices."""
+        """Returns the kernel of `operation`, "attention" or "residual_norm", or None for XLA's program. Raises UserError if it is
+        asked for and these settings were not resolved for any devices."""
         if getattr(self, operation) == "plain":
             return None
         found = getattr(self.target, operation)
@@ -200,8 +200,8 @@ class Execution:
         return found
 
     def plain(self) -> Self:
-        """The same without kernels: for initialisation, whose outputs are not used, and for attention weights, which the kernels
-        never hold as a whole."""
+        """Returns these settings without kernels: for initialisation, whose outputs are not used, and for attention weights,
+        which the kernels never hold as a whole."""
         return dataclasses.replace(self, attention="plain", residual_norm="plain")
 
     @classmethod
@@ -211,7 +211,7 @@ class Execution:
         return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get(CHANGES_NUMBERS))
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
-        """These settings without the `rejected` kernels ("attention", "residual_norm") where the choice is "auto"."""
+        """Returns these settings without the `rejected` kernels ("attention", "residual_norm") if the choice is "auto"."""
         changes: dict[str, Any] = {name: "plain" for name in rejected if getattr(self, name) == "auto"}
         return dataclasses.replace(self, **changes)
 
@@ -264,6 +264,7 @@ class Resolved(ModelConfig):
     """A model on the devices of a run: its settings, and the `Target` that its kernels are chosen for."""
 
     target: Target
+
 
 def _check_predecessor(c: Architecture) -> None:
     """Raises UserError for settings that a bidirectional LSTM or static vectors cannot have."""

@@ -54,8 +54,8 @@ class Matrix(nn.LogicallyPartitioned):
 
 
 def named(init: Initializer, *axes: str | None, product: tuple[int, int] | None = None) -> Callable[..., Any]:
-    """An initialiser of parameters with a logical axis name per dimension; that of a `Matrix` if it is the kernel of a `product`
-    with so many input and output dimensions."""
+    """Returns an initialiser of parameters with a logical axis name per dimension: of a `Matrix` if the parameter is the kernel
+    of a `product` with these numbers of input and output dimensions."""
     if product is None:
         return nn.with_logical_partitioning(init, axes)
     return lambda *arguments: Matrix(init(*arguments), axes, product=product)

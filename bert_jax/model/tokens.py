@@ -1,5 +1,5 @@
-"""`Tokens`: what an encoder reads, and `Layer`: what a layer knows of itself. Both are passed whole, so that a new input of each
-token changes no signature."""
+"""`Tokens`, the inputs of an encoder, and `Layer`, the properties of a layer. Both are passed whole, so that a new per-token
+input changes no signature."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Tokens:
         return cls(**{field: batch[name] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     def reading(self, columns: Int[Array, "B Q"] | None) -> Tokens:
-        """These tokens with other `queried` columns."""
+        """Returns these tokens with other `queried` columns."""
         return dataclasses.replace(self, queried=columns)
 
     def only(self, columns: Int[Array, "B Q"]) -> Tokens:
-        """The tokens in these columns, all of them read out."""
+        """Returns the tokens in these columns, all of them read out."""
         own = {field: jnp.take_along_axis(getattr(self, field), columns, axis=1) for field in ARRAYS}
         return Tokens(**own, rows=self.rows)
 
@@ -67,7 +67,7 @@ class Tokens:
         return (self.positions[:, None, :] - self.query_positions[:, :, None])[:, None]
 
     def dropout(self, rate: float, seed: Seed | None) -> Dropout:
-        """The dropout of an array with a row of numbers for each token that is read out, or for each query of attention."""
+        """Returns the dropout of an array with one row for each token that is read out, or for each query of attention."""
         return Dropout(rate, seed, self.queried, self.rows)
 
 

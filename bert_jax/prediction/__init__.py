@@ -16,6 +16,6 @@ In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks
     embedding.py   embed
     vectors.py     embeddings -> one .npy file
     answers.py     Writer: answers -> lines or a file
-    output.py      checks of the output path, and a file that appears only when it is complete
+    output.py      checks of the output path, and errors of writing it
     predictor.py   Predictor: all of this as a Python class
 """

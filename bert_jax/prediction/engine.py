@@ -23,7 +23,6 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.kernels.dispatch import resolve
-from bert_jax.model.kernels.first_contact import compare_kernels_once
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.runtime.profile import Profile
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
@@ -63,20 +62,16 @@ def kinds_of_pieces(model: Model) -> Int8[np.ndarray, " V"]:
 class Engine:
     """A model whose parameters are on all local devices; batches are split over the devices by rows.
 
-    Where the model may use kernels, they are compared with the plain path first (`first_contact`). Each process decides for
-    itself, since its programs run on its own devices alone.
+    XLA splits the programs, which it cannot do with a kernel, so predictions use none (`dispatch.resolve`).
     """
 
     def __init__(self, model: Model):
         self.model = model
-        self.config: ModelConfig = model.config
         devices = jax.local_devices()
+        self.config: ModelConfig = resolve(model.config, devices[0], len(devices))
         self.mesh = Mesh(np.array(devices), ("data",))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
         with fits_in_memory(self._demand):
-            asked = {"attention": self.config.attention, "residual_norm": self.config.residual_norm}
-            chosen = self.config.without_kernels(compare_kernels_once(asked))
-            self.config = resolve(chosen, devices[0], len(devices))
             self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())

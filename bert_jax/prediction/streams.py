@@ -642,10 +642,10 @@ def _read_columns(kind: str, name: str, fields: Sequence[Field], form: _Form) ->
 
     try:
         with open_columns(kind, form.path) as file:
-            columns = _columns([column.casefold() for column in file.schema.names], fields, form.columns)
+            known = [column.casefold() for column in file.schema.names]
+            columns = _columns(known, fields, form.columns)
             if columns is None:
                 shown = ", ".join(file.schema.names[:8])
-                known = {column.casefold() for column in file.schema.names}
                 missing = next(f.name for f in fields if not f.optional and f.name not in known)
                 raise UserError(f"{name} has no column {missing!r}; known: {shown}; rename the column, or give JSON lines")
             used = {i for some in columns.values() for i in some}

@@ -1,5 +1,5 @@
-"""Kernels over a mesh: `resolve` says, once, which kernels a model calls on the devices of a run, each on its own part of the
-rows."""
+"""Kernels over a mesh: `resolve` chooses the kernels of a model once, when a run starts, and each device calls them on its own
+part of the rows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bert_jax.sharding.rules import automatic_axes, axes_of, drop_indivisible_ax
 
 
 def resolve(config: ModelConfig, mesh: Mesh | AbstractMesh) -> Resolved:
-    """`config` for a program on the devices of `mesh`, with the kernels that it calls there: what a step, an engine or an export
-    is built from. The devices need not be attached.
+    """Returns `config` with its kernels for a program on the devices of `mesh`, such as a training step. The devices need not be
+    attached.
 
     Raises UserError if `config` asks for a kernel that cannot run.
     """
@@ -45,7 +45,7 @@ def over_mesh(sizes: Mapping[str, int]) -> Parts:
 
 @dataclasses.dataclass(frozen=True)
 class _MeshParts(Parts):
-    """A call that is spread over the ambient mesh by a `jax.shard_map`, as XLA cannot split a Pallas or Triton kernel."""
+    """A kernel call spread over the ambient mesh by a `jax.shard_map`, as XLA cannot split a Pallas or Triton kernel."""
 
     axes: tuple[tuple[str, tuple[str, ...]], ...]
     """Each logical axis, with the mesh axes that split it."""

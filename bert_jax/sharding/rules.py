@@ -71,7 +71,7 @@ def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
 
 
 def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Shardings, mesh: Mesh) -> Shardings:
-    """The shardings of an abstract state, such as that of a training run with any optimizer, whose parameters have the shapes
+    """Returns the shardings of an abstract state, such as a training state with any optimizer, whose parameters have the shapes
     `params` and the `shardings`.
 
     An array of the shape of a parameter is sharded like that parameter: like the one whose path its own path ends with, else like

@@ -28,7 +28,7 @@ class TaskHead:
     """The layer that a labelled task puts on top of the encoder (paper section 4 and Figure 4), and the input of this layer.
 
     The defaults are the paper's fine-tuning; `layers` and `lstm` are its feature-based approach (section 5.3, Table 7). A kind of
-    head is a subclass in a file of its own, listed in `registry.py`. It overrides every property and method below in which it
+    head is a subclass in a file of its own, listed in `heads.KINDS`. It overrides every property and method below in which it
     differs, so no other module compares kinds.
 
     Raises UserError for a combination of problem, labels and inputs that the kind does not support.

@@ -89,7 +89,7 @@ def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "
 
 
 def word_head(config: ModelConfig) -> str:
-    """The part of the parameters that predicts words: "softmax" of an LSTM, else "mlm_head"."""
+    """The part of the parameters that predicts words: "softmax" for an LSTM, else "mlm_head"."""
     return "softmax" if config.encoder == "bilm" else "mlm_head"
 
 

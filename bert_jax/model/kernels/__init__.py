@@ -23,6 +23,9 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
+DTYPES = ("bfloat16", "float32")
+"""The dtypes of the kernels' inputs."""
+
 Axes: TypeAlias = tuple[str | None, ...]
 """The logical axes of an array, a name or None for each; one that is named is split if the devices divide it."""
 
@@ -42,15 +45,15 @@ class Parts:
     def on_each_device(
         self, function: Callable[..., Any], inputs: Sequence[Axes], outputs: Sequence[Axes], sums: int = 0
     ) -> Callable[..., Any]:
-        """`function`, from arrays to a tuple of arrays, on each device's parts of arrays with these axes. The last `sums` of
-        `outputs` are added over the devices that have different parts."""
+        """Returns `function`, from arrays to a tuple of arrays, applied on each device to its parts of arrays with these axes.
+        The last `sums` of `outputs` are added over the devices that have different parts."""
         return function
 
 
 def on_one_device(sizes: Mapping[str, int]) -> Parts:
-    """A call on a single device, whose logical axes have these `sizes`."""
+    """Returns the distribution of a call on a single device."""
     return Parts()
 
 
 Spread: TypeAlias = Callable[[Mapping[str, int]], Parts]
-"""From the sizes of the logical axes of a call to how it is spread."""
+"""(sizes of the logical axes of a call) -> its distribution."""

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num, UInt32
 
-from bert_jax.model.kernels import Parts, Spread, attention_gpu, attention_tpu, on_one_device
+from bert_jax.model.kernels import DTYPES, Parts, Spread, attention_gpu, attention_tpu, on_one_device
 from bert_jax.model.kernels.attention_gpu import GpuPlan
 from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, TpuPlan, divides_lanes
 from bert_jax.model.layers import Dropout
@@ -26,10 +26,6 @@ QKV = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]
 """(query, key, value) of all heads, as the projections return them, with D = H K; in bfloat16 or float32."""
 Plan = TpuPlan | GpuPlan
 PLANS: dict[str, type[TpuPlan] | type[GpuPlan]] = {"tpu": TpuPlan, "gpu": GpuPlan}
-
-
-DTYPES = ("bfloat16", "float32")
-"""The dtypes of the kernels' inputs."""
 
 
 def fused_attention(

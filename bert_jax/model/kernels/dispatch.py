@@ -2,9 +2,9 @@
 
 This module alone chooses, from `Execution.attention` and `.residual_norm` and from the kind of the devices that a program is
 compiled for, which need not be attached. `resolve` puts what it chose into the model's `config.Target`, once, when a run starts
-(by way of `sharding.kernels.resolve`, which knows the mesh); the model calls what it finds there. Whoever starts a run or loads a
-model turns "auto" into "plain" for a kernel that disagreed with the plain path on that kind of chip
-(`first_contact.compare_kernels_once`, `Execution.without_kernels`).
+(by way of `sharding.kernels.resolve`, which knows the mesh); the model calls what it finds there. A run that starts first turns
+"auto" into "plain" for a kernel that disagreed with the plain path on that kind of chip (`first_contact.compare_kernels_once`,
+`Execution.without_kernels`).
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
@@ -43,8 +43,6 @@ LONGEST = 8_192
 
 CAPABILITY = 8.0
 """The lowest compute capability of NVIDIA's GPUs with products of bfloat16 matrices: Ampere's."""
-
-
 
 NO_LEFT_TO_RIGHT = "the kernels of fused attention have no left-to-right mask"
 
@@ -108,7 +106,8 @@ class _ResidualNorm:
 
 
 def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | None = None) -> Resolved:
-    """`config` for a program on so many `devices` like `chip`. `spread` spreads its kernels over them; without it there are none.
+    """Returns `config` with its kernels for a program on `devices` devices like `chip`. `spread` spreads the kernels over them;
+    without it there are none.
 
     What a kernel cannot compute, rows that are too long or of another width, is known by static shapes, so one program may have
     both implementations. Raises UserError if `config` asks for a kernel that cannot run.
@@ -214,8 +213,8 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 
 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """The reason why the kernel for "tpu" or "gpu" computes no such rows on a device that can run it, as a clause; None if it
-    does."""
+    """The reason why the kernel for "tpu" or "gpu" does not support these rows on a device that can run it, as a clause; None if
+    it does."""
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
         return reason
     if length > LONGEST:

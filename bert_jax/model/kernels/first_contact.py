@@ -2,7 +2,7 @@
 
 `dispatch` chooses a kernel by its shapes; only a comparison on the device shows that it computes what it should there. It takes
 seconds, once for each kind of chip, version of JAX and its compilers, and content of the kernels' source files. It runs programs,
-so it cannot be made in `dispatch`, within a trace: whoever has loaded a model makes it before the first step is traced.
+so it cannot be made in `dispatch`, within a trace: a run makes it when it starts, before the first step is traced.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped, UInt32
 
-from bert_jax.model.kernels import Parts, Spread, on_one_device, residual_norm_tpu
+from bert_jax.model.kernels import DTYPES, Parts, Spread, on_one_device, residual_norm_tpu
 from bert_jax.model.kernels.residual_norm_tpu import LANES, WIDEST, NormPlan
 from bert_jax.model.layers import Dropout, NormParameters, row_words
 
@@ -31,8 +31,8 @@ def fused_residual_norm(
     """LayerNorm(x + dropout(y)) by a TPU kernel: the result of `plain_residual_norm`, with the same dropout mask on any mesh.
 
     x and y are in bfloat16 or float32. All arithmetic is in float32; the sum and the result are rounded to the dtype of x, and so
-    are the gradients. The sum is kept for the backward pass, which draws the random words of dropout again. Each
-    device of `spread` runs the kernels on its own rows. `interpret` runs them on any platform, slowly, for tests.
+    are the gradients. The sum is kept for the backward pass, which draws the random words of dropout again. Each device of
+    `spread` runs the kernels on its own rows. `interpret` runs them on any platform, slowly, for tests.
 
     Raises ValueError for a width or dtype without a kernel; `dispatch.choose_residual_norm` chooses the implementation.
     """
@@ -48,7 +48,7 @@ def fused_residual_norm(
 
 def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
     """The reason why the fused residual norm does not support rows of that width and dtype, as a clause; None if it does."""
-    if jnp.dtype(dtype).name not in ("bfloat16", "float32"):
+    if jnp.dtype(dtype).name not in DTYPES:
         return f"the fused residual norm computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
     if width % LANES or width > WIDEST:
         return f"the fused residual norm needs a width that is a multiple of {LANES} up to {WIDEST:,}, not {width:,}"

@@ -230,11 +230,10 @@ def test_verdicts_lie_in_the_folder_kernels_of_the_cache(chip: Chip, tmp_path: p
     assert verdict_file("TPU v5 lite").name.startswith(f"TPU-v5-lite-jax-{jax.__version__}-")
 
 
-def test_a_model_that_is_loaded_as_a_library_is_compared_first(chip: Chip):
+def test_a_model_that_is_loaded_as_a_library_calls_no_kernel_so_none_is_compared(chip: Chip):
     """`Predictor` and `Analyser` have an `Engine` each."""
-    chip.figures["attention"] = WRONG
     config = ModelConfig(vocab_size=8, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, residual_norm="plain")
     tokenizer = types.SimpleNamespace(continuation_table=np.zeros(8, bool), size=8, pieces=["a"] * 8)
     engine = Engine(Model(params={}, config=config, tokenizer=cast(Any, tokenizer)))
-    assert chip.compared == ["attention"]
-    assert engine.config.attention == "plain"
+    assert chip.compared == []
+    assert (engine.config.kernel("attention"), engine.config.kernel("residual_norm")) == (None, None)
