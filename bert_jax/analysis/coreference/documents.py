@@ -19,6 +19,8 @@ from bert_jax.prediction.packing import Item
 
 GROUPS = ("all", *KINDS, "he, she, it, they", "it")
 """All mentions with an antecedent, those of each kind, and of the pronouns those of the third person and "it" alone."""
+NEITHER = "neither"
+"""The group of the pronouns that refer to neither of two names (GAP)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.coreference.measure import NEITHER, Antecedents, Best, CoreferenceScores
+from bert_jax.analysis.coreference.documents import NEITHER
+from bert_jax.analysis.coreference.measure import Antecedents, Best, CoreferenceScores
 from bert_jax.analysis.folder import Folder
 from bert_jax.interface.figures import heat_map, name_axes, new_figure, panels
 from bert_jax.interface.words import counted

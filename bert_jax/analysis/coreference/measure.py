@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Float32, Float64, Int, Int32, Num
 
 from bert_jax.analysis.bootstrap import interval, poisson_weights
 from bert_jax.analysis.controls import engine_with_random_weights
-from bert_jax.analysis.coreference.documents import Document, Section, Text, TextFile, sections
+from bert_jax.analysis.coreference.documents import NEITHER, Document, Section, Text, TextFile, sections
 from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.maps import Batch, Params, from_chosen_words, word_slots
@@ -153,7 +153,6 @@ def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[In
     return jnp.stack(chosen, axis=1), jnp.stack(weights, axis=1)
 
 
-NEITHER = "neither"
 THREE_WAY = "A, B or neither"
 
 

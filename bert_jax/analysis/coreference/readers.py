@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from bert_jax.analysis.coreference.documents import GROUPS, Document, Question, Text, TextFile
+from bert_jax.analysis.coreference.documents import GROUPS, NEITHER, Document, Question, Text, TextFile
 from bert_jax.analysis.coreference.mentions import (
     RULES,
     Mention,
@@ -404,7 +404,7 @@ def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
         if len(row) < _LEAST:
             least = f"fewer than the {_LEAST} of CoNLL-2012 without predicates"
             raise UserError(f"{record.place}{counted(len(row), 'column')}, {least}; correct it")
-        if len(row) != len(_split(first)):
+        if columns and len(row) != len(columns[0]):
             raise UserError(f"{record.place}{counted(len(row), 'column')}, other than the first word of the sentence; correct it")
         columns.append(row)
     for record, row in zip(rows, columns, strict=True):
@@ -454,11 +454,11 @@ class PronounText(Text):
         """The one question, where the pronoun is in [own, last); both names have to be in [first, last)."""
         if not own <= self.pronoun < last or self.label is None:
             return [], []
-        groups = ("neither",) if self.label == "neither" else ("all", *((self.gender,) if self.gender else ()))
+        groups = (NEITHER,) if self.label == NEITHER else ("all", *((self.gender,) if self.gender else ()))
         found = self.candidates(first, last)
         if len(found) < 2:
             return [], [groups]
-        right = frozenset((self.names["AB".index(self.label)],)) if self.label != "neither" else frozenset()
+        right = frozenset((self.names["AB".index(self.label)],)) if self.label != NEITHER else frozenset()
         nearest = min(found, key=lambda name: abs(name - self.pronoun))
         before = [name for name in found if name < self.pronoun]
         return [Question(self.pronoun, len(self.words), right, (nearest, (before or [nearest])[-1], found[0]), groups)], []
@@ -470,7 +470,7 @@ class GapFile(TextFile):
     Raises UserError for a file that cannot be read, that lacks columns, and at the end where no row can be read.
     """
 
-    groups = ("all", "masculine", "feminine", "neither")
+    groups = ("all", "masculine", "feminine", NEITHER)
     rules = ("nearest name", "name before", "first name")
     """The name that is fewer words away; the nearest before the pronoun, else the nearest; the first in the text."""
     asks_once = True

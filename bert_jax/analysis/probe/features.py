@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Float16, Float32, Int64
 
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
 from bert_jax.analysis.probe.annotated import Annotated
-from bert_jax.analysis.windows import Kind, Window, word_windows
+from bert_jax.analysis.windows import Kind, Window, grouped, word_windows
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
@@ -70,8 +70,7 @@ def read_features(
     config = engine.config
     vectors = np.empty((words, config.num_layers + 1, config.hidden_size), np.float16)
     starts, kept, types, cut, done = [0], [], [], [], 0
-    waiting = iter(sentences)
-    while group := list(itertools.islice(waiting, engine.group_size)):
+    for group in grouped(sentences, engine.group_size):
         windows = [list(word_windows(engine, sentence.words)) for sentence in group]
         items = [window.item() for window in itertools.chain(*windows)]
         answers = engine.stream(vectors_of_layers, items, "token")
