@@ -16,7 +16,7 @@ from bert_jax.interface.words import counted
 from bert_jax.model import ACTIVATIONS, ENCODERS, POSITIONS
 
 DTYPES = ("float32", "bfloat16")
-REMATERIALISATIONS = ("none", "dots", "full")
+REMAT = ("none", "dots", "full")
 KERNELS = ("auto", "fused", "plain")
 DIRECTIONS = ("both", "left_to_right")
 
@@ -170,7 +170,7 @@ class Execution:
     dtype: Annotated[str, OneOf(DTYPES)] = dataclasses.field(default="float32", metadata={CHANGES_NUMBERS: True})
     """The dtype of matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several
     times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
-    rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
+    remat: Annotated[str, OneOf(REMAT)] = "none"
     """Recomputation in the backward pass: "none"; "dots" keeps the matrix products and recomputes the rest; "full" keeps only the
     inputs of layers and recomputes the rest."""
     scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
@@ -235,7 +235,7 @@ class ModelConfig(Execution, Architecture):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("rematerialisation", "attention", "residual_norm"):
+        for name in ("remat", "attention", "residual_norm"):
             value, only = getattr(self, name), getattr(Execution, name)
             if self.encoder != "transformer" and value != only:
                 raise UserError(f"model.{name}={value} is not for model.encoder={self.encoder}; leave it out ({only})")

@@ -181,7 +181,7 @@ class Encoder(nn.Module):
 
     def _block(self, tokens: Tokens, seed: Seed | None) -> Callable[..., Float[Array, "B _ D"]]:
         """The function (x, parameters of a layer, its number) -> the output of the layer, rematerialised as
-        `ModelConfig.rematerialisation` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
+        `ModelConfig.remat` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
         if self.is_initializing():
@@ -195,9 +195,9 @@ class Encoder(nn.Module):
                 self.sow(INTERMEDIATES, "attention_weights", *stored[INTERMEDIATES]["attention"]["weights"])
             return output
 
-        if c.rematerialisation == "none":
+        if c.remat == "none":
             return block
         policies = jax.checkpoint_policies
         dots = policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(SAVED))
-        policy = dots if c.rematerialisation == "dots" else None
+        policy = dots if c.remat == "dots" else None
         return jax.checkpoint(block, policy=policy, prevent_cse=not c.scan_unroll)

@@ -82,7 +82,7 @@ STATIC = {"encoder": "static", "num_layers": 0}
         ({**STATIC, "positions": "none"}, "model.positions=none is not for model.encoder=static; leave it out (learned)"),
         ({"encoder": "bilm", "attention": "plain"}, "model.attention=plain is not for model.encoder=bilm; leave it out (auto)"),
         ({"encoder": "bilm", "residual_norm": "plain"}, "is not for model.encoder=bilm; leave it out (auto)"),
-        ({"encoder": "bilm", "rematerialisation": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
+        ({"encoder": "bilm", "remat": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_is_refused_with_what_can(fields: dict[str, Any], says: str):
