@@ -53,6 +53,7 @@ ALIASES = {
 RENAMED = {
     "skip_gram": "objective_options",
     "model.rematerialisation": "model.remat",
+    "model.scan_unroll": "model.scan_layers",
 }
 """Former names of keys and groups of an experiment, and their names now. A former name is an error that gives the new one."""
 

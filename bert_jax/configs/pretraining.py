@@ -258,10 +258,10 @@ class PretrainingExperiment:
                 f"config.teacher={self.teacher} has no effect: soft_weight, hidden_weight and attention_weight of "
                 "config.distillation are 0; raise one, or leave config.teacher out"
             )
-        if d.attention_weight and (model.attention == "fused" or model.remat != "none" or model.scan_unroll):
+        if d.attention_weight and (model.attention == "fused" or model.remat != "none" or model.scan_layers):
             raise UserError(
                 f"config.distillation.attention_weight={d.attention_weight} compares attention maps, which are held only with "
-                "model.attention=plain, model.remat=none and model.scan_unroll=0; set these, or attention_weight=0"
+                "model.attention=plain, model.remat=none and model.scan_layers=false; set these, or attention_weight=0"
             )
 
     def example_config(self, phase: int) -> ExampleConfig:

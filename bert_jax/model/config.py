@@ -173,9 +173,11 @@ class Execution:
     remat: Annotated[str, OneOf(REMAT)] = "none"
     """Recomputation in the backward pass: "none"; "dots" keeps the matrix products and recomputes the rest; "full" keeps only the
     inputs of layers and recomputes the rest."""
-    scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    """Layers per iteration of the loop over layers. 0 unrolls the loop: faster to run, slower to compile (1 compiles one
-    layer)."""
+    scan_layers: bool = False
+    """Whether the layers run in a loop, `jax.lax.scan`, so that one layer is compiled. False unrolls the loop: slower to compile,
+    faster to run."""
+    layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 1
+    """The layers in each iteration of that loop (`unroll` of `jax.lax.scan`)."""
     attention: Annotated[str, OneOf(KERNELS)] = "auto"
     """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA
     operations; "auto": fused on TPUs, the only devices where it was timed, if it can run and agrees with the plain path there.

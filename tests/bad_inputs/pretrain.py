@@ -230,7 +230,7 @@ CASES = [
     Case("rows too short for a pair", "--config.phases.0.length=4",
       "config.phases.0: length=4 must be at least 5, 3 of them special tokens"),
     Case("word vectors of rows with a single word",
-      "--config.model.encoder=static --config.model.num_layers=0 --config.model.scan_unroll=1 --config.examples.pairs=none "
+      "--config.model.encoder=static --config.model.num_layers=0 --config.model.scan_layers=true --config.examples.pairs=none "
       "--config.phases.0.length=3",
       "config.phases.0.length=3 has room for one token between [CLS] and [SEP], and skip-gram learns from neighbours; "
       "set it to 4 or more"),
@@ -298,12 +298,12 @@ CASES = [
     Case("halves of an odd width", "--config.model.encoder=bilm --config.model.hidden_size=17",
       "model.hidden_size=17 must be even: each direction of model.encoder=bilm has half of it; set 18"),
     Case("a kernel of attention for an LSTM",
-      "--config.model.encoder=bilm --config.model.scan_unroll=0 --config.model.attention=fused",
+      "--config.model.encoder=bilm --config.model.scan_layers=false --config.model.attention=fused",
       "model.attention=fused is not for model.encoder=bilm; leave it out (auto)"),
     Case("the objective of another model",
       "--config.model.encoder=bilm --config.examples.pairs=none --config.objective=next_token",
       "does not train a model with encoder=bilm; leave it out, which is bilm, or set config.model.encoder"),
-    Case("judging pairs by an LSTM", "--config.model.encoder=bilm --config.model.scan_unroll=0 --config.examples.pairs=paper",
+    Case("judging pairs by an LSTM", "--config.model.encoder=bilm --config.model.scan_layers=false --config.examples.pairs=paper",
       "which model.encoder=bilm does not learn; set config.examples.pairs=none"),
     Case("negatives for BERT", "--config.objective_options.negatives=7",
       "--config.objective_options.negatives=7: the objective MlmNsp has no settings; leave it out"),
@@ -325,8 +325,8 @@ CASES = [
       "config.model.hidden_dropout=1.0 must be at least 0 and below 1"),
     Case("negative dropout", "--config.model.attention_dropout=-0.1",
       "config.model.attention_dropout=-0.1 must be at least 0 and below 1"),
-    Case("a negative unroll", "--config.model.scan_unroll=-1",
-      "config.model.scan_unroll=-1 must be at least 0 and at most 10,000"),
+    Case("no layer in a step of the loop", "--config.model.layers_per_scan_step=0",
+      "config.model.layers_per_scan_step=0 must be at least 1 and at most 10,000"),
     Case("an unknown optimizer", "--config.optimizer.name=adan",
       "optimizer.name='adan' is not one of bert_adam, adamw, lamb; did you mean 'adamw'?"),
     Case("a decay rate of 1", "--config.optimizer.b2=1", "config.optimizer.b2=1.0 must be at least 0 and below 1"),
@@ -355,7 +355,7 @@ CASES = [
     Case("a teacher without weight", "--config.teacher=$model --config.distillation.soft_weight=0",
       "config.teacher=$model has no effect: soft_weight, hidden_weight and attention_weight of config.distillation are 0"),
     Case("attention maps that are not held",
-      "--config.teacher=$model --config.distillation.attention_weight=1 --config.model.scan_unroll=1",
+      "--config.teacher=$model --config.distillation.attention_weight=1 --config.model.scan_layers=true",
       "config.distillation.attention_weight=1.0 compares attention maps ... set these, or attention_weight=0"),
 ]
 TABLE = Table("pretrain", "--config=$experiment --workdir=run", CASES)

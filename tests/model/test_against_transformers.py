@@ -162,7 +162,7 @@ def test_the_two_gelus_are_told_apart(golden):
 
 @pytest.mark.parametrize("fields", [{"vocab_multiple": 16}, {"remat": "full"}], ids=str)
 def test_looped_layers_padded_vocabulary_and_recomputation_change_nothing(golden, fields):
-    config = model_config(golden, scan_unroll=1, **fields)
+    config = model_config(golden, scan_layers=True, **fields)
     params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
     batch, theirs = under(golden, "inputs/"), under(golden, "gelu/")
 

@@ -30,7 +30,7 @@ def test_the_defaults_are_the_released_base_model_with_the_layer_norm_of_tensorf
     assert config.padded_vocab_size == config.vocab_size
     assert config.tied_decoder
     assert not config.character_cnn
-    assert config.scan_unroll == 0
+    assert config.scan_layers is False
 
 
 def test_the_miniatures_are_those_of_their_paper():

@@ -49,7 +49,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     """The settings with which a step fits, each verified by a compilation with one layer per trip of the loop over layers, which
     is fast to compile."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
-    looped = case.changed({"model.scan_unroll": 1})
+    looped = case.changed({"model.scan_layers": True})
     parts = row_multiple(program.mesh)
     trains = case.kind != "eval"
     k = case.accumulation

@@ -174,7 +174,7 @@ class Reckoning:
 
     def compile(self, case: programs.Case) -> Any:
         self.tried.append(case.experiment)
-        assert case.experiment.model.scan_unroll == 1
+        assert case.experiment.model.scan_layers
         if case.experiment.model.remat == "dots":
             raise jax.errors.JaxRuntimeError("INTERNAL: a bug of the compiler")
         if (needs := bytes_of(case)) > 600 * MIB:
