@@ -260,7 +260,7 @@ class StepSums:
         )
 
     def _check_spikes(self, step: int, in_a_row: int) -> None:
-        if self._spikes.policy == "go_back" and in_a_row >= self._spikes.in_a_row:
+        if self._spikes.policy == "rollback" and in_a_row >= self._spikes.in_a_row:
             raise LossSpike(step, in_a_row)
         if in_a_row >= self._limit:
             raise UserError(

@@ -69,7 +69,7 @@ def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first
     """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; else it goes back to the beginning."""
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(module, "first_parameters", lambda program, corpus: watched(spikes=len(corpus)))
-    program, checkpoints = program_of(spikes=SpikeConfig(policy="go_back", back=17, times=3)), Kept(*saved)
+    program, checkpoints = program_of(spikes=SpikeConfig(policy="rollback", rollback_steps=17, max_rollbacks=3)), Kept(*saved)
     go_back = Rollback(program, checkpoints, [1, 2], watched(returns=1))  # type: ignore[arg-type]
     found: Any = go_back(STAGE, LossSpike(120, 3))
     assert checkpoints.asked == [("layout", until)]
@@ -77,22 +77,22 @@ def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first
         "step": step, "passed_over": skipped, "returns": 2, "spikes": 2,
     }  # fmt: skip
     assert (found.passed_over.dtype, found.returns.dtype) == (jnp.int32, jnp.int32)
-    said = f"back to step {step}, passing over {skipped - 40} batches (return 2 of at most 3)"
+    said = f"rolling back to step {step} and skipping {skipped - 40} batches (rollback 2 of at most 3)"
     assert caplog.messages == [f"the loss was a spike in 3 steps in a row up to step 120: {said}"]
 
 
 def test_before_its_first_steps_a_run_goes_back_to_the_beginning():
     checkpoints = Kept(0)
-    Rollback(program_of(spikes=SpikeConfig(back=100)), checkpoints, CORPUS, watched())(STAGE, LossSpike(4, 3))  # type: ignore[arg-type]
+    Rollback(program_of(spikes=SpikeConfig(rollback_steps=100)), checkpoints, CORPUS, watched())(STAGE, LossSpike(4, 3))  # type: ignore[arg-type]
     assert checkpoints.asked == [("layout", 0)]
 
 
 @pytest.mark.parametrize("before", [2, 3, 4])
 def test_a_run_goes_back_only_so_often(before):
-    go_back = Rollback(program_of(spikes=SpikeConfig(times=3)), Kept(9), CORPUS, watched(returns=before))  # type: ignore[arg-type]
+    go_back = Rollback(program_of(spikes=SpikeConfig(max_rollbacks=3)), Kept(9), CORPUS, watched(returns=before))  # type: ignore[arg-type]
     for _ in range(before, 3):
         go_back(STAGE, LossSpike(120, 3))
-    with pytest.raises(UserError, match=f"gone back {max(before, 3)} times"):
+    with pytest.raises(UserError, match=f"rolled back {max(before, 3)} times"):
         go_back(STAGE, LossSpike(120, 3))
 
 

@@ -29,8 +29,8 @@ ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weigh
         (SkipGram, {"window": 5, "negatives": 5, "subsampling": 1e-3, "shared_negatives": 64}),  # as word2vec.c
         (
             SpikeConfig,
-            {"policy": "none", "deviations": 6.0, "window": 100, "in_a_row": 3, "back": 100, "times": 3},  # back as in PaLM
-        ),
+            {"policy": "none", "deviations": 6.0, "window": 100, "in_a_row": 3, "rollback_steps": 100, "max_rollbacks": 3},
+        ),  # rolls back as PaLM did
         (LabelLoss, {"label_smoothing": 0.0, "class_weights": (), "temperature": 1.0, "soft_weight": 0.0, "hidden_weight": 0.0}),
         (
             PretrainingDistillation,
