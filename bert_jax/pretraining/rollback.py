@@ -24,9 +24,9 @@ from bert_jax.training.steps import TrainState
 log = logging.getLogger(__name__)
 
 
-def passed_over(state: TrainState) -> int:
+def skipped_batches(state: TrainState) -> int:
     """The number of skipped batches: the batch of a step is this many later."""
-    return int(state.passed_over) if isinstance(state, WatchedTrainState) else 0
+    return int(state.skipped_batches) if isinstance(state, WatchedTrainState) else 0
 
 
 def first_parameters(program: PretrainingProgram, corpus: Corpus) -> TrainState:
@@ -49,7 +49,7 @@ class Rollback:
 
     def __init__(self, program: PretrainingProgram, checkpoints: Checkpoints, corpus: Corpus, state: TrainState):
         self._program, self._checkpoints, self._corpus = program, checkpoints, corpus
-        self._times = int(state.returns) if isinstance(state, WatchedTrainState) else 0
+        self._times = int(state.rollbacks) if isinstance(state, WatchedTrainState) else 0
 
     def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
         """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least
@@ -71,7 +71,7 @@ class Rollback:
         if state is None:
             state = first_parameters(self._program, self._corpus)
         step = int(state.step)
-        skipped = stage.passed_over + spike.step - step
+        skipped = stage.skipped_batches + spike.step - step
         log.warning(
             "the loss was a spike in %s in a row up to step %s: "
             "rolling back to step %s and skipping %s (rollback %d of at most %d)",
@@ -89,5 +89,5 @@ class Rollback:
             return jax.device_put(jnp.int32(value), old.sharding)
 
         return dataclasses.replace(
-            state, passed_over=like(state.passed_over, skipped), returns=like(state.returns, self._times)
+            state, skipped_batches=like(state.skipped_batches, skipped), rollbacks=like(state.rollbacks, self._times)
         )

@@ -50,7 +50,7 @@ def test_spikes_are_judged_and_counted_where_there_is_a_policy_for_them(policy):
     program = pretraining_program(experiment, mesh_of(experiment))
     rule = update_rule(experiment, 0, program.optimizer, program.shardings, program.mesh)
     assert state_maker(experiment) is (new_state if policy == "none" else new_watched_state)
-    assert (rule.judge is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
+    assert (rule.spike_filter is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
     assert (rule.optimizer, rule.seed, rule.accumulation) == (program.optimizer, experiment.seed, 1)
 
 

@@ -47,7 +47,7 @@ def test_a_schedule_is_linear_to_zero_and_a_step_has_one_microbatch_and_no_judge
     plain = Span(schedule="original", start=0, steps=1, warmup_steps=0, peak=1.0)
     assert (plain.decay_power, plain.end_learning_rate) == (1.0, 0.0)
     rule = {field.name: field.default for field in dataclasses.fields(UpdateRule) if field.default is not dataclasses.MISSING}
-    assert rule == {"accumulation": 1, "learning_rate_multipliers": None, "gradients": gradients, "judge": None}
+    assert rule == {"accumulation": 1, "learning_rate_multipliers": None, "gradients": gradients, "spike_filter": None}
 
 
 @pytest.mark.parametrize(
