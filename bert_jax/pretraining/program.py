@@ -135,7 +135,7 @@ def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
 
 def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
     """The teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed again."""
-    student = dataclasses.replace(experiment.model, rematerialisation="none")
+    student = dataclasses.replace(experiment.model, remat="none")
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
     )

@@ -25,7 +25,7 @@ from bert_jax.training.steps import new_state
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment(
-    model=dataclasses.replace(TINY, num_layers=1, scan_unroll=1),
+    model=dataclasses.replace(TINY, num_layers=1, scan_layers=True),
     phases=(PhaseConfig(steps=10, length=16, batch_size=8, max_predictions=4), PhaseConfig(steps=5, length=32, batch_size=2)),
 )
 ALONE = dataclasses.replace(EXPERIMENT, examples=ExampleConfig(pairs="none"))
