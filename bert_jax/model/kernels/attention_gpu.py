@@ -67,13 +67,15 @@ class GpuPlan:
     head_width: int
     rate: float
     """The dropout rate; 0 for no dropout."""
+    radius: int | None
+    """The largest distance of a key that a query sees; None: it sees all keys."""
     interpret: bool
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], heads: int, rate: float, *, interpret: bool) -> GpuPlan:
+    def of(cls, shape: tuple[int, ...], heads: int, rate: float, radius: int | None = None, *, interpret: bool) -> GpuPlan:
         """The plan for queries of `shape` [rows, length, heads x head width]."""
         rows, length, width = shape
-        return cls(rows, padded_length(length), heads, width // heads, rate, interpret)
+        return cls(rows, padded_length(length), heads, width // heads, rate, radius, interpret)
 
     @property
     def width(self) -> int:
@@ -176,9 +178,22 @@ class Program:
         return pl.ds(pl.program_id(0) * self.tiles.held, self.tiles.held)
 
     def loop(self, body: Callable[[Positions, State], State], state: State) -> State:
-        """The state after body(positions, state) for all positions of the row, `tiles.passed` at a time."""
-        step = self.tiles.passed
-        return jax.lax.fori_loop(0, self.plan.length // step, lambda i, state: body(pl.ds(i * step, step), state), state)
+        """The state after body(positions, state) for all positions that the held ones see, `tiles.passed` at a time."""
+        step, radius = self.tiles.passed, self.plan.radius
+        start: Any = 0
+        stop: Any = self.plan.length // step
+        if radius is not None:
+            start = jnp.maximum(self.held.start - radius, 0) // step
+            stop = jnp.minimum((self.held.start + self.tiles.held - 1 + radius) // step + 1, stop)
+        return jax.lax.fori_loop(start, stop, lambda i, state: body(pl.ds(i * step, step), state), state)
+
+    def seen(self, rows: Positions, columns: Positions) -> Bool[Array, "_ _"]:
+        """The attention mask of a tile of scores: True for two positions of one example, within the radius."""
+        same: Array = self.ids[rows][:, None] == self.ids[columns][None, :]
+        if self.plan.radius is None:
+            return same
+        distance = _numbers(rows).astype(jnp.int32)[:, None] - _numbers(columns).astype(jnp.int32)[None, :]
+        return same & (abs(distance) <= self.plan.radius)
 
     def read_words(self, of: Positions | slice = slice(None)) -> UInt32[Array, " _"] | None:
         """The random words of these queries; None without dropout."""
@@ -247,13 +262,13 @@ def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[R
     """The context of a block of queries. References: query, context [block, K]; key, value [L, K]; sums [block]."""
     query, key, value = inputs
     context, sums = outputs
-    plan, ids, held = program.plan, program.ids, program.held
-    of_query, of_queries, words = query[...], ids[held], program.read_words()
+    plan, held = program.plan, program.held
+    of_query, words = query[...], program.read_words()
 
     def of_keys(keys: Positions, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         before, total, out = state
         scores = dot(of_query, key[keys], (-1, -1)) * plan.scale
-        scores = jnp.where(of_queries[:, None] == ids[keys][None, :], scores, MASKED_SCORE)
+        scores = jnp.where(program.seen(held, keys), scores, MASKED_SCORE)
         highest = jnp.maximum(before, scores.max(axis=1))
         weights, shrink = jnp.exp2(scores - highest[:, None]), jnp.exp2(before - highest)
         kept = _zeroed(weights, program.kept(words, keys, transposed=False)).astype(value.dtype)
@@ -272,13 +287,13 @@ def _query_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref
     [block]."""
     query, key, value, gradient, sums, drift = inputs
     (of_query,) = outputs
-    plan, ids, held = program.plan, program.ids, program.held
-    q, g, of_queries, total, flow, words = query[...], gradient[...], ids[held], sums[...], drift[...], program.read_words()
+    plan, held = program.plan, program.held
+    q, g, total, flow, words = query[...], gradient[...], sums[...], drift[...], program.read_words()
 
     def of_keys(keys: Positions, out: Array) -> Array:
-        k, same = key[keys], of_queries[:, None] == ids[keys][None, :]
+        k = key[keys]
         scores = dot(q, k, (-1, -1)) * plan.scale - total[:, None]
-        weights = jnp.exp2(jnp.where(same, scores, MASKED_SCORE))
+        weights = jnp.exp2(jnp.where(program.seen(held, keys), scores, MASKED_SCORE))
         of_weights = _zeroed(dot(g, value[keys], (-1, -1)), program.kept(words, keys, transposed=False))
         return out + dot((weights * (of_weights - flow[:, None])).astype(k.dtype), k, (-1, -2))
 
@@ -291,13 +306,13 @@ def _key_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref])
     [L, K]; sums, drift [L]. Tiles of scores are [keys, queries], so that no product has to transpose them."""
     query, key, value, gradient, sums, drift = inputs
     of_key, of_value = outputs
-    plan, ids, held = program.plan, program.ids, program.held
-    k, v, of_keys = key[...], value[...], ids[held]
+    plan, held = program.plan, program.held
+    k, v = key[...], value[...]
 
     def of_queries(queries: Positions, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        q, g, same = query[queries], gradient[queries], of_keys[:, None] == ids[queries][None, :]
+        q, g = query[queries], gradient[queries]
         scores = dot(k, q, (-1, -1)) * plan.scale - sums[queries][None, :]
-        weights = jnp.exp2(jnp.where(same, scores, MASKED_SCORE))
+        weights = jnp.exp2(jnp.where(program.seen(held, queries), scores, MASKED_SCORE))
         kept = program.kept(program.read_words(queries), held, transposed=True)
         of_weights = _zeroed(dot(v, g, (-1, -1)), kept)
         of_scores = (weights * (of_weights - drift[queries][None, :])).astype(q.dtype)
