@@ -76,10 +76,9 @@ def test_a_window_is_a_band_of_the_mask(
 def test_bfloat16_errs_as_much_as_its_roundings_do(form: str):
     ids, inputs = packed(2, 200), arrays(2, 200, 128, "bfloat16")
     exact = results(plain(ids, 2, radius=20), *(x.astype(jnp.float32) for x in inputs))
-    rounded, found = results(plain(ids, 2, radius=20), *inputs), results(FORMS[form](ids, 2, 0.0, 20), *inputs)
-    for one, other, wanted in zip(found, rounded, exact, strict=True):
-        errors = [np.sqrt(np.square(x - wanted).mean() / np.square(wanted).mean()) for x in (one, other)]
-        assert errors[0] < max(BFLOAT16_WITHIN, 1.05 * errors[1])
+    within = BFLOAT16_WITHIN * (2 if "XLA" in form else 1)  # XLA's program rounds the scores too
+    for a, b in zip(results(FORMS[form](ids, 2, 0.0, 20), *inputs), exact, strict=True):
+        assert np.sqrt(np.square(a - b).mean() / np.square(b).mean()) < within
 
 
 @pytest.mark.parametrize("form", FORMS)
