@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from bert_jax.model.config import AttentionKernel, ModelConfig
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
 from bert_jax.model.layers import COLUMN, Dense, Dropout, Seed, dropout, gather_positions, hash_word, row_words
+from bert_jax.model.matmul import batched_matmul
 from bert_jax.model.positions import acts_on, make_positions
-from bert_jax.model.products import batched
 from bert_jax.model.tokens import Layer, Tokens
 
 INTERMEDIATES = "intermediates"
@@ -52,7 +52,7 @@ def dot_product_attention(
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
     `settings` is the dropout of the probabilities, with the positions of the queries if only selected tokens are queries. The
-    softmax runs in float32. `one_cpu` as in `products.multiply`.
+    softmax runs in float32. `one_cpu` as in `matmul`.
     """
     return weighted_sum(exponentials(query, key, mask, one_cpu), value, settings, one_cpu)
 
@@ -67,7 +67,7 @@ def exponentials(
     """exp(score - the query's largest score), float32: the attention weights before the division by their sum over the keys.
     `adjust` changes the scores, before the mask."""
     scale = query.shape[-1] ** -0.5
-    scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1), one_cpu).astype(jnp.float32)
+    scores = batched_matmul(query * jnp.asarray(scale, query.dtype), key, (-1, -1), one_cpu).astype(jnp.float32)
     scores = jnp.where(mask, scores if adjust is None else adjust(scores), MASKED_SCORE)
     return jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
 
@@ -84,7 +84,7 @@ def weighted_sum(
     backward pass too.
     """
     kept = dropout(weights, settings).astype(value.dtype)
-    context = batched(kept, value, (-1, -2), one_cpu)
+    context = batched_matmul(kept, value, (-1, -2), one_cpu)
     return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
 
 
@@ -124,7 +124,7 @@ def attention_by_head(
             columns = of_keys.astype(jnp.uint32)[:, None, None, :] * COLUMN
             drawn = hash_word(blocked(words)[:, None, :, None] + columns) >= np.uint32(round(rate * 2**32))
             kept = jnp.where(drawn, weights * np.asarray(1.0 / (1.0 - rate), weights.dtype), jnp.zeros((), weights.dtype))
-        context = batched(kept.astype(value.dtype), around(value)[:, None], (-1, -2), one_cpu)
+        context = batched_matmul(kept.astype(value.dtype), around(value)[:, None], (-1, -2), one_cpu)
         context = (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
         return context.reshape(-1, context.shape[-1])[: len(ids)]
 
