@@ -196,7 +196,7 @@ def check(command: Command, directory: pathlib.Path) -> None:
     if program == "tpu_scripts/run.sh" and words and words[0].startswith("--restarts="):
         assert words[1] in (*SCHEMAS, "VERB"), f"--restarts does not go with {words[1]}"
         words = words[1:]
-    if program == "tpu_scripts/pod.sh":
+    if program == "tpu_scripts/pod.sh" and words:
         check_pod(words)
     elif program in SKY:
         check_sky(words)
@@ -377,6 +377,10 @@ def sections(page: str) -> dict[str, str]:
 
 def whole_commands(text: str) -> list[Command]:
     return [command for command in commands_in(text, "") if command.whole]
+
+
+def test_the_readme_is_read_in_one_sitting():
+    assert len((REPOSITORY / "README.md").read_bytes()) <= 20_000
 
 
 def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
