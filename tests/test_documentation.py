@@ -200,7 +200,7 @@ def check(command: Command, directory: pathlib.Path) -> None:
         check_pod(words)
     elif program in SKY:
         check_sky(words)
-    elif program == "tpu_scripts/run.sh" and words and words[0] not in ("VERB", "--help"):
+    elif program == "tpu_scripts/run.sh" and words and words[0] not in ("COMMAND", "VERB", "--help"):
         check_verb(words[0], words[1:], command.whole)
     elif words[:1] == ["-m"] and words[1].startswith("bert_jax."):
         check_verb(words[1].removeprefix("bert_jax."), words[2:], command.whole)
@@ -257,7 +257,7 @@ def check_verb(verb: str, words: list[str], whole: bool) -> None:
         given = {argument.partition("=")[0] for argument in arguments}
         arguments += [flag for flag in understood.get(verb, ()) if flag.partition("=")[0] not in given]
     if not arguments or "--help" in arguments:
-        others = ("corpus", "doctor", "predict", "analyse", "tasks.glue_submission", "VERB")
+        others = ("corpus", "doctor", "predict", "analyse", "tasks.glue_submission", "COMMAND", "VERB")
         assert verb in (*understood, *others), f"there is no verb {verb}"
     elif verb in SCHEMAS:
         parse_flags(verb, "", arguments, schema=SCHEMAS[verb])
@@ -457,7 +457,7 @@ def test_every_path_and_link_of_a_page_leads_somewhere(page: str):
 
 
 def test_a_link_that_leads_nowhere_is_found():
-    text = "[a](#install) [b](#installation) [c](experiments/README.md#choose-an-experiment) [d](experiments/gone.md)"
+    text = "[a](#tests) [b](#installation) [c](experiments/README.md#choose-an-experiment) [d](experiments/gone.md)"
     assert list(broken_links("README.md", text)) == ["#installation", "experiments/gone.md"]
 
 
