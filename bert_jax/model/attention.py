@@ -103,8 +103,9 @@ def attention_by_head(
     On one CPU device the heads of all rows follow each other, and the backward pass computes their weights again: those of one
     head stay in the cache, where those of all heads pass through memory a dozen times. The dropout mask is the same.
     """
-    rate = settings.rate if settings.seed is not None else 0.0
-    words = row_words(settings.seed, query.shape[:3], rows=settings.rows) if rate else jnp.zeros(query.shape[:3], jnp.uint32)
+    rate, words = 0.0, jnp.zeros(query.shape[:3], jnp.uint32)
+    if settings.seed is not None:
+        rate, words = settings.rate, row_words(settings.seed, query.shape[:3], rows=settings.rows)
 
     def head(
         query: Float[Array, "L K"], key: Float[Array, "L K"], value: Float[Array, "L K"], ids: Int[Array, " L"], words: Array
