@@ -16,7 +16,7 @@ from bert_jax.interface.words import counted
 from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS
 
 DTYPES = ("float32", "bfloat16")
-REMATERIALISATIONS = ("none", "dots", "full")
+REMAT = ("none", "dots", "full")
 KERNELS = ("auto", "fused", "plain")
 DIRECTIONS = ("both", "left_to_right")
 PLACEMENTS = ("post", "pre")
@@ -65,7 +65,7 @@ class Target:
     platform: str = ""
     """"cpu", "tpu" or "gpu"."""
     one_cpu: bool = False
-    """Whether that is a single CPU device, for which `products.py` has forms of its own."""
+    """Whether that is a single CPU device, for which `matmul.py` has forms of its own."""
     attention: AttentionKernel | None = None
     """The kernel of attention; None: XLA's program."""
     residual_norm: ResidualNormKernel | None = None
@@ -248,12 +248,14 @@ class Execution:
     dtype: Annotated[str, OneOf(DTYPES)] = dataclasses.field(default="float32", metadata={CHANGES_NUMBERS: True})
     """The dtype of matrix products and activations: "float32" or "bfloat16", which TPUs, GPUs and CPUs with AMX multiply several
     times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
-    rematerialisation: Annotated[str, OneOf(REMATERIALISATIONS)] = "none"
+    remat: Annotated[str, OneOf(REMAT)] = "none"
     """Recomputation in the backward pass: "none"; "dots" keeps the matrix products and recomputes the rest; "full" keeps only the
     inputs of layers and recomputes the rest."""
-    scan_unroll: Annotated[int, Interval(ge=0, le=10_000)] = 0
-    """Layers per iteration of the loop over layers. 0 unrolls the loop: faster to run, slower to compile (1 compiles one
-    layer)."""
+    scan_layers: bool = False
+    """Whether the layers run in a loop, `jax.lax.scan`, so that one layer is compiled. False unrolls the loop: slower to compile,
+    faster to run."""
+    layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 1
+    """The layers in each iteration of that loop (`unroll` of `jax.lax.scan`)."""
     attention: Annotated[str, OneOf(KERNELS)] = "auto"
     """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA
     operations; "auto": fused on TPUs, the only devices where it was timed, if it can run and agrees with the plain path there.
@@ -323,7 +325,7 @@ class ModelConfig(Execution, Architecture):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("rematerialisation", "attention", "residual_norm"):
+        for name in ("remat", "attention", "residual_norm"):
             value, only = getattr(self, name), getattr(Execution, name)
             if self.encoder != "transformer" and value != only:
                 raise UserError(f"model.{name}={value} is not for model.encoder={self.encoder}; leave it out ({only})")

@@ -31,7 +31,7 @@ def test_the_defaults_are_the_released_base_model_with_the_layer_norm_of_tensorf
     assert config.padded_vocab_size == config.vocab_size
     assert config.tied_decoder
     assert not config.character_cnn
-    assert config.scan_unroll == 0
+    assert config.scan_layers is False
 
 
 def test_the_miniatures_are_those_of_their_paper():
@@ -83,7 +83,7 @@ STATIC = {"encoder": "static", "num_layers": 0}
         ({**STATIC, "positions": "none"}, "model.positions=none is not for model.encoder=static; leave it out (learned)"),
         ({"encoder": "bilm", "attention": "plain"}, "model.attention=plain is not for model.encoder=bilm; leave it out (auto)"),
         ({"encoder": "bilm", "residual_norm": "plain"}, "is not for model.encoder=bilm; leave it out (auto)"),
-        ({"encoder": "bilm", "rematerialisation": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
+        ({"encoder": "bilm", "remat": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_is_refused_with_what_can(fields: dict[str, Any], says: str):
