@@ -130,7 +130,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
             f'model = {use.auto}.from_pretrained("DIR")',
             "```",
             "",
-            *(["transformers loads the encoder, and not this kind of head. "] if head is not None and not family.has_class_for(head) else []),
+            *(["transformers loads the encoder, and not this kind of head. "] if head and not family.has_class_for(head) else []),
         ]
     example = command.format("DIR", mask=model.tokenizer.pieces[model.tokenizer.mask_id])
     lines += _USE_OF_FORM.get(form, ["With bert_jax:", "", f"    python -m bert_jax.predict {example}"])

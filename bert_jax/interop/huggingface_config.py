@@ -89,7 +89,8 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     one), with the user's file that computes them; other settings that the keys of the family do not hold; and a task head without
     a transformers class."""
     family = family_of(config)
-    fields: JsonObject = {} if config.positions in ("learned", family.always.get("positions")) else {"positions": config.positions}
+    known = config.positions in ("learned", family.always.get("positions"))
+    fields: JsonObject = {} if known else {"positions": config.positions}
     if file := record_of(config.positions, "config.model.positions"):
         fields["positions_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
@@ -137,7 +138,8 @@ def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
     """The settings under "model", which the keys of the family do not hold. Raises UserError for unknown names and types."""
     stated = ours.get("model", {})
     if not isinstance(stated, dict) or not stated.keys() <= set(SETTINGS):
-        raise UserError(f'{source}: "model" under "{OURS}" is {str(stated)[:100]}, not an object of settings; export the model again')
+        found = str(stated)[:100]
+        raise UserError(f'{source}: "model" under "{OURS}" is {found}, not an object of settings; export the model again')
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in stated.items()}
     for name, value in values.items():
         default = getattr(ModelConfig, name)

@@ -63,7 +63,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 @functools.lru_cache(maxsize=64)
 def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     """Path -> boxed shape of every parameter of a model, layers stacked and the vocabulary padded."""
-    one_layer = dataclasses.replace(config, scan_unroll=1) if config.encoder == "transformer" else config  # faster to trace
+    one_layer = dataclasses.replace(config, scan_layers=True) if config.encoder == "transformer" else config  # faster to trace
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder == "transformer")
     if head is not None:
         tree |= jax.eval_shape(lambda: initial_label_parameters(one_layer, head, jax.random.key(0)))

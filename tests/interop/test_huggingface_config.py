@@ -9,7 +9,6 @@ from bert_jax.errors import UserError
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
-
     architecture_from_json,
     architecture_of,
     config_from_json,

@@ -166,7 +166,8 @@ def test_positions_that_are_computed_are_stored_and_compared(vocabulary, change)
     tensors = tensors_from_params(params, config)
     jax.tree.map(np.testing.assert_array_equal, params_from_tensors(tensors, config, ""), params)
     table = tensors.pop(BERT.position_table)
-    tensors |= {"another": {BERT.position_table: table + np.float32(1e-3)}, "short": {BERT.position_table: table[:-1]}, "absent": {}}[change]
+    name = BERT.position_table
+    tensors |= {"another": {name: table + np.float32(1e-3)}, "short": {name: table[:-1]}, "absent": {}}[change]
     with pytest.raises(UserError, match=r"file: .* is not the sinusoidal table of 40 rows that config\.json names"):
         params_from_tensors(tensors, config, "file")
 

@@ -1,4 +1,4 @@
-"""The families of models that transformers knows, one file each: the names of their tensors, the keys of config.json, the classes.
+"""The families of models that transformers knows, one file each: the names of tensors, the keys of config.json, the classes.
 
     family.py       Family, Row and Key: the contract; the family of a model
     bert.py         BERT, and the models that only this package computes

@@ -127,8 +127,8 @@ BERT = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     untied_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    # The published TensorFlow checkpoints, converted long ago, still carry TensorFlow's names for LayerNorm's parameters. NVIDIA's
-    # have a name of their own for layers that apply their activation themselves.
+    # The published TensorFlow checkpoints, converted long ago, still carry TensorFlow's names for LayerNorm's parameters.
+    # NVIDIA's have a name of their own for layers that apply their activation themselves.
     renamed={
         "LayerNorm.gamma": "LayerNorm.weight",
         "LayerNorm.beta": "LayerNorm.bias",

@@ -6,6 +6,14 @@ from bert_jax.interop.families.bert import ACTIVATIONS
 from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, linear, norm
 from bert_jax.interop.families.rotary import HeadWidth, KeyValueHeads, RotaryTheta
 
+POOLINGS = {"late": "late", "bos": "cls", "mean": "mean"}
+
+ALWAYS = {
+    "type_vocab_size": 0, "positions": "rotary", "norm": "rms_norm", "norm_bias": False, "norm_placement": "pre",
+    "embedding_norm": False, "final_norm": True, "gate": "second", "mlm_head": "decoder", "hidden_dropout": 0.0,
+    "initializer": "normal",
+}  # fmt: skip
+
 EUROBERT = Family(
     model_type="eurobert",
     title="EuroBERT",
@@ -41,9 +49,7 @@ EUROBERT = Family(
         Key("rms_norm_eps", "layer_norm_epsilon", 1e-5),
         Key("attention_bias", "attention_bias", False),
         Key("mlp_bias", "intermediate_bias output_bias decoder_bias", False),  # transformers gives it to lm_head too
-        Key(
-            "classifier_pooling", "classifier_pooling", "late", {"late": "late", "bos": "cls", "mean": "mean"}, also=("clf_pooling",)
-        ),  # the second: EuroBERT's own code
+        Key("classifier_pooling", "classifier_pooling", "late", POOLINGS, also=("clf_pooling",)),  # that of EuroBERT's own code
         Key("tie_word_embeddings", "tied_decoder", False),
         RotaryTheta(default=10_000.0),
         Key("attention_dropout", "attention_dropout", 0.0),
@@ -54,11 +60,7 @@ EUROBERT = Family(
         TokenId("eos_token_id", "sep", carried=True),
         Constant("torch_dtype", "float32"),
     ),
-    always={
-        "type_vocab_size": 0, "positions": "rotary", "norm": "rms_norm", "norm_bias": False, "norm_placement": "pre",
-        "embedding_norm": False, "final_norm": True, "gate": "second", "mlm_head": "decoder", "hidden_dropout": 0.0,
-        "initializer": "normal",
-    },  # fmt: skip
+    always=ALWAYS,
     fixed={"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None},
     classes={
         "EuroBertModel": (),

@@ -72,8 +72,9 @@ def norm(ours: str, theirs: str, first: int = 0) -> tuple[Row, Row]:
 class KeyLike(Protocol):
     """A key of config.json, or several that belong together."""
 
-    carried: bool
-    """Whether the value that a model came with is kept in `Model.other_fields`, and written again where it means the same."""
+    @property
+    def carried(self) -> bool:
+        """Whether the value that a model came with is kept in `Model.other_fields`, and written again where it means the same."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ class KeyLike(Protocol):
         `source` for a value that is missing, of the wrong type or cannot be represented."""
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The keys of `config`. `ids` are the ids of the special tokens by role, `carried` the fields that the model came with."""
+        """The keys of `config`. `ids` are the ids of the special tokens by role, `carried` what the model came with."""
 
 
 REQUIRED = object()
@@ -210,7 +211,7 @@ def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str
     for name in there[1:]:
         if fields[name] != fields[there[0]]:
             raise UserError(
-                f"{source}: {there[0]}={fields[there[0]]!r} and {name}={fields[name]!r} contradict each other; correct one of them"
+                f"{source}: {there[0]}={fields[there[0]]!r} and {name}={fields[name]!r} contradict each other; correct one"
             )
     return (there[0], fields[there[0]]) if there else ("", None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import ClassVar
 
 from bert_jax.files import JsonObject
 from bert_jax.interop.families.bert import ACTIVATIONS
@@ -21,7 +22,7 @@ class Dropouts:
     `attention_output_dropout` is lost to it if it differs."""
 
     carried: bool = False
-    names = ("attention_dropout", "embedding_dropout", "mlp_dropout")
+    names: ClassVar[tuple[str, ...]] = ("attention_dropout", "embedding_dropout", "mlp_dropout")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """The four rates. Raises UserError for rates that are no numbers."""
@@ -40,6 +41,11 @@ class Dropouts:
         rates = (config.attention_dropout, embedding, config.hidden_dropout)
         return dict(zip(self.names, rates, strict=True))
 
+
+ALWAYS = {
+    "type_vocab_size": 0, "positions": "rotary", "norm_placement": "pre", "first_attention_norm": False, "final_norm": True,
+    "gate": "first", "initializer": "modernbert",
+}  # fmt: skip
 
 MODERNBERT = Family(
     model_type="modernbert",
@@ -98,10 +104,7 @@ MODERNBERT = Family(
         TokenId("eos_token_id", "sep", carried=True),
         Constant("torch_dtype", "float32"),
     ),
-    always={
-        "type_vocab_size": 0, "positions": "rotary", "norm_placement": "pre", "first_attention_norm": False, "final_norm": True,
-        "gate": "first", "initializer": "modernbert",
-    },  # fmt: skip
+    always=ALWAYS,
     fixed={"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None},
     classes={
         "ModernBertModel": (),

@@ -7,6 +7,11 @@ from bert_jax.interop.families.bert import ACTIVATIONS
 from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, linear, norm
 from bert_jax.interop.families.rotary import HeadWidth, RotaryTheta
 
+ALWAYS = {
+    "positions": "rotary", "attention_bias": False, "intermediate_bias": False, "output_bias": False, "gate": "second",
+    "initializer": "normal",
+}  # fmt: skip
+
 NOMIC_BERT = Family(
     model_type="nomic_bert",
     title="nomic-bert",
@@ -51,10 +56,7 @@ NOMIC_BERT = Family(
         TokenId("pad_token_id", "pad"),
         Constant("torch_dtype", "float32"),
     ),
-    always={
-        "positions": "rotary", "attention_bias": False, "intermediate_bias": False, "output_bias": False, "gate": "second",
-        "initializer": "normal",
-    },  # fmt: skip
+    always=ALWAYS,
     fixed={"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None},
     classes={
         "NomicBertModel": (),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
@@ -54,7 +54,7 @@ class RotaryThetas:
     full: float
     sliding: float
     carried: bool = False
-    names = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
+    names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """Both bases; that of sliding layers is None if it is the same. Raises UserError for another type of rotary positions,
@@ -76,12 +76,14 @@ class RotaryThetas:
             self.full,
             source,
         )
-        group, found = groups.get("sliding_attention"), {}
+        group = groups.get("sliding_attention")
+        found: dict[str, float | None] = {}
         if isinstance(group, dict) and group.get("rope_theta", 0) in AS_GLOBAL:
             found[new["sliding_attention"]] = full
             group = {name: value for name, value in group.items() if name != "rope_theta"}
         stated_theta = theta_of(group, new["sliding_attention"], source)
-        found |= {} if stated_theta is None else {new["sliding_attention"]: stated_theta}
+        if stated_theta is not None:
+            found[new["sliding_attention"]] = stated_theta
         if "local_rope_theta" in fields:
             old = fields["local_rope_theta"]
             found["local_rope_theta"] = full if old in AS_GLOBAL else _positive(old, "local_rope_theta", source)
@@ -102,7 +104,7 @@ class LayerTypes:
 
     every: int
     carried: bool = True
-    names = ("layer_types", "global_attn_every_n_layers")
+    names: ClassVar[tuple[str, ...]] = ("layer_types", "global_attn_every_n_layers")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """The type of each layer; () if all are full. Raises UserError for unknown types, for another number of layers, and for
@@ -143,7 +145,7 @@ class Window:
 
     default: int
     carried: bool = True
-    names = ("local_attention", "sliding_window")
+    names: ClassVar[tuple[str, ...]] = ("local_attention", "sliding_window")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """The radius. Raises UserError for no whole number, and for a "sliding_window" of another size, which transformers would
@@ -171,7 +173,7 @@ class KeyValueHeads:
     """`num_key_value_heads`, which is the number of heads where it is null or missing."""
 
     carried: bool = False
-    names = ("num_key_value_heads",)
+    names: ClassVar[tuple[str, ...]] = ("num_key_value_heads",)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """0 if each head has keys and values of its own. Raises UserError for no whole number."""
@@ -190,15 +192,15 @@ class HeadWidth:
     """"head_dim", which must be the quotient of width and heads."""
 
     carried: bool = False
-    names = ("head_dim",)
+    names: ClassVar[tuple[str, ...]] = ("head_dim",)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
         """Nothing. Raises UserError for heads of another width."""
         value, width, heads = fields.get("head_dim"), read["hidden_size"], read["num_heads"]
         if value is not None and value * heads != width:
             raise UserError(
-                f"{source}: head_dim={value!r} cannot be represented; only hidden_size / num_attention_heads = {width / heads:g} is "
-                "supported"
+                f"{source}: head_dim={value!r} cannot be represented; only {width / heads:g}, hidden_size / num_attention_heads, "
+                "is supported"
             )
         return {}
 
