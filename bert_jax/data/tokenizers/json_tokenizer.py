@@ -15,7 +15,7 @@ import functools
 import json
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,8 @@ from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, ChunkCache
 from bert_jax.files import JsonObject
 
+BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
+"""Names of special tokens."""
 BEGINS = 1 << 31
 """The bit that `append` sets in an id that begins a word."""
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -99,9 +101,12 @@ class JsonTokenizer:
         self._joins_words = len({*self._rust.encode("a b", add_special_tokens=False).word_ids}) < 2
         self._opens = {i for i, piece in enumerate(self.pieces) if piece.startswith((WORD_START, "Ġ", " "))}
         self._first = ChunkCache(self._marked)
-        self._inner = ChunkCache(lambda chunk: self._marked(f" {chunk}"))
+        self._inner = ChunkCache(self._marked_after_space)
         self._only_ascii = "Precompiled" in _types(self._spec, "normalizer")  # the rules of other letters may span a space
         self._is_local = _stops_at_spaces(self._spec) and all(map(self._is_sum_of_parts, _PROBES))
+
+    def __reduce__(self) -> tuple[Callable[..., JsonTokenizer], tuple[str, JsonObject, JsonObject]]:
+        return _made, (self.content, self.settings, self.names)
 
     @functools.cached_property
     def identity(self) -> bytes:
@@ -123,6 +128,9 @@ class JsonTokenizer:
         encoded = self._rust.encode(text, add_special_tokens=False)
         ids = encoded.ids
         return tuple(i | BEGINS if begins else i for i, begins in zip(ids, self._begins(ids, encoded.word_ids), strict=True))
+
+    def _marked_after_space(self, text: str) -> tuple[int, ...]:
+        return self._marked(f" {text}")
 
     def _by_parts(self, text: str, out: array[int]) -> None:
         first, *rest = text.split(" ")
@@ -217,32 +225,36 @@ class JsonTokenizer:
         text = data.decode("utf-8", "replace")
         return text[0].isalnum() or text[0] == "\ufffd"
 
-    def with_tokens(self, tokens: Sequence[str], is_special: Sequence[bool], unused: re.Pattern[str]) -> JsonTokenizer:
-        """Returns this tokenizer with added tokens, which take the ids of the pieces that match `unused`, then new ones."""
+    @property
+    def special_tokens(self) -> list[str]:
+        """The added tokens that are special: no text has them."""
+        return [token for token, about in self.added.items() if about.get("special")]
+
+    def with_tokens(self, tokens: Sequence[str], placeholder: re.Pattern[str]) -> JsonTokenizer:
+        """Returns this tokenizer with added tokens, which take the ids of pieces that match `placeholder`, then new ones."""
         spec: JsonObject = json.loads(self.content)
-        added = spec["added_tokens"] = list(spec.get("added_tokens") or ())
-        free = [i for i, piece in enumerate(self.pieces) if unused.fullmatch(piece)][::-1]
-        size = len(self.pieces)
-        for token, special in zip(tokens, is_special, strict=True):
+        free = [i for i, piece in enumerate(self.pieces) if placeholder.fullmatch(piece)][::-1]
+        added = {token["id"]: token for token in spec.get("added_tokens") or ()}
+        vocabulary, size = spec["model"]["vocab"], len(self.pieces)
+        for token in tokens:
             i = free.pop() if free else size
             size = max(size, i + 1)
-            added[:] = [other for other in added if other["id"] != i]
-            vocabulary = spec["model"]["vocab"]
+            special = BRACKETED.fullmatch(token) is not None
+            flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
+            added[i] = {"id": i, "content": token, **flags}
             if isinstance(vocabulary, dict):
-                old = next((piece for piece, own in vocabulary.items() if own == i), None)
-                if old is not None:
-                    vocabulary.pop(old)
+                if vocabulary.get(self.pieces[i] if i < len(self.pieces) else "") == i:
+                    del vocabulary[self.pieces[i]]
                     vocabulary[token] = i
             elif i < len(vocabulary):
                 vocabulary[i][0] = token
-            flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-            added.append({"id": i, "content": token, **flags, "normalized": not special, "special": special})
-        added.sort(key=lambda token: token["id"])
-        named = {token: i for i, token in enumerate(tokens)}
+        spec["added_tokens"] = [added[i] for i in sorted(added)]
         settings = {name: value for name, value in self.settings.items() if name != "added_tokens_decoder"}
-        made = JsonTokenizer(json.dumps(spec, ensure_ascii=False, indent=2), settings=settings, names=self.names)
-        assert all(token in made.added for token in named)
-        return made
+        return JsonTokenizer(json.dumps(spec, ensure_ascii=False, indent=2), settings=settings, names=self.names)
+
+
+def _made(content: str, settings: JsonObject, names: JsonObject) -> JsonTokenizer:
+    return JsonTokenizer(content, settings=settings, names=names)
 
 
 def parts(part: JsonObject | None, inside: str) -> list[JsonObject]:

@@ -37,6 +37,10 @@ from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, write_json
 from bert_jax.interface.words import counted
 
+TABLE_KINDS = ("wordpiece", "sentencepiece")
+"""The kinds of vocabularies whose pieces tell whether they continue a word."""
+PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>")
+"""Pieces that are there for tokens that are added later."""
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 
@@ -63,7 +67,7 @@ class VocabularyInfo:
     @property
     def marks_words(self) -> bool:
         """Whether a corpus stores where words begin, since the pieces alone do not tell."""
-        return self.kind not in ("wordpiece", "sentencepiece")
+        return self.kind not in TABLE_KINDS
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -338,6 +342,15 @@ class Tokenizer:
 def _name(token: Json) -> Json:
     """The text of a special token, which a file has as a string or as {"content": string}."""
     return token.get("content") if isinstance(token, dict) else token
+
+
+def with_added_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+    """The tokenizer of a tokenizer.json with more tokens; those in brackets, such as "[E1]", are special."""
+    model = tokenizer._model
+    assert isinstance(model, JsonTokenizer)
+    specials = {role: tokenizer.pieces[getattr(tokenizer, f"{role}_id")] for role in SPECIAL_NAMES}
+    made = model.with_tokens(tokens, PLACEHOLDER)
+    return Tokenizer(made, specials=specials, added=made.special_tokens, max_length=tokenizer.max_length)
 
 
 def load_tokenizer(

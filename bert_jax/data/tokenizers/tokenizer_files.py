@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax import files
-from bert_jax.data.tokenizers.json_tokenizer import JsonTokenizer, model_type, parts
+from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, JsonTokenizer, model_type, parts
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
@@ -48,7 +48,6 @@ _SHIFTED = (
 )
 MOST_PIECES = 10_000_000
 _NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
-_BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -382,7 +381,7 @@ def _check_config(path: pathlib.Path, config: JsonObject) -> None:
     for name, ours in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
         if config.get(name, ours) != ours:
             raise UserError(f"{path}: {name}={config[name]!r} is not supported, only {ours!r} is")
-    split = [word for word in config.get("never_split") or () if not _BRACKETED.fullmatch(word)]
+    split = [word for word in config.get("never_split") or () if not BRACKETED.fullmatch(word)]
     if split:
         raise UserError(f"{path}: never_split={split} is not supported, nor does transformers 5 heed it; remove it")
 
@@ -425,7 +424,7 @@ def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[st
 def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int, str]:
     """id -> content. Raises UserError for tokens that are not special, which transformers would also match inside words."""
     for token in tokens:
-        if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
+        if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             raise UserError(
                 f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
                 "matches it inside words, which WordPiece cannot do: take it out of the files, and add it as a whole word by "
@@ -495,7 +494,7 @@ def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
     if not any(bert.get("clean_text", True) for bert in berts):
         return "its normalizer has clean_text=false"
     for token in content.get("added_tokens") or ():
-        if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
+        if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             return f"its added token {token['content']!r} is matched inside words"
     return None
 
@@ -510,7 +509,6 @@ def _described_library(
     except ValueError as error:
         raise UserError(f"{path}: {error}; copy the file again, or choose another model") from error
     specials = _roles(path, content, library, (config, names), fields)
-    further = (token for token, added in library.added.items() if added.get("special"))
     notes = []
     for texts, wanted in (
         (("a",), ["cls", "a", "sep"]),
@@ -529,7 +527,7 @@ def _described_library(
         lowercase=library.lowercase,
         lowercase_source=f"the normalizer of {JSON_FILE} {'lower-cases' if library.lowercase else 'keeps capitals'}",
         specials=specials,
-        added=tuple(further),
+        added=tuple(library.special_tokens),
         max_length=_max_length(config),
         notes=tuple(notes),
     )

@@ -1,5 +1,5 @@
-"""Trains a vocabulary on the corpus, deterministically: WordPiece and byte-level BPE with the Rust `tokenizers`, SentencePiece with
-its library."""
+"""Trains a vocabulary on the corpus, deterministically: WordPiece and byte-level BPE with the Rust `tokenizers`, SentencePiece
+with its library."""
 
 from __future__ import annotations
 
@@ -263,4 +263,4 @@ def train_bpe(
     rust.decoder = decoders.ByteLevel()
     roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIALS, strict=True))
     model = JsonTokenizer(rust.to_str(pretty=True))
-    return Tokenizer(model, specials=roles, added=[token for token, about in model.added.items() if about["special"]])
+    return Tokenizer(model, specials=roles, added=model.special_tokens)
