@@ -73,7 +73,7 @@ def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None
 def marks_words(manifest: JsonObject) -> bool:
     """Whether the shards of a corpus have WORD_FILES."""
     vocabulary = manifest.get("vocabulary")
-    return isinstance(vocabulary, dict) and vocabulary.get("kind") not in TABLE_KINDS
+    return isinstance(vocabulary, dict) and vocabulary.get("kind", TABLE_KINDS[0]) not in TABLE_KINDS
 
 
 def _check_files(path: pathlib.Path, shard: JsonObject, has_words: bool) -> None:

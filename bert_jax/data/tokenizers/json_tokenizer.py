@@ -71,7 +71,8 @@ class JsonTokenizer:
         self.content = content
         self.settings, self.names = settings or {}, names or {}
         self._spec: JsonObject = json.loads(content)
-        self._rust = _load(content, self._spec)
+        text_content, hidden = _without_specials(content, self._spec)
+        self._rust = _load(text_content, self._spec)
         self._rust.encode_special_tokens = True  # special tokens in a text are ordinary text, except for `encode_with_specials`
         self._rust.no_truncation()
         self._rust.no_padding()
@@ -80,7 +81,8 @@ class JsonTokenizer:
             raise ValueError("two pieces have one id")
         self.pieces = [""] * (max(vocabulary.values(), default=-1) + 1)
         for piece, i in vocabulary.items():
-            self.pieces[i] = piece
+            self.pieces[i] = hidden.get(piece, piece)
+        self._hides = bool(hidden)
         model = model_type(self._spec)
         self.kind = "library-wordpiece" if model == "WordPiece" else model.lower()
         self.is_byte_level = any(
@@ -115,7 +117,11 @@ class JsonTokenizer:
         model: JsonObject = dict(self._spec["model"])
         if "merges" in model:  # older files have "a b", newer ones ["a", "b"]
             model["merges"] = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
-        model = {name: value for name, value in model.items() if value not in (None, False)} | {"type": model_type(self._spec)}
+        if isinstance(model.get("vocab"), list):  # the library reads and writes scores with an error in their last digit
+            model["vocab"] = [[piece, f"{score:.10g}"] for piece, score in model["vocab"]]
+        model = {name: value for name, value in model.items() if value is not None and value is not False} | {
+            "type": model_type(self._spec)
+        }
         return json.dumps(content | {"model": model}, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
 
     def _begins(self, ids: Sequence[int], words: Sequence[int | None]) -> list[bool]:
@@ -196,7 +202,8 @@ class JsonTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids, special tokens included; the text itself where the tokenizer changes nothing in it."""
-        return self._rust.decode([int(i) for i in ids], skip_special_tokens=False)
+        rust = self._with_specials if self._hides else self._rust
+        return rust.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def readable(self, ids: Sequence[int]) -> str:
         """The pieces as one text for display: bytes decoded, a space as ▁, and bytes of an incomplete
@@ -269,6 +276,32 @@ def model_type(content: JsonObject) -> str:
     model = content.get("model") or {}
     guess = "BPE" if "merges" in model else "WordPiece" if isinstance(model.get("vocab"), dict) else "Unigram"
     return model.get("type") or guess
+
+
+_HIDDEN = "\U0010ffff"
+
+
+def _without_specials(content: str, spec: JsonObject) -> tuple[str, dict[str, str]]:
+    """(the file with the special tokens hidden from the model, each hidden piece -> the token): most models have them among their
+    pieces, and would find them in a text. [UNK] stays."""
+    model = spec.get("model") or {}
+    vocabulary = model.get("vocab") or {}
+    if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge makes them
+        return content, {}
+    specials = {token["content"] for token in spec.get("added_tokens") or () if token.get("special")}
+    specials -= {model.get("unk_token")}
+    if isinstance(vocabulary, dict):
+        specials &= vocabulary.keys()
+        changed: Any = {f"{_HIDDEN}{piece}" if piece in specials else piece: i for piece, i in vocabulary.items()}
+    else:
+        unknown = model.get("unk_id")
+        specials &= {entry[0] for i, entry in enumerate(vocabulary) if i != unknown}
+        changed = [[f"{_HIDDEN}{entry[0]}" if entry[0] in specials else entry[0], *entry[1:]] for entry in vocabulary]
+    if not specials:
+        return content, {}
+    added = [token for token in spec["added_tokens"] if token["content"] not in specials]
+    hidden = spec | {"model": model | {"vocab": changed}, "added_tokens": added, "post_processor": None}
+    return json.dumps(hidden, ensure_ascii=False), {f"{_HIDDEN}{piece}": piece for piece in specials}
 
 
 def _types(spec: JsonObject, name: str) -> list[str]:
