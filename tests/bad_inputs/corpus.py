@@ -354,7 +354,7 @@ CASES = [
       files={"words/tokenizer.json": bytes_vocabulary(), "words/special_tokens_map.json": '{"mask_token": "<mask>"}'},
       without="--lowercase"),
     Case("a broken tokenizer", "--vocab=words/tokenizer.json",
-      "words/tokenizer.json cannot be read as JSON (Expecting ... copy the file again",
+      "words/tokenizer.json cannot be read as JSON (Unterminated string ... copy the file again",
       files={"words/tokenizer.json": bytes_vocabulary()[:-40]}, without="--lowercase"),
     Case("merges of what is no piece", "--vocab=words/tokenizer.json",
       "words/tokenizer.json: the library tokenizers ... cannot read it ( ... copy the file again, or choose another model",

@@ -296,7 +296,7 @@ CASES = [
       "model: the vocabulary has 132 entries but the model's vocab_size is 91; use the vocabulary that the model",
       copies="model model/vocab.txt=vocabulary", spoil=remove("model/tokenizer.json")),
     scored("bytes for a model of words",
-      "model: the vocabulary has 32 entries but the model's vocab_size is 91; use the vocabulary that the model",
+      "model: the vocabulary in this directory ... is not the one that the model was trained with ... restore the model's own",
       spoil=[remove("model/vocab.txt"), keys("model/tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")],
       files={"model/tokenizer.json": bytes_vocabulary()}),
     scored("a vocabulary in another order",
