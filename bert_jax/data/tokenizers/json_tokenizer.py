@@ -21,7 +21,7 @@ from typing import Any
 
 from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, ChunkCache
-from bert_jax.files import JsonObject
+from bert_jax.files import JsonObject, parse_json
 
 BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 """Names of special tokens."""
@@ -70,7 +70,7 @@ class JsonTokenizer:
     def __init__(self, content: str, *, settings: JsonObject | None = None, names: JsonObject | None = None):
         self.content = content
         self.settings, self.names = settings or {}, names or {}
-        self._spec: JsonObject = json.loads(content)
+        self._spec: JsonObject = parse_json(content)
         text_content, hidden = _without_specials(content, self._spec)
         self._rust = _load(text_content, self._spec)
         self._rust.encode_special_tokens = True  # special tokens in a text are ordinary text, except for `encode_with_specials`
@@ -239,7 +239,7 @@ class JsonTokenizer:
 
     def with_tokens(self, tokens: Sequence[str], placeholder: re.Pattern[str]) -> JsonTokenizer:
         """Returns this tokenizer with added tokens, which take the ids of pieces that match `placeholder`, then new ones."""
-        spec: JsonObject = json.loads(self.content)
+        spec: JsonObject = parse_json(self.content)
         free = [i for i, piece in enumerate(self.pieces) if placeholder.fullmatch(piece)][::-1]
         added = {token["id"]: token for token in spec.get("added_tokens") or ()}
         vocabulary, size = spec["model"]["vocab"], len(self.pieces)
