@@ -1,5 +1,7 @@
 """The families of models that transformers knows, one file each: the names of tensors, the keys of config.json, the classes.
 
+In: a `model_type`, or the configuration of a model. Out: the `Family`, whose tables `names.py` and `huggingface_config.py` read.
+
     family.py       Family, Row and Key: the contract; the family of a model
     bert.py         BERT, and the models that only this package computes
     rotary.py       the keys about rotary positions, windows and heads, in the spellings of transformers 4 and 5
