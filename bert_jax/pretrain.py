@@ -48,7 +48,7 @@ from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, pretraining_program
 from bert_jax.pretraining.results import results, trained_model, training_of
-from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
+from bert_jax.pretraining.rollback import Rollback, first_parameters, skipped_batches
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
@@ -123,7 +123,7 @@ def pretrain(
         with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
-            batches = PhaseBatches(experiment, index, corpora.of_phase(index), process_shard(mesh, BATCH), passed_over(state))
+            batches = PhaseBatches(experiment, index, corpora.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
             heldout = HeldoutEvaluation(program, index, corpora, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
@@ -148,7 +148,7 @@ def pretrain(
                 evaluates=lambda step: due(step, experiment.evaluation.every, last=end),
                 evaluate=evaluate,
                 saves=lambda step: due(step, every, last=last_step) or step in keep_at,
-                passed_over=batches.passed_over,
+                skipped_batches=batches.skipped_batches,
             )
 
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
@@ -166,7 +166,7 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            go_back=Rollback(program, checkpoints, corpora.train, state),
+            rollback=Rollback(program, checkpoints, corpora.train, state),
             check=corpora.verification.check,
         )
         trained = train(parts, state)

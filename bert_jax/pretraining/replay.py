@@ -31,7 +31,7 @@ from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
 from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, objective_on, pretraining_program
-from bert_jax.pretraining.rollback import first_parameters, passed_over
+from bert_jax.pretraining.rollback import first_parameters, skipped_batches
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
@@ -128,7 +128,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
     program = pretraining_program(taught_by(experiment, teacher), mesh, teacher)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         state = _nearest_state(program, workdir, corpus, step - 1)
-        batches = Batches(program.experiment, corpus, passed_over(state))
+        batches = Batches(program.experiment, corpus, skipped_batches(state))
         state = _trained_on(program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
@@ -142,13 +142,13 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
 
 
 class Batches:
-    """The batches of all phases of a run, whole, by the number of the step before them; those of `passed_over` steps later."""
+    """The batches of all phases of a run, whole, by the number of the step before them, `skipped_batches` steps later."""
 
-    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, passed_over: int):
+    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
         self.phase = experiment.phase_after
         of_phases = open_phase_corpora(experiment, corpus)
         self._of_phase = functools.cache(
-            lambda phase: PhaseBatches(experiment, phase, of_phases.get(phase, corpus), passed_over=passed_over)
+            lambda phase: PhaseBatches(experiment, phase, of_phases.get(phase, corpus), skipped_batches=skipped_batches)
         )
 
     def at(self, step: int) -> Batch:
