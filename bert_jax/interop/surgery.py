@@ -26,7 +26,7 @@ from bert_jax.interface.words import counted
 from bert_jax.interop import NEW_POSITIONS
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import Row, rows
-from bert_jax.model.layers import truncated_normal
+from bert_jax.model.layers import initializer
 
 _BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
@@ -46,7 +46,7 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
     def change(table: np.ndarray) -> np.ndarray:
         rows = table[np.arange(positions) % old]
         if new == "random":
-            rows[old:] = truncated_normal(config.initializer_range)(jax.random.key(seed), rows[old:].shape)
+            rows[old:] = initializer(config)(jax.random.key(seed), rows[old:].shape)
         return rows
 
     tokenizer = model.tokenizer
