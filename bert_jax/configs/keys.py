@@ -54,6 +54,8 @@ RENAMED = {
     "skip_gram": "objective_options",
     "model.rematerialisation": "model.remat",
     "model.scan_unroll": "model.scan_layers",
+    "spikes.back": "spikes.rollback_steps",
+    "spikes.times": "spikes.max_rollbacks",
 }
 """Former names of keys and groups of an experiment, and their names now. A former name is an error that gives the new one."""
 

@@ -4,7 +4,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
 
     config.py          ModelConfig; the published sizes
     tokens.py          Tokens: the inputs of an encoder; Layer: the properties of a layer
-    products.py        matrix products and their gradients
+    matmul.py          matrix products and their gradients
     layers.py          Dense, LayerNorm, GELU, dropout
     positions.py       learned, sinusoidal, none: objects that act on embeddings, on queries and keys, or on scores
     embeddings.py      token ids -> vectors

@@ -65,7 +65,7 @@ class Target:
     platform: str = ""
     """"cpu", "tpu" or "gpu"."""
     one_cpu: bool = False
-    """Whether that is a single CPU device, for which `products.py` has forms of its own."""
+    """Whether that is a single CPU device, for which `matmul.py` has forms of its own."""
     attention: AttentionKernel | None = None
     """The kernel of attention; None: XLA's program."""
     residual_norm: ResidualNormKernel | None = None

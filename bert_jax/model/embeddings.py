@@ -16,7 +16,7 @@ from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.tokens import Tokens
 
 
-class Table(nn.Module):
+class Embedding(nn.Module):
     """A learned embedding table: `rows` vectors of `width` numbers."""
 
     rows: int
@@ -41,10 +41,10 @@ class Embeddings(nn.Module):
     def setup(self) -> None:
         """Declares the tables, the positions and the norm."""
         c = self.config
-        self.word_embeddings = Table(c.padded_vocab_size, c.hidden_size, initializer(c), ("vocab", "embed"))
+        self.word_embeddings = Embedding(c.padded_vocab_size, c.hidden_size, initializer(c), ("vocab", "embed"))
         self.position_embeddings = make_positions(c)
         if c.type_vocab_size:
-            self.token_type_embeddings = Table(c.type_vocab_size, c.hidden_size, initializer(c), (None, "embed"))
+            self.token_type_embeddings = Embedding(c.type_vocab_size, c.hidden_size, initializer(c), (None, "embed"))
         if c.embedding_norm:
             self.layer_norm = Norm(c)
 
@@ -73,7 +73,7 @@ class WordEmbeddings(nn.Module):
         if c.character_cnn:
             self.characters = CharacterCnn(c)
             return
-        self.word_embeddings = Table(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))
+        self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
         """The vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, Key, Num, Shaped, UInt32
 from bert_jax.interface.named import load_named
 from bert_jax.model import ACTIVATIONS, NORMS
 from bert_jax.model.config import ModelConfig, Target
-from bert_jax.model.products import affine
+from bert_jax.model.matmul import dense
 
 Initializer = Callable[..., Num[Array, " ..."]]
 """(PRNG key, shape, dtype) -> the initial value of a parameter."""
@@ -152,10 +152,10 @@ class Dense(nn.Module):
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
         batch_shape = x.shape[: x.ndim - len(self.in_shape)]
         one_cpu = self.target.one_cpu
-        product: Callable[..., Float[Array, "R O"]] = affine
+        product: Callable[..., Float[Array, "R O"]] = dense
         operands = [x.reshape(-1, width_in).astype(self.dtype)]
         if self.activation:
-            kind = activated_affine if factor is None else gated_affine
+            kind = activated_dense if factor is None else gated_dense
             operands += [] if factor is None else [factor.reshape(-1, width_in).astype(self.dtype)]
             product = functools.partial(kind, activation(self.activation))
             product = jax.checkpoint(product, static_argnums=(len(operands) + 2,)) if self.target.platform == "tpu" else product
@@ -168,14 +168,14 @@ class Dense(nn.Module):
         return y.reshape(*batch_shape, *self.out_shape)
 
 
-def activated_affine(
+def activated_dense(
     function: Activation, x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], one_cpu: bool
 ) -> Float[Array, "R O"]:
-    """`affine` of function(x)."""
-    return affine(function(x), kernel, bias, one_cpu)
+    """`dense` of function(x)."""
+    return dense(function(x), kernel, bias, one_cpu)
 
 
-def gated_affine(
+def gated_dense(
     function: Activation,
     x: Float[Array, "R I"],
     factor: Float[Array, "R I"],
@@ -183,8 +183,8 @@ def gated_affine(
     bias: Float[Array, " O"],
     one_cpu: bool,
 ) -> Float[Array, "R O"]:
-    """`affine` of function(x) * factor."""
-    return affine(function(x) * factor, kernel, bias, one_cpu)
+    """`dense` of function(x) * factor."""
+    return dense(function(x) * factor, kernel, bias, one_cpu)
 
 
 def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> Float[Array, "B Q D"]:
