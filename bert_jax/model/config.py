@@ -42,7 +42,7 @@ class AttentionKernel(Protocol):
         """Whether it computes the attention of `model` in rows of that many tokens. Raises UserError if it does not and the model
         asks for it."""
 
-    def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any) -> Any:
+    def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: int | None = None) -> Any:
         """The context, as `kernels.attention.fused_attention` returns it."""
 
 

@@ -114,8 +114,8 @@ class Lstm(nn.Module):
         for name, axis in (("lower", "embed"), ("upper", None)):
             inputs = (x.shape[-1],)
             axes = (axis, None, None, None)
-            deviation, dtype = inputs[0] ** -0.5, jnp.dtype(jnp.float32)
-            projected = Dense(inputs, (2, 4, w), axes, deviation, dtype, self.target, name=f"{name}_input")(x)
+            init, dtype = truncated_normal(inputs[0] ** -0.5), jnp.dtype(jnp.float32)
+            projected = Dense(inputs, (2, 4, w), axes, init, dtype, self.target, name=f"{name}_input")(x)
             kernel = Recurrence(w, name=f"{name}_recurrence")()
             projected = projected.reshape(*x.shape[:2], 2, 4 * w)
             directions = tuple(

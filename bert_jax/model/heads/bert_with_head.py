@@ -16,7 +16,7 @@ from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_
 from bert_jax.model.features import LayerMix, Lstm, chosen_layers
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
-from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word
+from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word, initializer
 from bert_jax.model.tokens import INPUTS, Batch, Tokens
 
 HEAD_SEED = np.uint32(0x68656164)
@@ -47,7 +47,7 @@ class HeadLayers(nn.Module):
         if head.has_crf:
             self.crf = Crf(head.num_outputs)
         width, axis = head.input_width(c.hidden_size), None if head.lstm else "embed"
-        self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32), c.target)
+        self.dense = Dense((width,), (head.num_outputs,), (axis, None), initializer(c), jnp.dtype(jnp.float32), c.target)
 
     def features(
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens

@@ -17,7 +17,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
-from bert_jax.model.kernels.attention import QKV, fused_attention, unsupported_heads
+from bert_jax.model.kernels.attention import QKV, fused_attention, unsupported_heads, unsupported_window
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
 from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
 from bert_jax.model.layers import Dropout, NormParameters
@@ -73,17 +73,17 @@ class _Attention:
     def computes(self, model: ModelConfig, length: int) -> bool:
         """Whether it computes the attention of `model`, and rows of that many tokens fit on the chip. Raises UserError if not and
         the kernel is asked for."""
-        reason = _unsupported_function(model)
+        reason = _unsupported_function(model) or _unsupported_layers(model, self.platform)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
             raise _refusal("attention", reason)
         return reason is None
 
     def __call__(
-        self, qkv: QKV, sequence_ids: Int[Array, "B L"], *, num_heads: int, dropout: Dropout
+        self, qkv: QKV, sequence_ids: Int[Array, "B L"], *, num_heads: int, dropout: Dropout, radius: int | None = None
     ) -> Float[Array, "B L D"]:
-        platform, spread = self.platform, self.spread
-        return fused_attention(qkv, sequence_ids, num_heads=num_heads, dropout=dropout, platform=platform, spread=spread)
+        settings: Any = {"platform": self.platform, "spread": self.spread, "radius": radius}
+        return fused_attention(qkv, sequence_ids, num_heads=num_heads, dropout=dropout, **settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _ResidualNorm:
 
     def computes(self, model: ModelConfig) -> bool:
         """Whether it computes rows of the width of `model`. Raises UserError if not and the kernel is asked for."""
-        reason = unsupported_width(model.hidden_size, model.dtype)
+        reason = _unsupported_norm(model) or unsupported_width(model.hidden_size, model.dtype)
         if reason and model.residual_norm == "fused":
             raise _refusal("residual_norm", reason)
         return reason is None
@@ -133,7 +133,7 @@ def choose_attention(config: ModelConfig, chip: Chip, length: int) -> Choice:
 
     Raises UserError if `config.attention` is "fused" and no kernel can run.
     """
-    reason = _unsupported_function(config)
+    reason = _unsupported_function(config) or _unsupported_layers(config, chip.platform)
     reason = reason or no_attention_kernel(chip.platform, chip.device_kind, length, config.head_width, config.dtype)
     if reason is None and config.attention == "auto" and chip.platform == "gpu" and config.dtype == "float32":
         reason = "fused attention on a GPU is for bfloat16; in float32, without the matrix units, it was not timed"
@@ -144,6 +144,8 @@ def require_possible(config: ModelConfig) -> None:
     """Raises UserError for a kernel that `config` asks for and that no device has; the device at hand is not asked."""
     if config.attention == "fused" and (reason := _unsupported_function(config)):
         raise _refusal("attention", reason)
+    if config.residual_norm == "fused" and (reason := _unsupported_norm(config)):
+        raise _refusal("residual_norm", reason)
 
 
 def _unsupported_function(config: ModelConfig) -> str | None:
@@ -155,12 +157,28 @@ def _unsupported_function(config: ModelConfig) -> str | None:
     return None
 
 
+def _unsupported_layers(config: ModelConfig, platform: str) -> str | None:
+    """The reason why the kernel of `platform` does not compute the sliding layers of the model, as a clause; None if it does."""
+    reason = unsupported_window(platform, config.attention_dropout) if "sliding" in config.layer_types else None
+    return f"{reason} (model.attention_dropout)" if reason else None
+
+
+def _unsupported_norm(config: ModelConfig) -> str | None:
+    """The reason why the kernel of LayerNorm(x + dropout(y)) is not for the model on any device, as a clause; None if it may
+    be."""
+    if config.norm_placement != "post":
+        return f"the fused residual norm is one after a residual sum, where model.norm_placement={config.norm_placement} has none"
+    if (config.norm, config.norm_scale, config.norm_bias) != ("layer_norm", True, True):
+        return "the fused residual norm is a LayerNorm with scale and bias, and the model's norm is another one"
+    return None
+
+
 def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
     """The implementation of LayerNorm(x + dropout(y)), by `config.residual_norm`.
 
     Raises UserError if `config.residual_norm` is "fused" and no kernel can run.
     """
-    reason = no_residual_norm_kernel(chip.platform, config.hidden_size, config.dtype)
+    reason = _unsupported_norm(config) or no_residual_norm_kernel(chip.platform, config.hidden_size, config.dtype)
     return _choose("residual_norm", config.residual_norm, chip, reason)
 
 

@@ -300,7 +300,7 @@ def test_attention_drops_in_every_layer_with_a_seed_that_follows_from_the_step_s
     def seeds_of(seed: Any) -> Any:
         seeds: list[Any] = []
 
-        def record(qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any) -> Any:
+        def record(qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: Any) -> Any:
             assert (dropout.rate, num_heads) == (0.3, 1)
             seeds.append(dropout.seed)
             return qkv[0]
