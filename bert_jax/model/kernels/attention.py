@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Int, Num, UInt32
 from bert_jax.model.kernels import DTYPES, Parts, Spread, attention_gpu, attention_tpu, on_one_device
 from bert_jax.model.kernels.attention_gpu import GpuPlan
 from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, TpuPlan, divides_lanes
-from bert_jax.model.kernels.attention_splash import splash_attention
 from bert_jax.model.layers import Dropout
 
 SAVED = "fused_attention"
@@ -26,6 +25,7 @@ AXES = ("batch", None, "heads")  # whole rows: a query reads every key
 QKV = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]
 """(query, key, value) of all heads, as the projections return them, with D = H K; in bfloat16 or float32."""
 Plan = TpuPlan | GpuPlan
+PLANS: dict[str, type[TpuPlan] | type[GpuPlan]] = {"tpu": TpuPlan, "gpu": GpuPlan}
 
 
 def fused_attention(
@@ -42,8 +42,7 @@ def fused_attention(
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities: the context of `dot_product_attention`, on a TPU or GPU.
 
     A query attends to the keys with the same number in `sequence_ids`, with a `radius` to those at most so far away: blocks of
-    keys out of reach are not computed. Every token is a query, so `dropout` has no positions. `platform` is "tpu" or "gpu". A TPU
-    computes a radius by JAX's own kernel (`attention_splash.py`), which has no dropout.
+    keys out of reach are not computed. Every token is a query, so `dropout` has no positions. `platform` is "tpu" or "gpu".
 
     The softmax runs in float32; products take their inputs as they are and accumulate in float32. The backward pass draws the
     dropout mask again; the forward pass saves the context and one float32 per query and head for it. Each device of `spread` runs
@@ -59,7 +58,6 @@ def fused_attention(
     shape = query.shape
     rate = 0.0 if dropout.seed is None else dropout.rate
     reason = unsupported_heads(platform, shape[2] // num_heads, query.dtype)
-    reason = reason or (unsupported_window(platform, rate) if radius is not None else None)
     if reason:
         raise ValueError(reason)
     seed = jnp.uint32(0) if dropout.seed is None else dropout.seed.astype(jnp.uint32)
@@ -72,12 +70,8 @@ def fused_attention(
     ) -> tuple[Float[Array, "B L D"]]:
         first = drawn[1] + parts.index("batch") * np.uint32(len(ids))
         heads = num_heads // parts.count("heads")
-        if platform == "tpu" and radius is not None:
-            return (splash_attention((query, key, value), ids, heads, radius, SAVED, interpret=interpret),)
         place = Placement(drawn[0], first, parts.index("heads"), num_heads)
-        plan: Plan = TpuPlan.of(query.shape, heads, rate, interpret=interpret)
-        if platform == "gpu":
-            plan = GpuPlan.of(query.shape, heads, rate, radius, interpret=interpret)
+        plan = PLANS[platform].of(query.shape, heads, rate, radius, interpret=interpret)
         return (_attend_padded(plan, (query, key, value), ids, place),)
 
     on_all = parts.on_each_device(local, [AXES, AXES, AXES, AXES[:2], (None,)], [AXES])
@@ -94,14 +88,6 @@ def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str |
         return f"fused attention on a GPU needs a head width of 16, 32, 64 or 128, not {head_width}"
     if platform == "tpu" and not divides_lanes(head_width):
         return f"fused attention needs a head width of 16, 32, 64 or a multiple of 128, not {head_width}"
-    return None
-
-
-def unsupported_window(platform: str, rate: float) -> str | None:
-    """The reason why the kernel of attention for "tpu" or "gpu" has no window with dropout of that rate, as a clause; None if it
-    has."""
-    if platform == "tpu" and rate:
-        return f"fused attention within a window has no dropout on a TPU, and the rate is {rate:g}"
     return None
 
 

@@ -62,15 +62,17 @@ class TpuPlan:
     head_width: int
     rate: float
     """The dropout rate, a multiple of 2**-16; 0 for no dropout."""
+    radius: int | None
+    """The largest distance of a key that a query sees; None: it sees all keys."""
     interpret: bool
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], heads: int, rate: float, *, interpret: bool) -> TpuPlan:
+    def of(cls, shape: tuple[int, ...], heads: int, rate: float, radius: int | None = None, *, interpret: bool) -> TpuPlan:
         """The plan for queries of `shape` [rows, length, heads x head width]; rounds `rate` to a multiple of 2**-16."""
         rows, length, width = shape
         head_width = width // heads
         groups = -(-width // max(LANES, head_width))
-        return cls(rows, padded_length(length), groups, head_width, round(rate * 65536) / 65536, interpret)
+        return cls(rows, padded_length(length), groups, head_width, round(rate * 65536) / 65536, radius, interpret)
 
     @property
     def width(self) -> int:
@@ -122,10 +124,20 @@ class TpuPlan:
         return (_largest_divisor(self.rows, budget // groups) if groups == self.groups else 1), groups
 
     @property
-    def tiles(self) -> list[tuple[int, int, int]]:
-        """(first query, first key, head) of every tile of a block, in the order in which both passes draw random words."""
-        b = self.block
-        return [(q, k, h) for q in range(0, b, self.queries) for k in range(0, b, KEYS) for h in range(self.heads)]
+    def shifts(self) -> list[int]:
+        """The blocks of keys that a block of queries sees within the radius, relative to its own, which is the first."""
+        reach = min(-(-(self.radius or 0) // self.block), self.blocks - 1)
+        return sorted(range(-reach, reach + 1), key=abs)
+
+    def tiles(self, shift: int = 0) -> list[tuple[int, int, int]]:
+        """(first query, first key, head) of every tile of a block, in the order in which both passes draw random words; with a
+        radius only tiles that the window reaches, of keys that are `shift` blocks after the queries."""
+        b, q_size = self.block, self.queries
+        places = [(q, k) for q in range(0, b, q_size) for k in range(0, b, KEYS)]
+        if self.radius is not None:
+            first = shift * b  # the position of the first key, counted from the first query
+            places = [(q, k) for q, k in places if -self.radius - KEYS < first + k - q < q_size + self.radius]
+        return [(q, k, h) for q, k in places for h in range(self.heads)]
 
 
 def _largest_divisor(of: int, limit: int) -> int:

@@ -168,14 +168,21 @@ def _each_head(plan: TpuPlan, x: Float[Array, "L D"]) -> list[Float[Array, "L D"
     return [jnp.where((lane >= h * width) & (lane < (h + 1) * width), x, jnp.zeros((), x.dtype)) for h in range(plan.heads)]
 
 
-def _same_example(plan: TpuPlan, ids: Ref, queries: Positions, keys: Positions) -> Callable[[int, int, Array], Array]:
-    """A function of (first query, first key, scores) that masks a tile of a block's scores; ids [1, L]."""
+def _mask(
+    plan: TpuPlan, ids: Ref, queries: Positions, keys: Positions, shift: int, there: Array | None
+) -> Callable[[int, int, Array], Array]:
+    """A function of (first query, first key, scores) that masks a tile of a block's scores; ids [1, L]. The keys are `shift`
+    blocks after the queries, in a block that is not `there` if the row has none."""
     of_queries = ids[:, queries]
-    down = jnp.broadcast_to(ids[:, keys], (LANES, plan.block)).T
+    row = ids[:, keys] if there is None else jnp.where(there, ids[:, keys], -2)
+    down = jnp.broadcast_to(row, (LANES, plan.block)).T
     of_keys = jnp.concatenate([down] * (plan.queries // LANES), axis=1)
 
     def masked(q: int, k: int, scores: Array) -> Array:
         same = of_keys[k : k + KEYS] == of_queries[:, q : q + plan.queries]
+        if plan.radius is not None:
+            key, query = (jax.lax.broadcasted_iota(jnp.int32, (KEYS, plan.queries), axis) for axis in (0, 1))
+            same &= jnp.abs(key - query + np.int32(shift * plan.block + k - q)) <= plan.radius
         return jnp.where(same, scores, MASKED_SCORE)
 
     return masked
@@ -193,6 +200,19 @@ def _ahead(items: list[Item], by: int, start: Callable[[Item], Made]) -> Iterato
 def _loop(times: int, body: Callable[[Index, State], State], state: State) -> State:
     """The state after body(i, state) for each i; for a single trip without a loop, with the constant 0 as i."""
     return body(0, state) if times == 1 else jax.lax.fori_loop(0, times, body, state)
+
+
+def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int, Array | None], State], state: State) -> State:
+    """The state after body(j, state, shift, there) for each block j that block `i` sees: all, or those within the radius. `sign`
+    is 1 if `i` is the block of queries, -1 if it is that of keys; `shift` is the blocks from the queries to the keys."""
+    if plan.radius is None:
+        return _loop(plan.blocks, lambda j, state: body(j, state, 0, None), state)
+    if plan.blocks == 1:
+        return body(0, state, 0, None)
+    for shift in plan.shifts:
+        j = jnp.asarray(i + sign * shift)
+        state = body(jnp.clip(j, 0, plan.blocks - 1), state, shift, (j >= 0) & (j < plan.blocks))
+    return state
 
 
 def _span(plan: TpuPlan, i: Index) -> Positions:
@@ -268,16 +288,16 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
         queries = _span(plan, i)
         heads = _each_head(plan, _scaled(plan, query[queries]))
 
-        def of_keys(j: Index, state: dict) -> dict:
+        def of_keys(j: Index, state: dict, shift: int, there: Array | None) -> dict:
             random.start(unit.number, i, j)
             keys = _span(plan, j)
-            of_key, of_value, masked = key[keys], value[keys].T, _same_example(plan, ids, queries, keys)
+            of_key, of_value, masked = key[keys], value[keys].T, _mask(plan, ids, queries, keys, shift, there)
 
             def scores(tile: tuple[int, int, int]) -> Array:
                 q, k, h = tile
                 return dot(of_key[k : k + KEYS], heads[h][q : q + plan.queries], (-1, -1))
 
-            for (q, k, h), raw in _ahead(plan.tiles, AHEAD_FORWARD, scores):
+            for (q, k, h), raw in _ahead(plan.tiles(shift), AHEAD_FORWARD, scores):
                 tile = masked(q, k, raw)
                 highest, before = tile.max(axis=0, keepdims=True), state.get((q, h))
                 if before is not None:
@@ -292,7 +312,7 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
                 state = state | {(q, h): (highest, total, out)}
             return state
 
-        state = _loop(plan.blocks, of_keys, _initial_state(plan) if plan.blocks > 1 else {})
+        state = _seen(plan, i, 1, of_keys, _initial_state(plan) if plan.blocks > 1 else {})
         contexts = []
         for h in range(plan.heads):
             of_head = [state[q, h] for q in range(0, plan.block, plan.queries)]
@@ -332,9 +352,11 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
     def of_keys(j: Index, _: None) -> None:
         keys = _span(plan, j)
 
-        def of_queries(i: Index, totals: dict) -> dict:
+        def of_queries(i: Index, totals: dict, shift: int, there: Array | None) -> dict:
             unit.random.start(unit.number, i, j)
-            totals = totals | _backward_block(unit, refs, _span(plan, i), keys, totals)
+            queries = _span(plan, i)
+            masked = _mask(plan, unit.ids, queries, keys, shift, there)
+            totals = totals | _backward_block(unit, refs, queries, keys, plan.tiles(shift), masked, totals)
             of_query = _whole(plan, totals, "query", plan.queries).T
             if scratch is None:
                 refs.of_query[...] = (of_query * scale).astype(refs.query.dtype)
@@ -344,7 +366,7 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
         zeros = jnp.zeros((plan.head_width, KEYS), jnp.float32)
         empty = {(name, k, h): zeros for name in ("key", "value") for k in range(0, plan.block, KEYS) for h in range(plan.heads)}
-        totals = _loop(plan.blocks, of_queries, empty if plan.blocks > 1 else {})
+        totals = _seen(plan, j, -1, of_queries, empty if plan.blocks > 1 else {})
         refs.of_key[keys] = (_whole(plan, totals, "key", KEYS).T * scale).astype(refs.key.dtype)
         of_value = _whole(plan, totals, "value", KEYS).T * (1.0 / (1.0 - plan.rate))
         refs.of_value[keys] = of_value.astype(refs.value.dtype)
@@ -356,11 +378,21 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
 def _whole(plan: TpuPlan, parts: dict, name: str, size: int) -> Array:
     """The gradient `name` of a block, [lanes, block], from its parts [head width, size] in `parts`."""
-    heads = [jnp.concatenate([parts[name, x, h] for x in range(0, plan.block, size)], axis=1) for h in range(plan.heads)]
+    none = jnp.zeros((plan.head_width, size), jnp.float32)  # of queries that see no key of the block
+    starts = range(0, plan.block, size)
+    heads = [jnp.concatenate([parts.get((name, x, h), none) for x in starts], axis=1) for h in range(plan.heads)]
     return jnp.concatenate(heads, axis=0)
 
 
-def _backward_block(unit: Unit, refs: BackwardRefs, queries: Positions, keys: Positions, totals: dict) -> dict:
+def _backward_block(
+    unit: Unit,
+    refs: BackwardRefs,
+    queries: Positions,
+    keys: Positions,
+    tiles: list[tuple[int, int, int]],
+    masked: Callable[[int, int, Array], Array],
+    totals: dict,
+) -> dict:
     """`totals` with a block's part of the gradients added: ("query" | "key" | "value", first position, head) -> float32
     [head width, positions]."""
     plan = unit.plan
@@ -368,7 +400,7 @@ def _backward_block(unit: Unit, refs: BackwardRefs, queries: Positions, keys: Po
     q_rows, k_rows, g_rows = refs.query[queries], refs.key[keys], refs.gradient[queries]
     v_rows, q_down, k_down, g_down = refs.value[keys], q_rows.T, k_rows.T, g_rows.T
     q_heads, g_heads = _each_head(plan, _scaled(plan, q_rows)), _each_head(plan, g_rows)
-    masked, sums_of_queries = _same_example(plan, unit.ids, queries, keys), refs.sums[:, queries]
+    sums_of_queries = refs.sums[:, queries]
     products = g_down.astype(jnp.float32) * refs.context[queries].T.astype(jnp.float32)
     # the sum over keys of weights x their gradient is context . its gradient; (1 - rate) since `scale` divides by it at the end
     drift = [products[h * h_w : (h + 1) * h_w].sum(axis=0, keepdims=True) * (1.0 - plan.rate) for h in range(plan.heads)]
@@ -381,7 +413,7 @@ def _backward_block(unit: Unit, refs: BackwardRefs, queries: Positions, keys: Po
     def add(at: tuple[str, int, int], x: Array) -> None:
         totals[at] = totals[at] + x if at in totals else x
 
-    for (q, k, h), (scores, of_weights) in _ahead(plan.tiles, AHEAD_BACKWARD, start):
+    for (q, k, h), (scores, of_weights) in _ahead(tiles, AHEAD_BACKWARD, start):
         lanes, head = slice(q, q + plan.queries), slice(h * h_w, (h + 1) * h_w)
         weights = jnp.exp2(masked(q, k, scores - sums_of_queries[h : h + 1, lanes]))
         zeroed = unit.random.draw(weights.shape)

@@ -29,7 +29,7 @@ from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
-from bert_jax.model.kernels.attention import QKV, fused_attention, unsupported_heads, unsupported_window
+from bert_jax.model.kernels.attention import QKV, fused_attention, unsupported_heads
 from bert_jax.model.kernels.attention_plan import TpuPlan, padded_length, vmem_bytes
 from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
 from bert_jax.model.layers import Dropout, NormParameters
@@ -40,6 +40,9 @@ Chip: TypeAlias = jax.Device | AbstractDevice
 
 LONGEST = 8_192
 """The longest rows for which the TPU kernels of attention were compiled, for v5e, v5p and v6e in bfloat16."""
+
+WIDEST = 2_048
+"""The largest radius of a sliding layer: the TPU kernel unrolls the blocks of 512 keys that a window reaches."""
 
 CAPABILITY = 8.0
 """The lowest compute capability of NVIDIA's GPUs with products of bfloat16 matrices: Ampere's."""
@@ -73,7 +76,7 @@ class _Attention:
     def computes(self, model: ModelConfig, length: int) -> bool:
         """Whether it computes the attention of `model`, and rows of that many tokens fit on the chip. Raises UserError if not and
         the kernel is asked for."""
-        reason = _unsupported_function(model) or _unsupported_layers(model, self.platform)
+        reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
             raise _refusal("attention", reason)
@@ -133,7 +136,7 @@ def choose_attention(config: ModelConfig, chip: Chip, length: int) -> Choice:
 
     Raises UserError if `config.attention` is "fused" and no kernel can run.
     """
-    reason = _unsupported_function(config) or _unsupported_layers(config, chip.platform)
+    reason = _unsupported_function(config)
     reason = reason or no_attention_kernel(chip.platform, chip.device_kind, length, config.head_width, config.dtype)
     if reason is None and config.attention == "auto" and chip.platform == "gpu" and config.dtype == "float32":
         reason = "fused attention on a GPU is for bfloat16; in float32, without the matrix units, it was not timed"
@@ -152,15 +155,11 @@ def _unsupported_function(config: ModelConfig) -> str | None:
     """The reason why no kernel computes the attention of the model on any device, as a clause; None if one may."""
     if config.direction == "left_to_right":
         return NO_LEFT_TO_RIGHT
+    if "sliding" in config.layer_types and config.sliding_radius > WIDEST:
+        return f"fused attention has windows of up to {WIDEST:,} tokens on each side, and {config.sliding_radius:,} is more"
     if acts_on(config, "scores"):
         return f"model.positions={config.positions} changes the scores, which the kernels of fused attention keep on the chip"
     return None
-
-
-def _unsupported_layers(config: ModelConfig, platform: str) -> str | None:
-    """The reason why the kernel of `platform` does not compute the sliding layers of the model, as a clause; None if it does."""
-    reason = unsupported_window(platform, config.attention_dropout) if "sliding" in config.layer_types else None
-    return f"{reason} (model.attention_dropout)" if reason else None
 
 
 def _unsupported_norm(config: ModelConfig) -> str | None:
@@ -234,7 +233,7 @@ def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dt
         return f"fused attention is compiled up to length {LONGEST:,}, and {length:,} is longer"
     has = VMEM.get(kind, min(VMEM.values()))
     rows = 64  # enough to fill a grid step
-    plan = TpuPlan(rows, padded_length(length), groups=1, head_width=head_width, rate=0.5, interpret=False)
+    plan = TpuPlan(rows, padded_length(length), groups=1, head_width=head_width, rate=0.5, radius=None, interpret=False)
     needs = vmem_bytes(plan, dtype) / 2**20
     if needs <= has:
         return None

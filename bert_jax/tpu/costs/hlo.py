@@ -183,6 +183,7 @@ def parse(text: str) -> Module:
     """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is no HLO module."""
     computations: dict[str, Computation] = {}
     entry, header, lines = None, None, list[Instruction]()
+    text = re.sub(r"kernel_metadata=\{\n.*\n\}", "kernel_metadata={}", text)  # of JAX's own kernels: an instruction is a line
     for line in text.splitlines():
         if beginning := _COMPUTATION.match(line):
             header, lines = beginning, []

@@ -35,7 +35,7 @@ def test_a_row_is_padded_to_whole_tiles_and_beyond_512_to_whole_blocks(length: i
     plan = plan_of(2, length, 4, 64)
     assert (padded_length(length), plan.length, plan.blocks, plan.queries) == (padded, padded, blocks, queries)
     tiles = [(q, k, h) for q in range(0, min(padded, 512), queries) for k in range(0, min(padded, 512), 128) for h in (0, 1)]
-    assert plan.tiles == tiles
+    assert plan.tiles() == tiles
 
 
 @pytest.mark.parametrize(

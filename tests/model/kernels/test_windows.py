@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.attention import attention_by_head
-from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels import attention_plan
 from bert_jax.model.layers import Dropout
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -66,7 +66,7 @@ def test_a_window_is_a_band_of_the_mask(
     form: str, b: int, length: int, heads: int, head_width: int, radius: int, rate: float
 ):
     if form == "TPU" and rate:
-        pytest.skip("the TPU's kernel of windows has no dropout")
+        pytest.skip("the TPU's kernel has dropout masks of its own")
     ids, inputs = packed(b, length), arrays(b, length, heads * head_width)
     found = results(FORMS[form](ids, heads, rate, radius), *inputs)
     assert largest_error(found, results(plain(ids, heads, rate, radius=radius), *inputs)) < FLOAT32_WITHIN
@@ -105,10 +105,25 @@ def test_eight_devices_see_the_window_that_one_sees(platform: str):
     assert largest_error(found, results(plain(ids, 2, radius=9), *inputs)) < FLOAT32_WITHIN
 
 
-def test_a_window_with_dropout_is_refused_by_the_tpu_s_kernel_with_the_reason():
-    (query, key, value, _), ids = arrays(1, 64, 64), jnp.ones((1, 64), jnp.int32)
-    with pytest.raises(ValueError, match=r"within a window has no dropout on a TPU, and the rate is 0\.1"):
-        fused_attention((query, key, value), ids, num_heads=1, dropout=Dropout(0.1, jnp.uint32(1)), radius=8)
+@pytest.mark.parametrize(("radius", "length"), [(20, 128), (20, 500), (64, 513), (150, 640), (600, 500)])
+def test_blocks_of_the_tpu_s_kernel_that_a_window_does_not_reach_are_left_out(
+    radius: int, length: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(attention_plan, "BLOCK", 128)  # short enough to interpret several
+    ids, inputs = packed(1, length), arrays(1, length, 64)
+    found = results(fused(ids, 2, radius=radius), *inputs)
+    assert largest_error(found, results(plain(ids, 2, radius=radius), *inputs)) < FLOAT32_WITHIN
+
+
+@pytest.mark.parametrize("length", [128, 384])
+def test_the_tpu_s_kernel_drops_the_same_elements_in_both_passes_of_a_window(length: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attention_plan, "BLOCK", 128)
+    ids, (query, key, value, gradient) = jnp.ones((1, length), jnp.int32), arrays(1, length, 64)
+    attend = fused(ids, 2, RATE, radius=20)
+    _, _, _, of_value = results(attend, query, key, value, gradient)
+    # the context is linear in the values, so that its slope along their gradient is that gradient's square
+    moved = (attend(query, key, value + of_value) - attend(query, key, value)).astype(jnp.float32)
+    assert float((moved * gradient).sum()) == pytest.approx(float(np.square(of_value).sum()), rel=1e-4)
 
 
 def test_a_window_costs_its_keys_and_not_the_row():
