@@ -38,7 +38,7 @@ class PretrainingLog(RunLog):
         self._objective = experiment.trained_objective
         super().__init__(run, run.workdir, run.ledger, program.mesh, experiment.phase_starts()[-1], log)
         self._teacher = program.teacher.config if program.teacher else None
-        self._fingerprint = fingerprint(corpora.train, corpora.heldout) if config else ""
+        self._fingerprint = fingerprint(corpora.train, corpora.eval) if config else ""
         self._phase = 0
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
@@ -93,9 +93,9 @@ class PretrainingLog(RunLog):
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
         self._run.require_in_place()
         self.scores = scores
-        log.info("held out after step %s: %s", f"{step:,}", self._objective.heldout_line(scores))
+        log.info("held out after step %s: %s", f"{step:,}", self._objective.eval_line(scores))
         self._compare(step, scores)
-        self.write(step, {f"heldout/{name}": value for name, value in scores.items()})
+        self.write(step, {f"eval/{name}": value for name, value in scores.items()})
         if step:
             self.draw()
 
@@ -134,7 +134,7 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int, rejecte
         "corpus: %s in %s to train on, %s held out",
         counted(corpora.train.num_tokens, "token"),
         counted(corpora.train.num_documents, "document"),
-        counted(corpora.heldout.num_documents, "document"),
+        counted(corpora.eval.num_documents, "document"),
     )
     log.info(
         "devices: %d x %s, mesh %s",

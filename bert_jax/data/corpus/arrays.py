@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 
-SPLITS = ("train", "heldout")
+SPLITS = ("train", "eval")
 ARRAYS = ("tokens", "sentences", "documents")
 TOKEN_COUNTS = "token_counts.npy"
 DOCUMENT_HASHES = "document_hashes.npy"
