@@ -78,10 +78,10 @@ class PretrainingLog(RunLog):
 
     def _masks(self, index: int) -> str:
         """The masks of a phase where they are not those of the held-out rows."""
-        trained, eval_split = self._experiment.example_config(index), self._experiment.eval_config(index)
-        if trained.targets != "masked" or trained.masked_fraction == eval_split.masked_fraction:
+        trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
+        if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""
-        return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * eval.masked_fraction:g} %)"
+        return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * eval_rows.masked_fraction:g} %)"
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
         """The losses and accuracies."""
