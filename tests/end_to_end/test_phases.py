@@ -82,7 +82,8 @@ def test_every_phase_reports_its_rows_and_masks(trunk: Ended):
     assert "phase 1 of 3: 8 steps of 8 rows x 32 tokens, 30 % masked (held out: 15 %)" in trunk.output
     assert "phase 2 of 3: 8 steps of 8 rows x 48 tokens, 30 % masked (held out: 15 %)" in trunk.output
     assert "phase 3 of 3: 6 steps of 8 rows x 64 tokens, 5 % masked (held out: 15 %)" in trunk.output
-    rates = {record["step"]: record["train/learning_rate"] for record in learned(trunk.workdir) if "train/learning_rate" in record}
+    of_steps = [record for record in learned(trunk.workdir) if "train/learning_rate" in record]
+    rates = {record["step"]: record["train/learning_rate"] for record in of_steps}
     wanted = {1: 0.0, 3: 1.5e-3, 5: 3e-3, 16: 3e-3, 17: 3e-3, 22: 3e-3 * (0.1 + 0.9 * (1 - (5 / 6) ** 0.5))}
     assert {step: rates[step] for step in wanted} == pytest.approx(wanted, rel=1e-5)
 
@@ -113,7 +114,7 @@ def test_decays_branch_off_and_are_averaged(experiment: pathlib.Path, trunk: End
     branch = run(experiment, "early", *early)
     assert branch.status == 0, branch.output
     assert [record["step"] for record in learned(branch.workdir) if "train/learning_rate" in record] == [13, 14, 15, 16, 17, 18]
-    further = run(experiment, "further", "--config.phases.2.steps=9", f"--config.init_state={trunk.workdir}@15")
+    further = run(experiment, "further", "--config.phases.2.steps=9", f"--config.init_state={trunk.workdir}@20")
     assert further.status == 0, further.output
     assert learned(further.workdir)[-1]["step"] == 25
     convert([f"--from={trunk.workdir}", f"--average={branch.workdir}", f"--to={tmp_path / 'mean'}"])
