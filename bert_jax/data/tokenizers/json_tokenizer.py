@@ -77,11 +77,14 @@ class JsonTokenizer:
         self.content = content
         self.settings, self.names = settings or {}, names or {}
         self._spec: JsonObject = parse_json(content)
+        self._rust = _load(content, self._spec)
+        #: the ids of "a", and of one and two such texts with the special tokens that the post-processor adds
+        self.letter = self._rust.encode("a", add_special_tokens=False).ids
+        self.framed = (self._rust.encode("a").ids, self._rust.encode("a", "a").ids)
         text_content, hidden = _without_specials(content, self._spec)
-        self._rust = _load(text_content, self._spec)
+        if hidden:
+            self._with_specials, self._rust = self._rust, _load(text_content, self._spec)
         self._rust.encode_special_tokens = True  # special tokens in a text are ordinary text, except for `encode_with_specials`
-        self._rust.no_truncation()
-        self._rust.no_padding()
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
         if len(set(vocabulary.values())) < len(vocabulary):
             raise ValueError("two pieces have one id")
@@ -200,16 +203,9 @@ class JsonTokenizer:
         """The ids of `text`, with special tokens in the text as their ids, as the library gives them."""
         return self._with_specials.encode(text, add_special_tokens=False).ids
 
-    def framed(self, *texts: str) -> list[int]:
-        """The ids of a text or a pair with the special tokens that the file's post-processor adds."""
-        return self._with_specials.encode(*texts).ids
-
     @functools.cached_property
     def _with_specials(self) -> Any:
-        rust = _load(self.content, self._spec)
-        rust.no_truncation()
-        rust.no_padding()
-        return rust
+        return _load(self.content, self._spec)
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
         """The characters [start, end) of `text` of each word, without those of white space alone."""
@@ -337,7 +333,10 @@ def _load(content: str, spec: JsonObject) -> Any:
     import tokenizers  # imported here, because it takes 0.1 s
 
     try:
-        return tokenizers.Tokenizer.from_str(content)
+        rust = tokenizers.Tokenizer.from_str(content)
+        rust.no_truncation()
+        rust.no_padding()
+        return rust
     except Exception as error:  # the library raises bare Exceptions
         for name in _PARTS:
             if spec.get(name) is None:
