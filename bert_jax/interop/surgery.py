@@ -24,8 +24,9 @@ from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.interop import NEW_POSITIONS
+from bert_jax.interop.families.family import Row
 from bert_jax.interop.huggingface import Model
-from bert_jax.interop.names import Row, rows
+from bert_jax.interop.names import rows
 from bert_jax.model.layers import truncated_normal
 
 

@@ -38,7 +38,7 @@ class PretrainingLog(RunLog):
         self._objective = experiment.trained_objective
         super().__init__(run, run.workdir, run.ledger, program.mesh, experiment.phase_starts()[-1], log)
         self._teacher = program.teacher.config if program.teacher else None
-        self._fingerprint = fingerprint(corpora.train, corpora.heldout) if config else ""
+        self._fingerprint = fingerprint(corpora.train, corpora.eval) if config else ""
         self._phase = 0
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
@@ -56,12 +56,13 @@ class PretrainingLog(RunLog):
         plan = source.plan(0).summary()
         random, of_pairs = plan["random_next_fraction"], self._experiment.next_sentence
         log.info(
-            "phase %d of %d: %s of %s x %s; an epoch is %s, %s%.0f %% padding",
+            "phase %d of %d: %s of %s x %s%s; an epoch is %s, %s%.0f %% padding",
             index + 1,
             len(self._experiment.phases),
             counted(config.steps, "step"),
             counted(config.batch_size, "row"),
             counted(config.length, "token"),
+            self._masks(index),
             counted(source.rows_per_epoch, "row"),
             f"{100 * random:.0f} % random next sentences, " if of_pairs else "",
             100 * plan["padding_fraction"],
@@ -74,6 +75,13 @@ class PretrainingLog(RunLog):
                 100 * random,
             )
         self.throughput = Throughput(self._run.ledger)
+
+    def _masks(self, index: int) -> str:
+        """The masks of a phase where they are not those of the held-out rows."""
+        trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
+        if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
+            return ""
+        return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * eval_rows.masked_fraction:g} %)"
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
         """The losses and accuracies."""
@@ -93,9 +101,9 @@ class PretrainingLog(RunLog):
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
         self._run.require_in_place()
         self.scores = scores
-        log.info("held out after step %s: %s", f"{step:,}", self._objective.heldout_line(scores))
+        log.info("held out after step %s: %s", f"{step:,}", self._objective.eval_line(scores))
         self._compare(step, scores)
-        self.write(step, {f"heldout/{name}": value for name, value in scores.items()})
+        self.write(step, {f"eval/{name}": value for name, value in scores.items()})
         if step:
             self.draw()
 
@@ -134,7 +142,7 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int, rejecte
         "corpus: %s in %s to train on, %s held out",
         counted(corpora.train.num_tokens, "token"),
         counted(corpora.train.num_documents, "document"),
-        counted(corpora.heldout.num_documents, "document"),
+        counted(corpora.eval.num_documents, "document"),
     )
     log.info(
         "devices: %d x %s, mesh %s",

@@ -234,7 +234,7 @@ def update_rule(
     return UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
         objective=objective_on(experiment, mesh),
-        optimizer=optimizer,
+        optimizer=phase_optimizer(experiment, phase, optimizer),
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
         clip_norm=experiment.optimizer.clip_norm,
@@ -242,6 +242,14 @@ def update_rule(
         learning_rate_multipliers=layerwise_rates(experiment),
         spike_filter=spike_filter(experiment.spikes) if experiment.spikes.policy != "none" else None,
     )
+
+
+def phase_optimizer(
+    experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """`optimizer`, that of the run, with the weight decay of a phase; its state is the same in all phases."""
+    settings = experiment.phase_optimizer(phase)
+    return optimizer if settings == experiment.optimizer else make_optimizer(settings, trained_parameters(experiment))
 
 
 def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], PyTree[jax.Array]] | None:

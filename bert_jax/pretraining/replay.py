@@ -29,7 +29,7 @@ from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
+from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
 from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, objective_on, pretraining_program
 from bert_jax.pretraining.rollback import first_parameters, skipped_batches
 from bert_jax.pretraining.teacher import load_teacher, taught_by
@@ -94,7 +94,8 @@ def experiment_of(
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
-    for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher")):
+    of_phases = ((phase, "corpus") for phase in stored.get("phases", ()))
+    for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher"), *of_phases):
         if isinstance(group, dict) and isinstance(path := group.get(key), str):
             group[key] = from_start(workdir, path)
     for key, text in overrides:
@@ -102,8 +103,8 @@ def experiment_of(
             raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
         override(stored, PretrainingExperiment, key, text)
     experiment = PretrainingExperiment.from_dict(stored)
-    train, heldout = open_splits(staged(experiment.corpus.directory))
-    if fingerprint(train, heldout) != of_corpus:
+    train, eval_split = open_splits(staged(experiment.corpus.directory))
+    if fingerprint(train, eval_split, *open_phase_corpora(experiment, train).values()) != of_corpus:
         raise UserError(
             f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "
             "give its place by --config.corpus.directory=DIR"
@@ -145,7 +146,10 @@ class Batches:
 
     def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
         self.phase = experiment.phase_after
-        self._of_phase = functools.cache(lambda phase: PhaseBatches(experiment, phase, corpus, skipped_batches=skipped_batches))
+        of_phases = open_phase_corpora(experiment, corpus)
+        self._of_phase = functools.cache(
+            lambda phase: PhaseBatches(experiment, phase, of_phases.get(phase, corpus), skipped_batches=skipped_batches)
+        )
 
     def at(self, step: int) -> Batch:
         """The batch that is trained on after `step` steps."""
