@@ -167,7 +167,7 @@ class Tag:
         stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
         if len(parts) > 1 and parts[-1] in labels and stated:
             return (
-                f"{shortened(parts[-1])} seems to be the tag of a word, which is no part of the text; give a sentence per line, "
+                f"{shortened(parts[-1])} seems to be the tag of a word, not part of the text; give a sentence per line, "
                 'or JSON with "words"'
             )
         return None

@@ -286,7 +286,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._heard = dict.fromkeys(self._connections, now)
         self._received = dict.fromkeys(self._connections, b"")
         self._leaving: set[int] = set()
-        """The processes that announced their end or were asked to end. They may wait for this one and are notified when it ends."""
+        """The processes that announced their end or were asked to end. They may wait for this one; they hear when it ends."""
         self._closed: set[int] = set()
         self._ended = False
         """Whether this process has said that it ends, and does nothing more than wait."""

@@ -167,7 +167,7 @@ class SpanTask:
         same positions in every window, or (2.0) "no answer" is predicted for every question though some have one."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and not best[:, 0].any():
-            return "every predicted span begins at [CLS], which is no answer"
+            return "every predicted span begins at [CLS], which is not an answer"
         if all_equal(best):
             return "every predicted span is at the same position"
         if not self.may_be_unanswerable or not any(_gold(self.splits[split]).values()):
@@ -286,7 +286,7 @@ def load(config: TaskConfig, say: Say = note) -> SpanTask:
     missing or invalid files, and for impossible questions in SQuAD 1.1.
     """
     if config.name not in NAMES:
-        raise UserError(f"config.task.name={config.name!r} is no question answering task; {nearest(config.name, NAMES)}")
+        raise UserError(f"config.task.name={config.name!r} is not a question answering task; {nearest(config.name, NAMES)}")
     splits = _own(config, say) if config.name == "own/span" else _squad(config, say)
     impossible = [example for examples in splits.values() for example in examples if example.is_impossible]
     if impossible and config.name == "squad/v1.1":

@@ -195,7 +195,7 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
         return _own(config, say)
     if config.name in NAMES:
         return _sick(config)
-    raise UserError(f"config.task.name={config.name!r} is no text task; {nearest(config.name, NAMES)}")
+    raise UserError(f"config.task.name={config.name!r} is not a text task; {nearest(config.name, NAMES)}")
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:

@@ -249,7 +249,7 @@ def write_submission(
 
 
 def prediction_table(name: str, predictions: Sequence[str | float]) -> str:
-    """The text of the file `name` of `SUBMISSION`. Raises UserError for a value that is no valid prediction."""
+    """The text of the file `name` of `SUBMISSION`. Raises UserError for a value that is not a valid prediction."""
     task = TASKS[SUBMISSION[name].task]
     lines = ["index\tprediction"]
     for index, prediction in enumerate(predictions):

@@ -467,7 +467,7 @@ def read_own_rows(
         if foreign := recognise(_head(path), path.name):
             raise UserError(f"{path} {foreign.what}, not text; {foreign.remedy}")
         known = ", ".join((*DELIMITERS, *JSON, *COLUMNAR))
-        raise UserError(f"{path} ends in {ending!r}, which is no known format; name it with one of {known}, or set delimiter")
+        raise UserError(f"{path} ends in {ending!r}, which is not a known format; name it with one of {known}, or set delimiter")
     yield from _table_rows(path, delimiter, quotes=quotes, columns=columns, separator=separator, say=say)
 
 
@@ -584,10 +584,10 @@ def _parsed(text: str) -> Any:
 
 
 def _checked(place: Place, value: Any, has_escapes: bool) -> tuple[Place, JsonObject]:
-    """A row with its place. Raises UserError if it is no object, or holds half a surrogate pair."""
+    """A row with its place. Raises UserError if it is not an object, or holds half a surrogate pair."""
     if not isinstance(value, dict):
         raise place.error(f"{short(value)} is not an object; each {place.unit} is one object with the columns as its fields")
     for name, held in value.items() if has_escapes else ():
         if not is_utf8(name + json.dumps(held, ensure_ascii=False)):
-            raise place.error(f"{name!r} holds half a surrogate pair, which is no character; {CORRECT_ROW}")
+            raise place.error(f"{name!r} holds half a surrogate pair, not a character; {CORRECT_ROW}")
     return place, value

@@ -188,7 +188,7 @@ def _offset(text: str, start: Any) -> int | None:
 
 
 def _id(value: Any) -> str | None:
-    """The id of a question as a text, "" if it has none; None for a value that is no id."""
+    """The id of a question as a text, "" if it has none; None for a value that is not an id."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -214,7 +214,7 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
         if type(value[name]) is not kind:
             fail(f"{where}{name}", f"{short(value[name])} is not {_KINDS[kind]}; give a file of SQuAD")
         if kind is str and not is_utf8(value[name]):
-            fail(f"{where}{name}", "holds half a surrogate pair, which is no character; correct the text")
+            fail(f"{where}{name}", "holds half a surrogate pair, not a character; correct the text")
         return value[name]
 
     for a, article in enumerate(get(content, "data", list, "")):
@@ -234,7 +234,7 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
                 except ValueError as error:
                     fail(f"{where}answers", f"{error}; a question without an answer has an empty list")
                 if not all(is_utf8(text) for text, _ in answers):
-                    fail(f"{where}answers", "an answer holds half a surrogate pair, which is no character; correct the text")
+                    fail(f"{where}answers", "an answer holds half a surrogate pair, not a character; correct the text")
                 found = tuple(places.find(name, context, text, start) for text, start in answers)
                 impossible = (given is not None and not found) if stated is None else stated
                 yield QuestionExample(name, question, context, found, impossible), where.removesuffix(".")
