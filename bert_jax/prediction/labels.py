@@ -250,7 +250,7 @@ class AnswerQuestion:
     may_be_unanswerable: bool = False
     """Allow "no answer" (SQuAD 2.0)."""
     no_answer_threshold: float = 0.0
-    """The answer is "" if the score of "no answer" exceeds that of the best span by more than this."""
+    """The answer is "" if the score of "no answer" exceeds the score of the best span by more than this."""
     fields = (Field("question"), Field("context"))
 
     def check(self, engine: Engine) -> None:

@@ -37,9 +37,9 @@ def is_tag(label: str) -> bool:
 
 
 _OTHER_LETTERS = {"L": "E", "U": "S", "W": "S", "M": "I"}
-"""The letters of BILOU (last, unit), BMEWO (whole) and BMES (middle) -> those of BIOES."""
+"""The letters of BILOU (last, unit), BMEWO (whole) and BMES (middle) mapped to BIOES."""
 _LETTERS = ("BIES", "BILU", "BMES", "BIEW", "BMEW")
-"""The letters of each scheme; those of no two of them occur together."""
+"""The letters of each scheme; no file mixes the letters of two schemes."""
 _FORMS = (
     re.compile(r"(?P<letter>[BIELMSUW])(?P<sign>[-_:/.])(?P<kind>.+)"),
     re.compile(r"\A(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[BIELMSUW])"),

@@ -1,6 +1,6 @@
 """Classification and regression of texts and pairs: GLUE (paper section 4.1), SICK, and the user's own data.
 
-The tokens of a text are `[CLS] A [SEP]`, those of a pair `[CLS] A [SEP] B [SEP]`, truncated to `config.length`. The metric by
+The tokens of a text are `[CLS] A [SEP]`, and of a pair `[CLS] A [SEP] B [SEP]`, truncated to `config.length`. The metric by
 which models are selected is `scores.main_score` for GLUE, Pearson's correlation for SICK's relatedness (as in its competition),
 and accuracy, Spearman's correlation or micro F1 for the user's own data.
 """

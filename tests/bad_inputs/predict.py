@@ -72,7 +72,7 @@ CASES = [
       "--max-answer=0 must be at least 1"),
     Case("a window shorter than its question",
       "answer --model=$reader --length=8 'who was it that was by the river' 'it was ada'",
-      "rows of 8 tokens leave no room for the context beside a question of 11 ... allow longer rows, or cut questions shorter",
+      "rows of 8 tokens leave no room for the context next to a question of 11 ... allow longer rows, or cut questions shorter",
       exit=1),
     # ------------------------------------------------------------------------------------------------------ what it writes to
     Case("an array for words", f"{OUTPUT}=x.npy --words x",

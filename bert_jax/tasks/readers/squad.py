@@ -32,7 +32,7 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
     """The questions of a file, in its order.
 
     A question whose `answers` is an empty list has no answer, as one with `is_impossible`, unless `is_impossible` is false: then,
-    and without the key `answers`, its answers are unknown. The places of answers are those of `AnswerPlaces`. An id may be a
+    and without the key `answers`, its answers are unknown. Answers are located by `AnswerPlaces`. An id may be a
     whole number; a question without one, or with an empty one, has its number in the file, from 0. `say` reports these, and the
     numbers of answers in another place and in none. Raises UserError for a file in another format, and for two questions with the
     same id, by which predictions are scored.
@@ -159,7 +159,7 @@ def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None
     """The answers to a question, and the first character of each, None if it is not stated.
 
     given: a text, an object {"text": ..., "answer_start": ...}, a list of these, or an object of lists as data sets of the
-    Hugging Face hub have it. beside: the stated start of answers without one of their own. A start may be null, a whole number,
+    Hugging Face hub have it. beside: the start of answers that state none. A start may be null, a whole number,
     or one written as 25.0 or "25". Raises ValueError, with the problem, for anything else.
     """
     if isinstance(given, dict) and isinstance(given.get("text"), list):

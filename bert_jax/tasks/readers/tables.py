@@ -17,7 +17,7 @@ from bert_jax.storage.records import Line, Place, table_rows, text_lines
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
-"""A function that reports a problem of the data that is not an error, as a sentence."""
+"""A function that reports, in a sentence, a problem in the data that is not an error."""
 
 
 CORRECT_ROW = "correct the row, or remove it"
