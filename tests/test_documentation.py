@@ -114,7 +114,7 @@ def commands_in(text: str, place: str) -> Iterator[Command]:
 def through_a_shell(commands: list[Command], directory: pathlib.Path) -> list[Command]:
     """The commands with the words that bash makes of each. It runs nothing: programs are functions that print their words.
 
-    Raises AssertionError for text that is no command, and for what the shell takes for more than one.
+    Raises AssertionError for text that is not a command, and for what the shell takes for more than one.
     """
     functions = [f"{program}() {{ printf '%s\\x1f' {program} \"$@\"; printf '\\x1e'; }}" for program in PROGRAMS]
     each = "for text; do printf '\\x1d'; printf '\\x1d' >&2; eval \"$text\"; done"
