@@ -114,7 +114,7 @@ def commands_in(text: str, place: str) -> Iterator[Command]:
 def through_a_shell(commands: list[Command], directory: pathlib.Path) -> list[Command]:
     """The commands with the words that bash makes of each. It runs nothing: programs are functions that print their words.
 
-    Raises AssertionError for text that is no command, and for what the shell takes for more than one.
+    Raises AssertionError for text that is not a command, and for what the shell takes for more than one.
     """
     functions = [f"{program}() {{ printf '%s\\x1f' {program} \"$@\"; printf '\\x1e'; }}" for program in PROGRAMS]
     each = "for text; do printf '\\x1d'; printf '\\x1d' >&2; eval \"$text\"; done"
@@ -470,6 +470,18 @@ def test_no_cell_of_a_table_is_long_enough_to_stop_the_reader(page: str):
 def test_every_line_of_prose_fits_the_columns(page: str):
     prose = [(place, line) for place, line in lines_of(page) if not line.startswith(("    ", "|"))]
     assert [place for place, line in prose if len(line) > LONGEST_LINE] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_block_of_code_comes_directly_after_a_list(page: str):
+    """Markdown reads four spaces there as a paragraph of the list's last item."""
+    in_list, before, wrong = False, "", []
+    for place, line in lines_of(page):
+        in_list = bool(re.match(r"(- |\d+\. )", line)) or (in_list and (not line or line.startswith(" ")))
+        if in_list and not before and re.match(r" {4,5}\S", line):
+            wrong.append(place)
+        before = line
+    assert wrong == []
 
 
 @pytest.mark.parametrize("page", PAGES)
