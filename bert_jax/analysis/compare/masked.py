@@ -150,7 +150,7 @@ class MaskedWords:
             return
         for x in np.argsort(-kl, kind="stable")[: self._most].tolist():
             key = int(found["window"][x]), int(found["number"][x])
-            pieces = [t.pieces[int(found[name][x])] for t, name in zip(self._tokenizers, ("own", "other"), strict=True)]
+            pieces = [t.tokens([int(found[name][x])])[0] for t, name in zip(self._tokenizers, ("own", "other"), strict=True)]
             context = pairs[key[0] - start].own.context(key[1])
             self._differences.append((-float(kl[x]), key, Difference(context, pieces[0], pieces[1], float(kl[x]))))
         self._differences = sorted(self._differences)[: self._most]  # no two have the same key

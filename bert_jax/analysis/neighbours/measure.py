@@ -141,14 +141,16 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     norms = np.linalg.norm(table, axis=1)
     found = []
     for text in words:
-        ids = list(one_word(tokenizer, text).ids)
+        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # as most words in a text
+        ids = list(one_word(tokenizer, f" {text}" if follows_space else text).ids)
         own = sorted(set(ids))
         vector = table[ids].mean(0)
         norm = float(np.linalg.norm(vector))
         cosines = (table @ vector) / np.maximum(norms * np.float32(norm), np.float32(1e-12))
         cosines[own] = -np.inf
-        best = np.argsort(-cosines, kind="stable")[: min(count, tokenizer.size - len(own))]
-        nearest = tuple(NearPiece(tokenizer.pieces[i], float(cosines[i]), float(norms[i])) for i in best.tolist())
+        best = np.argsort(-cosines, kind="stable")[: min(count, tokenizer.size - len(own))].tolist()
+        shown = zip(tokenizer.tokens(best), best, strict=True)
+        nearest = tuple(NearPiece(piece, float(cosines[i]), float(norms[i])) for piece, i in shown)
         found.append(WordPieces(text, tuple(tokenizer.tokens(ids)), norm, nearest, tokenizer.size - len(own)))
     return found
 
