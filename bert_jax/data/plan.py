@@ -49,7 +49,7 @@ _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11
 
-_MORE_HELDOUT = "give the corpus command again with a larger --heldout-fraction (nothing is tokenised anew)"
+_MORE_EVAL = "give the corpus command again with a larger --eval-fraction (nothing is tokenised anew)"
 Lengths = TypeVar("Lengths", int, Int64[np.ndarray, " E"])
 
 
@@ -128,7 +128,7 @@ def _documents(
 ) -> tuple[Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"]]:
     """For every sentence in [first, last): its document, the end of this document, and the target length.
 
-    The target length is that of a full row, or with probability `short_probability` uniform in [2, full]: one draw for each
+    The target length is a full row, or with probability `short_probability` uniform in [2, full]: one draw for each
     document, as in the original.
     """
     d0 = int(np.searchsorted(document_offsets, first, side="right")) - 1
@@ -212,7 +212,7 @@ def _random_segments(
 
     Another document and a sentence in it are drawn uniformly; the segment has at least this sentence, and further ones until A
     and B reach the target length or the document ends. (The original draws up to ten documents, and then takes the last of them
-    even if it is that of the chunk: with few documents, some "random" segments are from the same document.)
+    even if it is the chunk's own: with few documents, some "random" segments are from the same document.)
     """
     start, own = chunks.start[where], chunks.document[where]
     other = uniform_integers(len(document_offsets) - 2, random_bits(key_of(key, _OTHER_DOCUMENT), start))
@@ -246,7 +246,7 @@ def _first_reaching(
 def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
     """The numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
 
-    a_length, b_length: two arrays of lengths, or two ints. The result is that of the original (create_pretraining_data.py, and
+    a_length, b_length: two arrays of lengths, or two ints. The result equals the original's (create_pretraining_data.py, and
     `_truncate_seq_pair` of run_classifier.py), which removes one token at a time from the longer segment, or from B if both are
     equally long.
     """
@@ -337,13 +337,13 @@ def lengths_of(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
 def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
     """Raises UserError for a corpus from which no example can be made."""
     if corpus.num_documents < 1:
-        more = _MORE_HELDOUT if corpus.split == "heldout" else "build it from more text"
+        more = _MORE_EVAL if corpus.split == "eval" else "build it from more text"
         raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
     if config.pairs != "none" and corpus.num_documents < 2:
         raise UserError(
             f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes its random segments from another "
             "document, so it needs two at least; "
-            + (f"{_MORE_HELDOUT}, or " if corpus.split == "heldout" else "put blank lines between the documents of the text, or ")
+            + (f"{_MORE_EVAL}, or " if corpus.split == "eval" else "put blank lines between the documents of the text, or ")
             + "set pairs='none'"
         )
 

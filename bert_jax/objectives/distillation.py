@@ -1,6 +1,6 @@
 """The losses of distillation in pretraining: soft targets, hidden states and attention maps of a teacher.
 
-The soft targets are those of Hinton et al. (arXiv:1503.02531) over the masked tokens, as in DistilBERT (arXiv:1910.01108); hidden
+The soft targets follow Hinton et al. (arXiv:1503.02531) over the masked tokens, as in DistilBERT (arXiv:1910.01108); hidden
 states are compared through a learned projection where the widths differ, as in TinyBERT (arXiv:1909.10351, section 3); attention
 maps are compared as distributions, as in MiniLM (arXiv:2002.10957, section 3.1).
 """
@@ -27,7 +27,7 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.scores import Formula, HeldoutRows, Score
+from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
 """The part of the parameters that holds the learned projection; it is trained and saved, and not exported."""
@@ -157,13 +157,13 @@ class Distillation(Objective):
             total += settings.attention_weight * sums["attention_divergence"] / tokens
         return total
 
-    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+    def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """As `plain`."""
-        return self.plain.heldout_scores(rows)
+        return self.plain.eval_scores(rows)
 
-    def heldout_line(self, scores: Mapping[str, float]) -> str:
+    def eval_line(self, scores: Mapping[str, float]) -> str:
         """As `plain`."""
-        return self.plain.heldout_line(scores)
+        return self.plain.eval_line(scores)
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
         """As `plain`."""

@@ -45,7 +45,7 @@ from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
-from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name
+from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score_name
 
 MASKED, NEXT, CENTRES = "masked", "next", "centres"
 """The rows of an objective, `ExampleConfig.targets`: tokens are masked and predicted; nothing is masked, and the targets are the
@@ -62,10 +62,10 @@ class Objective(abc.ABC):
     """
 
     rows: ClassVar[str] = MASKED
-    """The rows that it reads: MASKED or NEXT. Their arrays are those of `data/rows.py`."""
+    """The rows that it reads: MASKED or NEXT. `data/rows.py` describes their arrays."""
     judges_pairs: ClassVar[bool] = False
-    """Whether it learns from "nsp_labels" where rows hold pairs of texts; other objectives get one text a row unless
-    `config.examples.pairs` says otherwise."""
+    """Whether it learns from "nsp_labels" where rows hold pairs of texts; other objectives get one text per row unless
+    `config.examples.pairs` is set."""
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = None
     """`model.encoder` -> the directions that it can train; None for all."""
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
@@ -117,7 +117,7 @@ class Objective(abc.ABC):
         """The ids of all predictions of a batch, -1 where there is none."""
         return batch["masked_targets"]
 
-    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+    def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Further scores of an evaluation on these rows: baselines as numbers, and formulas from the other scores."""
         return {}
 
@@ -129,7 +129,7 @@ class Objective(abc.ABC):
         """Path -> array of parameters that are facts about the corpus to train on."""
         return {}
 
-    def heldout_line(self, scores: Mapping[str, float]) -> str:
+    def eval_line(self, scores: Mapping[str, float]) -> str:
         """The held-out scores in a line."""
         parts = []
         for name, score in self.shown_scores().items():
@@ -250,12 +250,12 @@ class Objective(abc.ABC):
             raise UserError(f"{key}: loss must return a scalar, and returns an array {jnp.shape(first)}")
         if not np.isclose(first + last, 2 * loss(0.5, 0.5), rtol=1e-3):
             raise UserError(
-                f"{key}: loss is not linear in the sums, so those of microbatches would not add up to that of the batch; divide "
+                f"{key}: loss is not linear in the sums, so microbatches would not add up to the whole batch; divide "
                 "sums by counts alone"
             )
 
     def _checked(self, key: str, what: str, made: Any) -> set[str]:
-        """The names of the sums or counts that `what` returns."""
+        """Checks the sums or counts returned by `what`, and returns their names."""
         wrong = made if not isinstance(made, dict) else {name: x.shape for name, x in made.items() if x.shape != ()}
         if wrong:
             raise UserError(f"{key}: {what} must return a dict of scalars, name to sum over the batch, and returns {wrong}")

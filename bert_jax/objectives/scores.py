@@ -92,7 +92,7 @@ def majority_of(ones: str, of: str) -> Majority:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldoutRows:
+class EvalRows:
     """The held-out rows of an evaluation, for the baselines that follow from them alone."""
 
     predicted: Int[np.ndarray, "R _"]
@@ -112,7 +112,7 @@ def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarr
     nothing.
 
     `target_counts` is how often each token is a target in training, `targets` the ids of all predictions on held-out rows, -1
-    where unused. The accuracy is that of always predicting the most frequent target; the loss is the cross-entropy with add-one
+    where unused. The accuracy results from always predicting the most frequent target; the loss is the cross-entropy with add-one
     (Laplace) smoothing, which is finite for tokens without a count.
     """
     vocabulary = target_counts.shape[0]

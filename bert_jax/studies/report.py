@@ -23,9 +23,9 @@ def signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
 
 
-def heldout_loss(arm: JsonObject) -> tuple[str, float] | None:
+def eval_loss(arm: JsonObject) -> tuple[str, float] | None:
     """(the name of the arm's held-out loss without "_loss", its value): "mlm" for masked words; None without one."""
-    losses = [(name, value) for name, value in arm["heldout"].items() if name.endswith("_loss") and name not in NOT_LOSSES]
+    losses = [(name, value) for name, value in arm["eval"].items() if name.endswith("_loss") and name not in NOT_LOSSES]
     return (losses[0][0].removesuffix("_loss"), losses[0][1]) if losses else None
 
 
@@ -44,7 +44,7 @@ def budget_sentence(table: JsonObject) -> str:
 
 
 def findings(table: JsonObject) -> list[str]:
-    """Sentences about what the numbers show, and what they do not."""
+    """Sentences that state the findings of a study and their limits."""
     return [*_differences(table), *_orders(table), *_limits(table)]
 
 
@@ -56,7 +56,7 @@ def _differences(table: JsonObject) -> Iterator[str]:
     if not found:
         return
     if not judged:
-        yield f"With one seed there is no interval: no difference to {reference} can be told from chance."
+        yield f"With one seed there is no interval, so no difference to {reference} can be distinguished from chance."
         return
     clear = [(title, task, one) for title, task, one in judged if one["low"] > 0 or one["high"] < 0]
     listed = ", ".join(f"{title} on {task} ({signed(one['mean'])})" for title, task, one in clear)
@@ -104,7 +104,7 @@ def _limits(table: JsonObject) -> Iterator[str]:
             f"BERT-Base has {prefixed(PAPERS_BASE[0])} and read {prefixed(PAPERS_BASE[1])}, so an order here does not say what "
             "it is there."
         )
-    kinds = {found[0] for arm in table["arms"] if (found := heldout_loss(arm))}
+    kinds = {found[0] for arm in table["arms"] if (found := eval_loss(arm))}
     if len(kinds) > 1:
         yield f"The held-out losses ({', '.join(sorted(kinds))}) are of different predictions: they do not compare between arms."
 
@@ -113,7 +113,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def markdown(content: JsonObject) -> str:
-    """The text of `table.md`; `content` is that of `table.json`."""
+    """The text of `table.md`; `content` is the content of `table.json`."""
     table = content["table"]
     parts = [f"# {table['title']}" + (f" ({table['setting']})" if table["setting"] else ""), budget_sentence(table)]
     parts.append(_markdown_table(main_rows(content)))
@@ -147,7 +147,7 @@ def main_rows(content: JsonObject) -> Rows:
     ]
     rows = [header]
     for arm in table["arms"]:
-        loss = heldout_loss(arm)
+        loss = eval_loss(arm)
         seconds = measured[arm["name"]].get("training_seconds")
         row = [arm["title"], prefixed(arm["tokens"]), "-" if seconds is None else duration(seconds), prefixed(arm["flops"])]
         row += ["-" if arm["parameters"] is None else prefixed(arm["parameters"])]
