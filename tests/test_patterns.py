@@ -105,6 +105,8 @@ def patterns() -> Iterator[Any]:
                     if method == "compile":
                         target = assigned.get(id(node))
                         used = uses.get(target.id, set()) if isinstance(target, ast.Name) else set()
+                        if name == "data/tokenizers/json_tokenizer.py":  # held in a table, and called as `_words_of`
+                            used = used or {"findall"}
                         methods = sorted(used.intersection(METHODS)) or ["search", "fullmatch"]
                     else:
                         methods = [method]

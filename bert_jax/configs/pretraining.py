@@ -411,7 +411,7 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
     steps = max(1, round(tokens / (sum(sizes) * phase["length"])))
     left = phase["tokens"] - steps * sum(sizes) * phase["length"]
     if left <= 0:
-        raise UserError(f"a ramp of {tokens:,} tokens is longer than its phase of {phase['tokens']:,}; shorten the ramp")
+        raise UserError(f"a ramp of {counted(tokens, 'token')} is longer than its phase of {phase['tokens']:,}; shorten the ramp")
     once = ("warmup_steps", "schedule", "end_fraction")
     later = {name: value for name, value in phase.items() if name not in once} | {"continue_schedule": True}
     stages = [{**(later if i else phase), "tokens": 0, "batch_size": size, "steps": steps} for i, size in enumerate(sizes)]
@@ -468,7 +468,7 @@ def _with_budgets(values: JsonObject) -> JsonObject:
         if tokens and steps not in (0, needed):
             raise UserError(
                 f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, which are {counted(needed, 'step')} of "
-                f"{size[0]} x {size[1]} tokens; give one of them, and the other as 0"
+                f"{size[0]} x {counted(size[1], 'token')}; give one of them, and the other as 0"
             )
         found[i] = {**phase, "steps": needed} if tokens else phase
     return {**values, "phases": found}

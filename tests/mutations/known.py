@@ -23,8 +23,8 @@ SEEN = [
     Mistake(
         "bert_jax/model/embeddings.py",
         1,
-        "dropout(self.layer_norm(x), tokens.dropout(c.hidden_dropout, seed))",
-        "self.layer_norm(x)",
+        "x = dropout(x, tokens.dropout(c.hidden_dropout if c.embedding_dropout is None else c.embedding_dropout, seed))",
+        "pass",
     ),
     Mistake("bert_jax/model/encoder.py", 1, "(x, y, seeds[2], tokens)", "(x, y, seeds[1], tokens)"),
     Mistake("bert_jax/model/residual_norm.py", 1, "tokens.dropout(c.hidden_dropout,", "tokens.dropout(c.attention_dropout,"),

@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
+from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
 from bert_jax.model.kernels.attention import QKV, fused_attention, unsupported_heads
@@ -156,7 +157,7 @@ def _unsupported_function(config: ModelConfig) -> str | None:
     if config.direction == "left_to_right":
         return NO_LEFT_TO_RIGHT
     if "sliding" in config.layer_types and config.sliding_radius > WIDEST:
-        return f"fused attention has windows of up to {WIDEST:,} tokens on each side, and {config.sliding_radius:,} is more"
+        return f"fused attention has windows of up to {counted(WIDEST, 'token')} per side, not {config.sliding_radius:,}"
     if acts_on(config, "scores"):
         return f"model.positions={config.positions} changes the scores, which the kernels of fused attention keep on the chip"
     return None
