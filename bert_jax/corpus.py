@@ -12,6 +12,7 @@ import pathlib
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 
 from annotated_types import Interval
 
@@ -226,9 +227,11 @@ def _host(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def main() -> None:
-    """Runs the command."""
-    flags = _parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command with the arguments `argv` (default: sys.argv)."""
+    arguments = sys.argv[1:] if argv is None else argv
+    flags = _parser().parse_args(arguments)
+    flags.command = shlex.join(["python", "-m", "bert_jax.corpus", *arguments])
     if flags.verify is not None:
         _verify(flags)
         return
@@ -268,8 +271,9 @@ def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
     if flags.vocab_only:
         print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {shown}/{TOKENIZER}")
         return
-    command = shlex.join(["python", "-m", "bert_jax.corpus", *sys.argv[1:]])
-    report = build_corpus(config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=command, say=_say)
+    report = build_corpus(
+        config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=flags.command, say=_say
+    )
     if report is not None:
         print(format_report(report), end="")
 

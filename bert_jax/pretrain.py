@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -195,9 +195,9 @@ def pretrain(
     return 0
 
 
-def main() -> int:
-    """The verb."""
-    flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
+    flags = parse_flags("pretrain", __doc__, argv, schema=PretrainingExperiment)
     if flags.replay is not None:
         from bert_jax.pretraining.replay import replay_step  # which a run does not load
 
