@@ -36,7 +36,7 @@ class HeldoutEvaluation:
     def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run, plan: EpochPlan):
         experiment, mesh = program.experiment, program.mesh
         settings = experiment.evaluation
-        examples = experiment.example_config(phase)
+        examples = experiment.heldout_config(phase)
         self._batches = functools.partial(
             heldout_batches,
             corpora.heldout,

@@ -37,7 +37,7 @@ from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
-from bert_jax.training.spikes import judge, new_watched_state
+from bert_jax.training.spikes import new_watched_state, spike_filter
 from bert_jax.training.steps import TrainState, UpdateRule, eval_step, gradient_norms, new_state, train_step
 
 AbstractOrArray = jax.Array | jax.ShapeDtypeStruct
@@ -135,7 +135,7 @@ def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
 
 def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
     """The teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed again."""
-    student = dataclasses.replace(experiment.model, rematerialisation="none")
+    student = dataclasses.replace(experiment.model, remat="none")
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
     )
@@ -234,14 +234,22 @@ def update_rule(
     return UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
         objective=objective_on(experiment, mesh),
-        optimizer=optimizer,
+        optimizer=phase_optimizer(experiment, phase, optimizer),
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
         clip_norm=experiment.optimizer.clip_norm,
         accumulation=experiment.phases[phase].accumulation,
         learning_rate_multipliers=layerwise_rates(experiment),
-        judge=judge(experiment.spikes) if experiment.spikes.policy != "none" else None,
+        spike_filter=spike_filter(experiment.spikes) if experiment.spikes.policy != "none" else None,
     )
+
+
+def phase_optimizer(
+    experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """`optimizer`, that of the run, with the weight decay of a phase; its state is the same in all phases."""
+    settings = experiment.phase_optimizer(phase)
+    return optimizer if settings == experiment.optimizer else make_optimizer(settings, trained_parameters(experiment))
 
 
 def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], PyTree[jax.Array]] | None:

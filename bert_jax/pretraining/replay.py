@@ -29,9 +29,9 @@ from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
+from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
 from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, objective_on, pretraining_program
-from bert_jax.pretraining.rollback import first_parameters, passed_over
+from bert_jax.pretraining.rollback import first_parameters, skipped_batches
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
@@ -94,7 +94,8 @@ def experiment_of(
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
-    for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher")):
+    of_phases = ((phase, "corpus") for phase in stored.get("phases", ()))
+    for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher"), *of_phases):
         if isinstance(group, dict) and isinstance(path := group.get(key), str):
             group[key] = from_start(workdir, path)
     for key, text in overrides:
@@ -103,7 +104,7 @@ def experiment_of(
         override(stored, PretrainingExperiment, key, text)
     experiment = PretrainingExperiment.from_dict(stored)
     train, heldout = open_splits(staged(experiment.corpus.directory))
-    if fingerprint(train, heldout) != of_corpus:
+    if fingerprint(train, heldout, *open_phase_corpora(experiment, train).values()) != of_corpus:
         raise UserError(
             f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "
             "give its place by --config.corpus.directory=DIR"
@@ -127,7 +128,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
     program = pretraining_program(taught_by(experiment, teacher), mesh, teacher)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         state = _nearest_state(program, workdir, corpus, step - 1)
-        batches = Batches(program.experiment, corpus, passed_over(state))
+        batches = Batches(program.experiment, corpus, skipped_batches(state))
         state = _trained_on(program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
@@ -141,11 +142,14 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
 
 
 class Batches:
-    """The batches of all phases of a run, whole, by the number of the step before them; those of `passed_over` steps later."""
+    """The batches of all phases of a run, whole, by the number of the step before them, `skipped_batches` steps later."""
 
-    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, passed_over: int):
+    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
         self.phase = experiment.phase_after
-        self._of_phase = functools.cache(lambda phase: PhaseBatches(experiment, phase, corpus, passed_over=passed_over))
+        of_phases = open_phase_corpora(experiment, corpus)
+        self._of_phase = functools.cache(
+            lambda phase: PhaseBatches(experiment, phase, of_phases.get(phase, corpus), skipped_batches=skipped_batches)
+        )
 
     def at(self, step: int) -> Batch:
         """The batch that is trained on after `step` steps."""

@@ -22,6 +22,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
+from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import MANIFEST, open_corpus, read_manifest
 from bert_jax.data.corpus.verification import KEY
 from bert_jax.data.rows import RowShape, assemble_features
@@ -92,7 +93,7 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
     experiment, teacher = _with_described_teacher(experiment)
     program = pretraining_program(experiment, mesh, teacher)
-    batch = _sharded_by_row(mesh, _rows(experiment, p.batch_size, phase))
+    batch = _sharded_by_row(mesh, _rows(p.batch_size, experiment.example_config(phase)))
     lowered = _lower(mesh, program.training_step(phase), *program.arguments(program.state, batch))
     flops = p.batch_size * phase_row_flops(experiment, phase, teacher.config if teacher else None)
     taught = program.teacher.params if program.teacher else None
@@ -120,15 +121,16 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
     boxed = trained_parameters(experiment)
     params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
-    batch = _sharded_by_row(mesh, _rows(experiment, rows, phase))
+    examples = experiment.heldout_config(phase)
+    batch = _sharded_by_row(mesh, _rows(rows, examples))
     lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
-    return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * forward_flops(phase_row_flops(experiment, phase)))
+    flops = forward_flops(experiment.trained_objective.flops(p.length, examples.max_predictions))
+    return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * flops)
 
 
-def _rows(experiment: PretrainingExperiment, rows: int, phase: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The abstract arrays of a batch of `rows` of a phase."""
-    p, targets = experiment.phases[phase], experiment.trained_objective.rows
-    return abstract_rows(rows, p.length, p.max_predictions, p.packed_examples, targets)
+def _rows(rows: int, examples: ExampleConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """The abstract arrays of a batch of `rows`."""
+    return abstract_rows(rows, examples.length, examples.max_predictions, examples.packed_examples, examples.targets)
 
 
 def _sharded_by_row(mesh: Mesh, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:
@@ -189,7 +191,7 @@ def model_config_to_finetune(name: str) -> ModelConfig:
         return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
     if directory.exists():
         raise UserError(f"--model={name} holds no config.json; give a Hugging Face directory, or a published size such as large")
-    return ModelConfig(**published(name))  # type: ignore[arg-type]
+    return ModelConfig(**published(name))
 
 
 def with_overrides(experiment: Experiment, changes: Mapping[str, Json]) -> Experiment:

@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Count, CountOrZero, Epsilon, Fraction, LearningRate, NamedIn, OneOf, check_ranges
 from bert_jax.training import OPTIMIZERS, SCHEDULES, SINKS
 
-POLICIES = ("none", "skip", "go_back")
+POLICIES = ("none", "skip", "rollback")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,21 +21,26 @@ class OptimizerConfig:
 
     name: Annotated[str, NamedIn(tuple(OPTIMIZERS))] = "bert_adam"
     """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
-    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. Or FILE.py:NAME."""
+    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. "stable_adamw": arXiv:2304.13013, ModernBERT's. Or FILE.py:NAME."""
     b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
     epsilon: Epsilon = 1e-6
     weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
     """Decoupled weight decay of every parameter except biases and LayerNorm parameters."""
+    decouple_rate: bool = False
+    """True: a step at the peak learning rate of its phase takes the fraction `weight_decay` of every weight, whatever that rate
+    is: `weight_decay` is divided by it (the decouple_lr of optimi and Composer; ModernBERT's 1e-5). For pretraining."""
     clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
     """The largest global norm of the gradient; 0 does not clip."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
     end_learning_rate: LearningRate = 0.0
     schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
-    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "linear" (transformers'),
-    "slanted_triangular" (ULMFiT, arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate
-    and falls back linearly, or "constant" after the warmup. Or FILE.py:NAME. A phase may name its own."""
+    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "slanted_triangular" (ULMFiT,
+    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly; or a
+    piece of a schedule, which phases put together: "warmup" over the whole phase, and after a warmup "constant", "linear"
+    (transformers'), "cosine", or "1-sqrt" (arXiv:2405.18392, the decay of ModernBERT), which fall to the phase's `end_fraction`.
+    Or FILE.py:NAME. A phase may name its own."""
     layer_decay: Fraction = 1.0
     """The learning rate of a layer in pretraining, as a fraction of the learning rate of the layer above: the discriminative
     rates of ULMFiT (1 / 2.6) for a model that continues on other text."""
@@ -55,7 +60,7 @@ class SpikeConfig:
     """The policy for spikes of the training loss."""
 
     policy: Annotated[str, OneOf(POLICIES)] = "none"
-    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "go_back": the same, and after
+    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "rollback": the same, and after
     `in_a_row` spikes the run goes back to an earlier checkpoint and skips the batches since."""
     deviations: Annotated[float, Interval(gt=0, le=1_000)] = 6.0
     """A loss counts as a spike when it exceeds the running mean by this many standard deviations."""
@@ -63,11 +68,11 @@ class SpikeConfig:
     """Steps over which mean and deviation are taken: their moving averages decay by 1/window. The first `window` steps of a run
     have no spikes."""
     in_a_row: Count = 3
-    """"go_back": spikes in a row after which the run goes back."""
-    back: CountOrZero = 100
-    """"go_back": the run continues from the newest checkpoint at least this many steps before the first of these spikes."""
-    times: Count = 3
-    """"go_back": maximum number of rollbacks before the run fails."""
+    """"rollback": spikes in a row after which the run goes back."""
+    rollback_steps: CountOrZero = 100
+    """"rollback": the run continues from the newest checkpoint at least this many steps before the first of these spikes."""
+    max_rollbacks: Count = 3
+    """"rollback": maximum number of rollbacks before the run fails."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

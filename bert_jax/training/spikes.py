@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Params
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.steps import Judge, TrainState, new_state
+from bert_jax.training.steps import SpikeFilter, TrainState, new_state
 
 LEAST_DEVIATION = 0.01
 """The standard deviation of the loss counts as at least this part of its mean, so that a quiet loss has no spikes of rounding."""
@@ -44,9 +44,9 @@ class WatchedTrainState(TrainState):
     spikes: Int[Array, ""]
     """Steps left out because their loss was a spike."""
     spikes_in_a_row: Int[Array, ""]
-    passed_over: Int[Array, ""]
+    skipped_batches: Int[Array, ""]
     """Batches that were passed over: the batch of a step is so many later."""
-    returns: Int[Array, ""]
+    rollbacks: Int[Array, ""]
     """The number of times that the run has gone back."""
 
 
@@ -63,7 +63,7 @@ def is_spike(state: WatchedTrainState, loss: Float[Array, ""], config: SpikeConf
     return (state.losses >= config.window) & (loss > state.loss_mean + config.deviations * deviation)
 
 
-def judge(config: SpikeConfig) -> Judge:
+def spike_filter(config: SpikeConfig) -> SpikeFilter:
     """The judge that leaves out the steps whose loss is a spike, for the state of `new_watched_state`.
 
     Its sums are "spikes" (0 or 1) and "spikes_in_a_row".

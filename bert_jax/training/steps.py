@@ -102,7 +102,7 @@ def gradients(
     return total
 
 
-Judge = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Array, ""], Any, Sums]]
+SpikeFilter = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Array, ""], Any, Sums]]
 """(state, loss of the batch, whether loss and gradient are finite) -> (whether the step changes the weights, the state with the
 judge's own counts, further sums of the step). See `training/spikes.py`."""
 
@@ -127,7 +127,7 @@ class UpdateRule:
     """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters; gradients with
     the factor 0 are left out of the norm too. None is 1 for all."""
     gradients: Gradients = gradients
-    judge: Judge | None = None
+    spike_filter: SpikeFilter | None = None
     """Decides whether a step changes the weights; None where every finite one does."""
 
 
@@ -143,7 +143,7 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
     and the "learning_rate" of this step. `add_sums` adds those of several steps; the means are computed last.
 
     If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state stay as they are, the sums are
-    0, and the step is counted as skipped: a bad batch costs one step. `rule.judge` counts the steps that it leaves out.
+    0, and the step is counted as skipped: a bad batch costs one step. `rule.spike_filter` counts the steps that it leaves out.
     """
     objective = rule.objective
     counts = objective.counts(batch)
@@ -157,8 +157,8 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
         norm = optax.tree.norm(grads)
         finite = changes = jnp.isfinite(norm) & jnp.isfinite(loss := objective.loss(sums, sums))
         judged: Sums = {}
-        if rule.judge:
-            changes, state, judged = rule.judge(state, loss, finite)
+        if rule.spike_filter:
+            changes, state, judged = rule.spike_filter(state, loss, finite)
         if rule.clip_norm:
             factor = rule.clip_norm / jnp.maximum(norm, rule.clip_norm)
             grads = jax.tree.map(lambda g: g * factor, grads)

@@ -25,7 +25,7 @@ from bert_jax.training.steps import new_state
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment(
-    model=dataclasses.replace(TINY, num_layers=1, scan_unroll=1),
+    model=dataclasses.replace(TINY, num_layers=1, scan_layers=True),
     phases=(PhaseConfig(steps=10, length=16, batch_size=8, max_predictions=4), PhaseConfig(steps=5, length=32, batch_size=2)),
 )
 ALONE = dataclasses.replace(EXPERIMENT, examples=ExampleConfig(pairs="none"))
@@ -44,13 +44,13 @@ def test_the_work_that_is_left_is_that_of_the_rest_of_every_phase():
     }
 
 
-@pytest.mark.parametrize("policy", ["none", "skip", "go_back"])
+@pytest.mark.parametrize("policy", ["none", "skip", "rollback"])
 def test_spikes_are_judged_and_counted_where_there_is_a_policy_for_them(policy):
     experiment = dataclasses.replace(EXPERIMENT, spikes=SpikeConfig(policy=policy))
     program = pretraining_program(experiment, mesh_of(experiment))
     rule = update_rule(experiment, 0, program.optimizer, program.shardings, program.mesh)
     assert state_maker(experiment) is (new_state if policy == "none" else new_watched_state)
-    assert (rule.judge is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
+    assert (rule.spike_filter is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
     assert (rule.optimizer, rule.seed, rule.accumulation) == (program.optimizer, experiment.seed, 1)
 
 

@@ -15,7 +15,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.model.characters import symbols_of
 from bert_jax.pretraining import rollback as module
-from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
+from bert_jax.pretraining.rollback import Rollback, first_parameters, skipped_batches
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.spikes import LossSpike, WatchedTrainState
 from bert_jax.training.steps import TrainState
@@ -51,12 +51,12 @@ def program_of(**experiment: Any) -> Any:
     return types.SimpleNamespace(experiment=types.SimpleNamespace(**experiment), state="layout")
 
 
-STAGE: Any = types.SimpleNamespace(passed_over=40)
+STAGE: Any = types.SimpleNamespace(skipped_batches=40)
 
 
 def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
-    assert passed_over(plain()) == 0
-    assert passed_over(watched(passed_over=7)) == 7
+    assert skipped_batches(plain()) == 0
+    assert skipped_batches(watched(skipped_batches=7)) == 7
 
 
 @pytest.mark.parametrize(
@@ -69,31 +69,31 @@ def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first
     """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; else it goes back to the beginning."""
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(module, "first_parameters", lambda program, corpus: watched(spikes=len(corpus)))
-    program, checkpoints = program_of(spikes=SpikeConfig(policy="go_back", back=17, times=3)), Kept(*saved)
-    go_back = Rollback(program, checkpoints, [1, 2], watched(returns=1))  # type: ignore[arg-type]
-    found: Any = go_back(STAGE, LossSpike(120, 3))
+    program, checkpoints = program_of(spikes=SpikeConfig(policy="rollback", rollback_steps=17, max_rollbacks=3)), Kept(*saved)
+    rollback = Rollback(program, checkpoints, [1, 2], watched(rollbacks=1))  # type: ignore[arg-type]
+    found: Any = rollback(STAGE, LossSpike(120, 3))
     assert checkpoints.asked == [("layout", until)]
-    assert {name: int(getattr(found, name)) for name in ("step", "passed_over", "returns", "spikes")} == {
-        "step": step, "passed_over": skipped, "returns": 2, "spikes": 2,
+    assert {name: int(getattr(found, name)) for name in ("step", "skipped_batches", "rollbacks", "spikes")} == {
+        "step": step, "skipped_batches": skipped, "rollbacks": 2, "spikes": 2,
     }  # fmt: skip
-    assert (found.passed_over.dtype, found.returns.dtype) == (jnp.int32, jnp.int32)
-    said = f"back to step {step}, passing over {skipped - 40} batches (return 2 of at most 3)"
+    assert (found.skipped_batches.dtype, found.rollbacks.dtype) == (jnp.int32, jnp.int32)
+    said = f"rolling back to step {step} and skipping {skipped - 40} batches (rollback 2 of at most 3)"
     assert caplog.messages == [f"the loss was a spike in 3 steps in a row up to step 120: {said}"]
 
 
 def test_before_its_first_steps_a_run_goes_back_to_the_beginning():
     checkpoints = Kept(0)
-    Rollback(program_of(spikes=SpikeConfig(back=100)), checkpoints, CORPUS, watched())(STAGE, LossSpike(4, 3))  # type: ignore[arg-type]
+    Rollback(program_of(spikes=SpikeConfig(rollback_steps=100)), checkpoints, CORPUS, watched())(STAGE, LossSpike(4, 3))  # type: ignore[arg-type]
     assert checkpoints.asked == [("layout", 0)]
 
 
 @pytest.mark.parametrize("before", [2, 3, 4])
 def test_a_run_goes_back_only_so_often(before):
-    go_back = Rollback(program_of(spikes=SpikeConfig(times=3)), Kept(9), CORPUS, watched(returns=before))  # type: ignore[arg-type]
+    rollback = Rollback(program_of(spikes=SpikeConfig(max_rollbacks=3)), Kept(9), CORPUS, watched(rollbacks=before))  # type: ignore[arg-type]
     for _ in range(before, 3):
-        go_back(STAGE, LossSpike(120, 3))
-    with pytest.raises(UserError, match=f"gone back {max(before, 3)} times"):
-        go_back(STAGE, LossSpike(120, 3))
+        rollback(STAGE, LossSpike(120, 3))
+    with pytest.raises(UserError, match=f"rolled back {max(before, 3)} times"):
+        rollback(STAGE, LossSpike(120, 3))
 
 
 # ------------------------------------------------------------------------------------------------------- the state before step 0
