@@ -1,4 +1,4 @@
-"""Examines the machines of a run before it begins, and names what is wrong with the remedy.
+"""Examines the machines of a run before it begins, and reports faults with remedies.
 
     tpu_scripts/run.sh doctor
     tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
