@@ -57,7 +57,7 @@ corpus.main(
         "--vocab-size=8192",
         "--alphabet=1000",
         "--lowercase",
-        "--heldout-fraction=0.03",
+        "--eval-fraction=0.03",
         "--workers=1",
         f"--output={WORK}/corpus",
     ]
@@ -286,8 +286,8 @@ def curve(name: str) -> tuple[list[int], list[float]]:
 
 figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
 axes.plot(*curve("train/mlm_accuracy"), color="#9db7d9", label="rows that it is trained on")
-axes.plot(*curve("heldout/mlm_accuracy"), "o-", color="#1f4e9c", label="documents that it has never seen")
-axes.axhline(curve("heldout/unigram_accuracy")[1][-1], color="#c4622d", linestyle="--", label="the most frequent word")
+axes.plot(*curve("eval/mlm_accuracy"), "o-", color="#1f4e9c", label="documents that it has never seen")
+axes.axhline(curve("eval/unigram_accuracy")[1][-1], color="#c4622d", linestyle="--", label="the most frequent word")
 axes.set(xlabel="step", ylabel="accuracy", title="masked words that are guessed right", ylim=(0, None))
 axes.legend(frameon=False)
 figure.savefig(WORK / "pretraining.png")
