@@ -1,5 +1,5 @@
-"""The verbs of `predict`: their flags, and where their questions are. Imports nothing that takes long, so that help and what is
-wrong with flags come at once."""
+"""The verbs of `predict`, with their flags and where their questions are implemented. Imports nothing slow, so that help and
+errors in flags appear at once."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Evaluation:
     `plan` is the phase's plan of the training split, or of a block of it."""
 
     def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run, plan: EpochPlan):
-        experiment, mesh = program.experiment, program.mesh
+        experiment, mesh = program.experiment.of_phase(phase), program.mesh
         settings = experiment.evaluation
         examples = experiment.eval_config(phase)
         self._batches = functools.partial(
