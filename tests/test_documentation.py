@@ -473,6 +473,18 @@ def test_every_line_of_prose_fits_the_columns(page: str):
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_no_block_of_code_comes_directly_after_a_list(page: str):
+    """Markdown reads four spaces there as a paragraph of the list's last item."""
+    in_list, before, wrong = False, "", []
+    for place, line in lines_of(page):
+        in_list = bool(re.match(r"(- |\d+\. )", line)) or (in_list and (not line or line.startswith(" ")))
+        if in_list and not before and re.match(r" {4,5}\S", line):
+            wrong.append(place)
+        before = line
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_every_row_of_a_table_has_the_columns_of_its_header(page: str):
     width, wrong = 0, []
     for place, line in lines_of(page):
