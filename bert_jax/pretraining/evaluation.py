@@ -69,7 +69,7 @@ class Evaluation:
         self._is_compiled = False
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
-        """The scores of `params`, and those of the baselines."""
+        """The scores of `params` and of the baselines."""
         total: Sums = {}
         with fits_in_memory(self._demand), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
             params = self._gathered(params)  # once per evaluation, in case they are sharded over the data axis

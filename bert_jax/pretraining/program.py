@@ -96,8 +96,8 @@ class PretrainingProgram:
 def pretraining_program(
     experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None
 ) -> PretrainingProgram:
-    """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed
-    for the steps of a distillation only."""
+    """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays except those of a `teacher`, which only
+    distillation steps need."""
     check_objective(experiment)
     optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
@@ -135,7 +135,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 
 
 def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
-    """`teacher` with its arrays, or their shapes, sharded over `mesh` as those of a student are without ZeRO."""
+    """`teacher` with its arrays, or their shapes, sharded over `mesh` like a student's without ZeRO."""
     shardings = _teacher_shardings(teacher, mesh)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(teacher.params)):
         return dataclasses.replace(teacher, params=with_shardings(teacher.params, shardings))

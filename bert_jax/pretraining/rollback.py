@@ -31,7 +31,7 @@ def skipped_batches(state: TrainState) -> int:
 
 
 def first_parameters(program: PretrainingProgram, corpus: Corpus) -> TrainState:
-    """The state that a run begins with: that of `init_state`; or that before step 0, with the weights of `init_from` or random
+    """The initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
     ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     experiment = program.experiment
     if experiment.init_state:

@@ -41,7 +41,7 @@ def taught_by(experiment: PretrainingExperiment, teacher: Teacher | None) -> Pre
     for name, value in found.items():
         if (given := getattr(experiment.distillation, name)) not in (0, "", value):
             raise UserError(
-                f"config.distillation.{name}={given}, but that of config.teacher={experiment.teacher} is {value}; name the "
+                f"config.distillation.{name}={given}, but config.teacher={experiment.teacher} has {value}; name the "
                 "teacher that belongs to it, or leave the key out"
             )
     return dataclasses.replace(experiment, distillation=dataclasses.replace(experiment.distillation, **found))

@@ -17,7 +17,7 @@ class Comparing:
     """The options of the verb `compare`."""
 
     masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "the share of the words that are masked", "SHARE")
-    """The share of the words that are masked, of those of one piece in both models."""
+    """The fraction of words to mask, among the words that are one piece in both models."""
     seed: CountOrZero = flag(0, "the seed of the masks and of random weights", "N")
     """Of the choice of masked words."""
     divergence_words: CountOrZero = flag(10_000, "the number of words on which heads are compared", "N")
