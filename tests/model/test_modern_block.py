@@ -1,9 +1,9 @@
 """The encoders of today against transformers' PyTorch, on random weights: `tests/golden/modernbert_golden.npz`; and what their
 switches promise.
 
-Agreement is measured per tensor as max |ours - theirs| / max |theirs|, ours in float32 and theirs in float64. The bias of keys
-alone is measured by that of values, as in ModernBERT, where both are one tensor: it hardly changes the scores, and PyTorch's own
-float32 is 2.4e-6 off there, elsewhere 1e-6.
+Agreement is measured per tensor as max |ours - theirs| / max |theirs|, ours in float32 and theirs in float64. The biases of
+queries and keys are measured by that of values, as in ModernBERT, where the three are one tensor: those of keys hardly change the
+scores, and PyTorch's own float32 is 2.4e-6 off there, elsewhere 1e-6.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 from typing import Any
 
 import jax
@@ -87,7 +88,7 @@ def test_every_layer_the_logits_the_loss_and_all_gradients_equal_transformers(ca
     errors = {}
     for name, x in found.items():
         *entries, _ = wanted[name]
-        largest = wanted[name.replace("k_proj.bias", "v_proj.bias")][-1]
+        largest = wanted[re.sub("[qk]_proj.bias", "v_proj.bias", name)][-1]
         errors[name] = np.abs(sampled(name, x) - np.array(entries)).max() / largest
     worst = max(errors, key=lambda name: errors[name])
     assert errors[worst] < TOLERANCE, f"{worst} is off by {errors[worst]:.1e} of its largest value"
@@ -107,7 +108,7 @@ def tokens_of(ids: Any, sequence_ids: Any = None, positions: Any = None) -> Toke
 
 
 def last_layer(config: ModelConfig, tokens: Tokens) -> np.ndarray:
-    params = random_parameters(config)
+    params = initial_parameters_of(config)
     return np.asarray(Bert(config).apply({"params": params}, tokens, method="encode")[0])
 
 
@@ -161,16 +162,17 @@ def test_unlike_layers_are_a_prefix_a_period_and_a_remainder(changes, prefix, pe
 def test_the_loop_over_unlike_layers_computes_and_trains_them_one_after_another(every: int, layers_per_scan_step: int):
     config = dataclasses.replace(SMALL, layer_types=modern_block(7, every)["layer_types"], hidden_dropout=0.3, remat="dots")
     scanned = dataclasses.replace(config, scan_layers=True, layers_per_scan_step=layers_per_scan_step)
-    params, batch = random_parameters(config), random_batch(config=config)
+    params, batch = initial_parameters_of(config), jax.device_get(random_batch(config=config))
 
     def loss(params: Any, c: ModelConfig) -> Any:
         model = pretraining_model(c, next_sentence=False)
         return (model.apply({"params": params}, batch, jnp.uint32(3))["hidden_states"] ** 2).mean()
 
-    (a, one), (b, other) = (jax.jit(jax.value_and_grad(loss), static_argnums=1)(params, c) for c in (config, scanned))
+    trained = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    (a, one), (b, other) = (jax.device_get(trained(params, c)) for c in (config, scanned))
     assert a == pytest.approx(b, rel=1e-5)
     for path, x in flatten_dict(one, sep="/").items():
-        within = 1e-5 * max(float(jnp.abs(x).max()), 1e-6)
+        within = 1e-5 * max(float(np.abs(x).max()), 1e-6)
         np.testing.assert_allclose(x, flatten_dict(other, sep="/")[path], atol=within, err_msg=path)
 
 
