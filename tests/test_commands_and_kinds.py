@@ -216,7 +216,7 @@ ENDINGS = {
     "C": r"whose \[CLS\] has no meaning of its own.*; (set config.head.pooling=concat, or config.head.lstm|name a Transformer)$",
     "g": r"has no \w+( and no \w+)*; to start them from random weights, give --config.init_new=",
     "z": r"has no trained mlm_head, so it predicts no masked words; name a pretrained model with one$",
-    "Z": r"is no masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
+    "Z": r"is not a masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
 """By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""
@@ -342,7 +342,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[t
     (base / "pronouns").mkdir()
     pronouns(base / "pronouns")
     cells = [(command, kind) for command, row in rows().items() for kind in COLUMNS if row[kind] != SAME]
-    lines = ["corpus --source=text:corpus.txt --vocab=vocabulary --output=corpus --heldout-fraction=0.3 --shards=2 --workers=1"]
+    lines = ["corpus --source=text:corpus.txt --vocab=vocabulary --output=corpus --eval-fraction=0.3 --shards=2 --workers=1"]
     for command, kind in cells:
         place = outputs(base, command, kind)
         place.mkdir(parents=True)

@@ -98,13 +98,16 @@ def experiment_of(
     for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher"), *of_phases):
         if isinstance(group, dict) and isinstance(path := group.get(key), str):
             group[key] = from_start(workdir, path)
+    if stored.get("init_state"):
+        trunk, _, kept = stored["init_state"].rpartition("@")
+        stored["init_state"] = f"{from_start(workdir, trunk)}@{kept}"
     for key, text in overrides:
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change):
             raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
         override(stored, PretrainingExperiment, key, text)
     experiment = PretrainingExperiment.from_dict(stored)
-    train, heldout = open_splits(staged(experiment.corpus.directory))
-    if fingerprint(train, heldout, *open_phase_corpora(experiment, train).values()) != of_corpus:
+    train, eval_split = open_splits(staged(experiment.corpus.directory))
+    if fingerprint(train, eval_split, *open_phase_corpora(experiment, train).values()) != of_corpus:
         raise UserError(
             f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "
             "give its place by --config.corpus.directory=DIR"
@@ -136,7 +139,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         norms, sums = program.gradient_norms(phase)(*program.arguments(state, to_device(batch, mesh, BATCH)))
         rate = jax.jit(piecewise(experiment.schedules()))(jnp.int32(step - 1))
-        losses = _losses_of_rows(program, state.params, batch)
+        losses = _losses_of_rows(program, phase, state.params, batch)
     objective = program.experiment.trained_objective
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses, objective)
 
@@ -201,10 +204,10 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
 
 
 def _losses_of_rows(
-    program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch
+    program: PretrainingProgram, phase: int, params: PyTree[jax.Array], batch: Batch
 ) -> dict[str, Float[np.ndarray, " B"]]:
     """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
-    objective = objective_on(program.experiment, program.mesh)
+    objective = objective_on(program.experiment.of_phase(phase), program.mesh)
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

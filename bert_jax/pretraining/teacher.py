@@ -53,8 +53,8 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
         raise UserError(f"{named} has no trained mlm_head, so it predicts no masked words; name a pretrained model with one")
     if (config.direction, config.encoder) != ("both", "transformer"):
         raise UserError(
-            f"{named} is no masked language model: its direction is {config.direction} and its encoder {config.encoder}; name a "
-            "pretrained BERT"
+            f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
+            "a pretrained BERT"
         )
     theirs = model.tokenizer.vocabulary
     if (theirs.sha256, theirs.lowercase) != (vocabulary.sha256, vocabulary.lowercase):

@@ -367,15 +367,15 @@ def test_a_phase_has_its_own_masks_and_the_held_out_rows_have_the_same_ones_in_a
     )
     trained = [found.example_config(phase) for phase in range(4)]
     assert [(one.masked_fraction, one.mask_probability) for one in trained] == [(0.3, 1.0), (0.15, 0.8), (0.05, 0.8), (0.3, 0.8)]
-    heldout = [found.heldout_config(phase) for phase in range(4)]
-    assert {(one.masked_fraction, one.mask_probability, one.random_probability) for one in heldout} == {(0.15, 0.8, 0.1)}
-    assert [one.max_predictions for one in heldout] == [19, 20, 19, 21], "of a phase with the same masks, its own"
+    eval_split = [found.eval_config(phase) for phase in range(4)]
+    assert {(one.masked_fraction, one.mask_probability, one.random_probability) for one in eval_split} == {(0.15, 0.8, 0.1)}
+    assert [one.max_predictions for one in eval_split] == [19, 20, 19, 21], "of a phase with the same masks, its own"
 
 
 def test_held_out_rows_may_have_another_fraction_of_masks_and_words_keep_their_proportion():
     phase = {"steps": 1, "masked_fraction": 0.3, "max_predictions": 60}
     found = of_phases(phase, examples={"masking": "words"}, evaluation={"masked_fraction": 0.1})
-    assert (found.heldout_config(0).masked_fraction, found.heldout_config(0).max_predictions) == (0.1, 20)
+    assert (found.eval_config(0).masked_fraction, found.eval_config(0).max_predictions) == (0.1, 20)
 
 
 def test_pieces_of_a_schedule_are_those_of_the_phases_and_a_ramp_shares_its_warmup():
@@ -401,7 +401,7 @@ def test_a_ramp_beyond_its_phase_is_refused():
 def test_a_fully_decoupled_weight_decay_is_divided_by_the_peak_of_the_schedule():
     phases = [{"steps": 1, "learning_rate": 8e-4}, {"steps": 1, "continue_schedule": True}, {"steps": 1, "learning_rate": 3e-4}]
     found = of_phases(*phases, optimizer={"weight_decay": 1e-5, "decouple_rate": True})
-    assert [found.phase_optimizer(phase).weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
-    assert of_phases({"steps": 1}).phase_optimizer(0).weight_decay == 0.01
+    assert [found.of_phase(phase).optimizer.weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
+    assert of_phases({"steps": 1}).of_phase(0).optimizer.weight_decay == 0.01
     with pytest.raises(UserError, match=r"phases\.0\.learning_rate=0 has no weight decay with config\.optimizer\.decouple_rate"):
         of_phases({"steps": 1, "learning_rate": 0.0}, optimizer={"decouple_rate": True})
