@@ -7,6 +7,7 @@ import functools
 import hashlib
 import logging
 from collections.abc import Collection
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -73,6 +74,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     model = import_model(experiment.init_from, vocab_multiple=multiple, new=NewParts(new, seed=experiment.seed))
     for note in model.tokenizer.notes:
         log.info("%s: %s", model.source, note)
+    model = _with_classifier_pooling(model, experiment, head)
     if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
         has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
@@ -94,16 +96,34 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
             f"config.init_from={experiment.init_from} is a {model.config.encoder} model, whose [CLS] has no meaning of its own"
             f"{'' if has_others else f' for a {head.kind} head'}; {remedy}"
         )
-    if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
+    if head.has_pooler(model.config) and "pooler" not in model.params and not experiment.init_random:
         raise UserError(
             f"config.init_from={experiment.init_from} has no pooler, which a {head.part} reads; to begin it with random weights, "
             "say --config.init_new=pooler"
         )
     kept = {head.part} if experiment.keep_head else set()
-    unread = [part for part in model.parts if part not in kept and (part != "pooler" or not head.reads_pooler)]
+    unread = [part for part in model.parts if part not in kept and (part != "pooler" or not head.has_pooler(model.config))]
     if unread:
         log.info("not used by the task, left out: %s", ", ".join(unread))
     return without_parts(model, unread)
+
+
+def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, head: TaskHead) -> Model:
+    """`model` with the `classifier_pooling` that the experiment asks for. The layers before a classifier begin as those of the
+    MLM head where a model has these and not the others."""
+    asked = experiment.head.pooling
+    if asked not in ("pooler", "concat", "last_token", model.config.classifier_pooling):
+        if "pooler" in model.params:
+            log.info("config.head.pooling=%s: the pooler of %s is left out", asked, model.source)
+        changed = dataclasses.replace(model.config, classifier_pooling=asked)
+        model = dataclasses.replace(without_parts(model, ("pooler",)), config=changed)
+    trained: Any = model.params.get("mlm_head", {})
+    reads_others = head.has_pooler(model.config) and model.config.classifier_pooling != "pooler"
+    if reads_others and "pooler" not in model.params and "transform" in trained:
+        log.info("the layers before the classifier begin as those of the MLM head")
+        begun = {"dense": trained["transform"], **{name: x for name, x in trained.items() if name == "layer_norm"}}
+        model = dataclasses.replace(model, params={**model.params, "pooler": begun})
+    return model
 
 
 def weights_fingerprint(name: str) -> str:
