@@ -269,7 +269,7 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
         ({"kind": "choice", "pooling": "concat"}, "head.pooling='concat' is for a sequence head, not for a choice head; leave"),
         ({"kind": "token", "labels": ("a",), "pooling": "concat"}, "is for a sequence head, not for a token head"),
         ({"kind": "sequence", "labels": ("a",), "pooling": "last_token", "lstm": 3}, "pooling=last_token has no effect; leave"),
-        ({"kind": "sequence", "labels": ("a",), "pooling": "mean"}, "head.pooling='mean' is not one of pooler, concat"),
+        ({"kind": "sequence", "labels": ("a",), "pooling": "max"}, "head.pooling='max' is not one of pooler, concat"),
         ({"kind": "span", "layers": "last_for_sum"}, "head.layers='last_for_sum' is not one of .*; did you mean 'last_four_sum'"),
         ({"kind": "choice", "lstm": 8}, "head.lstm=8 is for a sequence, span or token head, not for a choice head; leave it"),
         ({"kind": "token", "labels": ("a",), "lstm": -1}, "head.lstm=-1 must be at least 0"),

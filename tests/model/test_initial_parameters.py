@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.model import bilm, characters, embeddings, features, layers, positions
+from bert_jax.model import bilm, characters, features, layers
 from bert_jax.model.characters import CharacterCnn, character_products, character_shapes
 from bert_jax.model.config import ModelConfig, Target
 from bert_jax.model.features import Lstm
-from bert_jax.model.heads import pretraining as heads
 from bert_jax.model.pretraining import initial_parameters
 
 BERT = ModelConfig(
@@ -24,7 +23,7 @@ BILM = dataclasses.replace(BERT, encoder="bilm", intermediate_size=36)
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], set[float]]:
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[tuple[int, ...], set[float]]]:
     """The deviations that arrays of a shape are drawn with."""
     seen: dict[tuple[int, ...], set[float]] = {}
 
@@ -35,9 +34,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], set[float]]:
 
         return init
 
-    for module in (bilm, characters, embeddings, features, heads, layers, positions):
+    for module in (bilm, characters, features, layers):
         monkeypatch.setattr(module, "truncated_normal", truncated_normal)
-    return seen
+    layers.initial_weights.cache_clear()
+    yield seen
+    layers.initial_weights.cache_clear()
 
 
 def test_bert_draws_every_kernel_and_table_with_its_initializer_range(drawn):

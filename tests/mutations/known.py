@@ -26,7 +26,7 @@ SEEN = [
         "x = dropout(x, tokens.dropout(c.hidden_dropout if c.embedding_dropout is None else c.embedding_dropout, seed))",
         "pass",
     ),
-    Mistake("bert_jax/model/encoder.py", 1, "(x, y, seeds[2], tokens)", "(x, y, seeds[1], tokens)"),
+    Mistake("bert_jax/model/encoder.py", 1, "tokens.dropout(c.hidden_dropout, seeds[2])", "tokens.dropout(c.hidden_dropout, seeds[1])"),
     Mistake("bert_jax/model/residual_norm.py", 1, "tokens.dropout(c.hidden_dropout,", "tokens.dropout(c.attention_dropout,"),
     Mistake("bert_jax/model/kernels/attention_tpu.py", 1, "(unit * self.plan.blocks + i) * self.plan.blocks + j", "unit"),
     Mistake("bert_jax/data/corpus/shard.py", 1, "return self._tokens + len(self._held)", "return len(self._held)"),

@@ -76,7 +76,7 @@ def test_a_kernel_whose_backward_pass_drops_other_elements_is_found(monkeypatch:
 
 
 def test_a_kernel_that_attends_to_other_examples_is_found(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attention_tpu, "_same_example", lambda *_: lambda q, k, scores: scores)
+    monkeypatch.setattr(attention_tpu, "_mask", lambda *_: lambda q, k, scores: scores)
     found = compare("attention", "tpu", (PLAIN,), interpret=True)
     assert "values" in [figure.quantity for figure in found.faults]
     assert f"the kernel disagrees with the plain path here: values off by {100 * found.faults[0].error:.2g} %" in found.reason
