@@ -41,14 +41,14 @@ from bert_jax.interface.named import file_of
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
-from bert_jax.objectives.distillation import Teacher
+from bert_jax.objectives.objective import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint
 from bert_jax.pretraining.evaluation import HeldoutEvaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
-from bert_jax.pretraining.program import check_batch_sizes, pretraining_program
+from bert_jax.pretraining.program import check_batch_sizes, pretraining_program, scalars_of
 from bert_jax.pretraining.results import results, trained_model, training_of
-from bert_jax.pretraining.rollback import Rollback, first_parameters, passed_over
+from bert_jax.pretraining.rollback import first_parameters
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
@@ -61,6 +61,7 @@ from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.log import PICTURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
+from bert_jax.training.spikes import Rollback, passed_over
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
@@ -101,18 +102,20 @@ def pretrain(
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
+    first_state = functools.partial(first_parameters, experiment, program, corpora.train)
     with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
         with run.ledger.during(Activity.RESTORING):
             state = checkpoints.restore_latest(program.state)
         if state is None:
-            state = first_parameters(program, corpora.train)
+            state = first_state()
     first_step = int(state.step)
     if first_step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
         log.info("all %s are done: see %s", counted(last_step, "step"), place)
         return 0
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
-    run_log = PretrainingLog(program, run, corpora, first_step, file)
+    scalars = scalars_of(experiment)
+    run_log = PretrainingLog(experiment, program, run, corpora, first_step, file)
 
     @contextlib.contextmanager
     def phase_after(state: TrainState) -> Iterator[Stage]:
@@ -123,13 +126,13 @@ def pretrain(
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
             batches = PhaseBatches(experiment, index, corpora.train, process_shard(mesh, BATCH), passed_over(state))
-            heldout = HeldoutEvaluation(program, index, corpora, run, batches.source.plan(0))
+            heldout = HeldoutEvaluation(experiment, program, index, corpora, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
-                return program.arguments(state, to_device(rows, mesh, BATCH))
+                return program.arguments(state, to_device(rows, mesh, BATCH), scalars)
 
             with run.compiling(run.ledger):
-                function, needed = program.training_step(index), step == first_step
+                function, needed = program.training_step(experiment.phases[index].accumulation), step == first_step
                 example = arguments(program.state, batches.rows(step))
                 train_step = compiled(function, *example, mesh=mesh, saved=run.compiled, must_be_saved=needed)
 
@@ -165,7 +168,7 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            go_back=Rollback(program, checkpoints, corpora.train, state),
+            go_back=Rollback(experiment.spikes, state, checkpoints, program.state, first_state),
             check=corpora.verification.check,
         )
         trained = train(parts, state)
@@ -177,11 +180,11 @@ def pretrain(
             with run.ledger.during(Activity.EVALUATING):
                 last = len(experiment.phases) - 1
                 plan = PhaseBatches(experiment, last, corpora.train).source.plan(0)
-                run_log.scores = HeldoutEvaluation(program, last, corpora, run, plan)(trained.state.params)
+                run_log.scores = HeldoutEvaluation(experiment, program, last, corpora, run, plan)(trained.state.params)
             run_log.draw()
         params = on_host(trained.state.params, mesh)
     if run.is_first:
-        found = results(program, trained.state, run_log.scores, corpora, time.monotonic() - started)
+        found = results(experiment, mesh, trained.state, run_log.scores, corpora, time.monotonic() - started)
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}

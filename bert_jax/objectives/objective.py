@@ -55,6 +55,17 @@ COUNTED = ("tokens", "rows")
 
 
 @dataclasses.dataclass(frozen=True)
+class Teacher:
+    """The model that a student learns from. Its parameters are an argument of the training step, and no part of the state."""
+
+    config: ModelConfig
+    params: Params
+    """The parts that the student learns from, as arrays or as their shapes."""
+    sha256: str = ""
+    """The hash of the weights."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Objective(abc.ABC):
     """A loss as sums over microbatches and devices, divided once, last; and all that follows from it.
 
@@ -156,6 +167,10 @@ class Objective(abc.ABC):
         bound = copy.copy(self)
         object.__setattr__(bound, "model", model)
         return bound
+
+    def with_teacher(self, teacher: Teacher) -> Objective:
+        """The objective of a training step with a teacher; see `distillation.py`."""
+        raise NotImplementedError(f"{type(self).__name__} learns from no teacher")
 
     def settings(self) -> dict[str, Any]:
         """The fields and their values, as they are set in `config.objective_options`."""

@@ -15,7 +15,8 @@ from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
-from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
+from bert_jax.objectives.distillation import TEACHER_PARTS
+from bert_jax.objectives.objective import Teacher
 from bert_jax.pretraining.program import taught_config
 
 

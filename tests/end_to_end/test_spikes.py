@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +76,6 @@ def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt
 
 
 def test_a_run_that_has_gone_back_often_enough_ends_with_the_step_to_look_at():
-    program: Any = types.SimpleNamespace(experiment=types.SimpleNamespace(spikes=SpikeConfig(policy="go_back", times=0)))
-    nothing: Any = None
+    config, nothing = SpikeConfig(policy="go_back", times=0), cast(Any, None)
     with pytest.raises(UserError, match=r"gone back 0 times \(config.spikes.times\); .* --replay=120"):
-        Rollback(program, nothing, nothing, nothing)(nothing, LossSpike(120, 3))
+        Rollback(config, nothing, nothing, nothing, nothing)(nothing, LossSpike(120, 3))

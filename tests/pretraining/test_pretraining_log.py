@@ -78,14 +78,12 @@ def log_of(
     workdir.mkdir(exist_ok=True)
     taught = {"teacher": "models/teacher"} if teacher else {}
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
-    program: Any = types.SimpleNamespace(
-        experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher
-    )
+    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
     run: Any = types.SimpleNamespace(
         workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None, rejected_kernels={}
     )
     corpora: Any = types.SimpleNamespace(train=SPLIT, heldout=types.SimpleNamespace(num_documents=7))
-    return PretrainingLog(program, run, corpora, step, config)
+    return PretrainingLog(experiment, program, run, corpora, step, config)
 
 
 @pytest.fixture

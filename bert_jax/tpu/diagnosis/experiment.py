@@ -223,7 +223,7 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
     spent = []
     for _ in range(STEPS + 1):  # the first one is slower
         start = time.perf_counter()
-        state, sums = executable(state, batch, *teacher)
+        state, sums = executable(state, batch, program.scalars, *teacher)
         jax.block_until_ready(sums)
         spent.append(time.perf_counter() - start)
     return min(spent[1:])
