@@ -37,14 +37,13 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
     multipliers = None
     if settings.layer_decay != 1.0:
         multipliers = learning_rate_multipliers(unboxed(parameters), decay=settings.layer_decay)
-    rate = piecewise(experiment.schedules())
     watched = experiment.spikes.policy != "none"
     return Program(
         objective=objective.for_model(dataclasses.replace(objective.model, config=resolve(experiment.model, mesh))),
         parameters=parameters,
         mesh=mesh,
         optimizer=make_optimizer(settings, parameters),
-        learning_rate=lambda step, scalars: rate(step),
+        learning_rate=lambda step, scalars: piecewise(experiment.schedules())(step),
         clip_norm=settings.clip_norm,
         learning_rate_multipliers=multipliers,
         new_state=new_watched_state if watched else new_state,

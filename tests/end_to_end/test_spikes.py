@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from bert_jax.data.batches import BatchSource
 from bert_jax.errors import UserError
-from bert_jax.pretraining.rollback import Rollback
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.spikes import LossSpike
+from bert_jax.training.spikes import LossSpike, Rollback
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
 from tests.end_to_end.runs import LAST_STEP, assert_same_weights, records, results

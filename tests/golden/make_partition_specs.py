@@ -12,7 +12,7 @@ import pathlib
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig, published

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import special
 
@@ -48,7 +49,7 @@ def logits(config, params, batch):
 
 
 def evaluated(objective, params, batch):
-    return jax.jit(program_for(objective, None).evaluate)(params, batch)
+    return jax.jit(program_for(objective, optax.identity()).evaluate)(params, batch)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
+from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState
 from tests.objectives.scored import objective_of
 from tests.random_rows import TINY

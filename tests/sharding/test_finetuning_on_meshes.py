@@ -15,9 +15,11 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows, to_device
 from bert_jax.data.rows import row_shape
 from bert_jax.finetuning.program import finetuning_program
+from bert_jax.objectives.labels import LabelLoss
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
+from bert_jax.training.steps import Program
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
 

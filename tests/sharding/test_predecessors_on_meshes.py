@@ -19,6 +19,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.model.test_bilm import rows
 from tests.random_rows import TINY, largest_difference, with_centres
+from tests.sharding.training import begun
 
 SHAPE = dataclasses.asdict(dataclasses.replace(TINY, num_layers=1, hidden_dropout=0.1, scan_unroll=1, initializer_range=0.3))
 MODELS: dict[str, dict[str, Any]] = {

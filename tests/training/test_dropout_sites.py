@@ -203,7 +203,8 @@ def evaluation_of(**changed: Any) -> Callable[[float, int], Any]:
     def evaluation(rate: float, seed: int) -> Any:
         experiment = dataclasses.replace(pretraining_of(rate, **changed), seed=seed)
         program = pretraining_program(experiment, ONE_DEVICE)
-        return program.evaluation_step(random_parameters(with_rate(0.0, **changed)), ROWS)
+        params = random_parameters(with_rate(0.0, **changed))
+        return program.evaluation_step({part: params[part] for part in program.parameters}, ROWS)
 
     return evaluation
 
