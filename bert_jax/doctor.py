@@ -28,7 +28,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, write_json
 from bert_jax.interface.command import require_stdout
 from bert_jax.interface.words import counted
-from bert_jax.model.kernels.first_contact import KERNELS, compare_kernels_once, verdicts
+from bert_jax.model.kernels.self_test import KERNELS, compare_kernels_once, verdicts
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.hosts import find_hosts
 from bert_jax.runtime.processes import Processes, meet

@@ -61,7 +61,7 @@ from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.log import PICTURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
-from bert_jax.training.spikes import Rollback, passed_over
+from bert_jax.training.spikes import Rollback, skipped_batches
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
@@ -125,7 +125,7 @@ def pretrain(
         with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
-            batches = PhaseBatches(experiment, index, corpora.train, process_shard(mesh, BATCH), passed_over(state))
+            batches = PhaseBatches(experiment, index, corpora.train, process_shard(mesh, BATCH), skipped_batches(state))
             heldout = HeldoutEvaluation(experiment, program, index, corpora, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
@@ -150,7 +150,7 @@ def pretrain(
                 evaluates=lambda step: due(step, experiment.evaluation.every, last=end),
                 evaluate=evaluate,
                 saves=lambda step: due(step, every, last=last_step) or step in keep_at,
-                passed_over=batches.passed_over,
+                skipped_batches=batches.skipped_batches,
             )
 
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
@@ -168,7 +168,7 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            go_back=Rollback(experiment.spikes, state, checkpoints, program.state, first_state),
+            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, first_state),
             check=corpora.verification.check,
         )
         trained = train(parts, state)

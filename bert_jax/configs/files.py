@@ -20,8 +20,6 @@ Schema = type | Callable[[JsonObject], type] | None
 
 TOTAL_STEPS = "steps"
 OBJECTIVE_OPTIONS = "objective_options"
-RENAMED_GROUPS = {"skip_gram": OBJECTIVE_OPTIONS}
-"""Groups of keys that have another name now."""
 
 
 def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Schema, flag: str = "config") -> JsonObject:
@@ -43,9 +41,6 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
     has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())  # that of pretraining alone
     for key, text in overrides:
         group, _, option = key.partition(".")
-        if group in RENAMED_GROUPS and has_objective:
-            now = f"{flag}.{RENAMED_GROUPS[group]}"
-            raise UserError(f"--{flag}.{key}={text}: {flag}.{group} is called {now} now; write --{now}.{option}={text}")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:
             override(config, known, key, text, flag)
     for key, text in overrides:  # then it is known what objective these are of

@@ -39,7 +39,7 @@ ALIASES = {
     "max_predictions": ("max_predictions_per_seq",),
     "masking": ("whole_word", "whole_word_mask", "do_whole_word_mask", "wwm"),
     "masked_fraction": ("mlm_probability", "masked_lm_prob", "mask_prob"),
-    "rematerialisation": ("remat", "rematerialization", "gradient_checkpointing"),
+    "remat": ("rematerialisation", "rematerialization", "gradient_checkpointing"),
     "log_every": ("log_steps", "logging_steps", "log_interval"),
     "evaluation.every": ("eval_every", "eval_steps", "eval_interval"),
     "checkpoints.every": ("save_every", "save_steps", "checkpoint_every"),
@@ -49,6 +49,15 @@ ALIASES = {
     "data_dir": ("data", "dataset", "data_path"),
 }
 """From the last part of a key (two parts where one would be ambiguous) to the names that other codebases give it."""
+
+RENAMED = {
+    "skip_gram": "objective_options",
+    "model.rematerialisation": "model.remat",
+    "model.scan_unroll": "model.scan_layers",
+    "spikes.back": "spikes.rollback_steps",
+    "spikes.times": "spikes.max_rollbacks",
+}
+"""Former names of keys and groups of an experiment, and their names now. A former name is an error that gives the new one."""
 
 
 def leaf_keys(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -81,9 +90,20 @@ def suggested_keys(key: str, schema: Any) -> list[str]:
     return close or [lasts[name] for name in difflib.get_close_matches(last, lasts, n=1, cutoff=0.8)]
 
 
+def renamed_key(key: str, schema: Any) -> str | None:
+    """Returns the present name of the dotted `key` of a `schema` if the key or its group was renamed, otherwise None."""
+    known = {name for name, _ in leaf_keys(schema)}
+    for old, new in RENAMED.items():
+        if new in known and (key == old or key.startswith(f"{old}.")):
+            return new + key.removeprefix(old)
+    return None
+
+
 def did_you_mean(key: str, schema: Any, inside: Any = None) -> str:
-    """The end of an error message about an unknown key: the suggested keys, or else the names `inside` its group."""
-    found = suggested_keys(key, schema)
-    if found:
+    """The end of an error message about an unknown key: the new name of a renamed key, the suggested keys, or
+    else the names `inside` its group."""
+    if now := renamed_key(key, schema):
+        return f"it is called {now!r} now"
+    if found := suggested_keys(key, schema):
         return f"did you mean {' or '.join(map(repr, found))}?"
     return f"known there: {', '.join(sorted(inside))}" if inside else "there are no keys"

@@ -34,7 +34,7 @@ def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, me
 def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> None:
     """Raises OutOfMemory if the batch of a phase cannot fit into the memory of the devices, before anything is compiled."""
     p, model = experiment.phases[phase], experiment.model
-    layers = max(model.num_layers, 1) if model.rematerialisation == "none" else 1  # their inputs are kept for the backward pass
+    layers = max(model.num_layers, 1) if model.remat == "none" else 1  # their inputs are kept for the backward pass
     needs = least_bytes(model, p.batch_size // p.accumulation, p.length, p.max_predictions, mesh, layers)
     require_memory(needs, mesh, functools.partial(pretraining_demand, experiment, phase, mesh))
 
@@ -52,7 +52,7 @@ def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh
     fewer = p.batch_size // 2 // (k * parts) * k * parts
     remedies = [
         *([f"{key}.accumulation={more}"] if more else []),
-        *_recomputing(experiment.model.rematerialisation),
+        *_recomputing(experiment.model.remat),
         *_sharding(experiment.mesh, mesh),
         *([f"{key}.batch_size={fewer} {ELSEWHERE}"] if fewer else []),
     ]
@@ -74,7 +74,7 @@ def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches
     t, rows = experiment.training, batches.row_counts[-1]
     remedies = [
         *([f"--config.training.accumulation={2 * t.accumulation}"] if rows >= 2 * t.accumulation * row_multiple(mesh) else []),
-        *([] if t.freeze_encoder else _recomputing(experiment.model.rematerialisation)),
+        *([] if t.freeze_encoder else _recomputing(experiment.model.remat)),
         *_sharding(experiment.mesh, mesh),
         *([f"--config.training.batch_size={t.batch_size // 2} {ELSEWHERE}"] if t.batch_size > 1 else []),
         f"--config.task.length below {experiment.task.length} {ELSEWHERE}",
@@ -94,7 +94,7 @@ def _rows(rows: int, length: int, mesh: Mesh) -> str:
 
 
 def _recomputing(now: str) -> list[str]:
-    return [] if now == "full" else ["--config.model.rematerialisation=full"]
+    return [] if now == "full" else ["--config.model.remat=full"]
 
 
 def _sharding(config: MeshConfig, mesh: Mesh) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
-from bert_jax.configs.files import OBJECTIVE_OPTIONS, RENAMED_GROUPS
+from bert_jax.configs.files import OBJECTIVE_OPTIONS
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
 from bert_jax.errors import UserError
@@ -258,10 +258,10 @@ class PretrainingExperiment:
                 f"config.teacher={self.teacher} has no effect: soft_weight, hidden_weight and attention_weight of "
                 "config.distillation are 0; raise one, or leave config.teacher out"
             )
-        if d.attention_weight and (model.attention == "fused" or model.rematerialisation != "none" or model.scan_unroll):
+        if d.attention_weight and (model.attention == "fused" or model.remat != "none" or model.scan_layers):
             raise UserError(
                 f"config.distillation.attention_weight={d.attention_weight} compares attention maps, which are held only with "
-                "model.attention=plain, model.rematerialisation=none and model.scan_unroll=0; set these, or attention_weight=0"
+                "model.attention=plain, model.remat=none and model.scan_layers=false; set these, or attention_weight=0"
             )
 
     def example_config(self, phase: int) -> ExampleConfig:
@@ -388,8 +388,6 @@ def _with_objective(values: JsonObject) -> JsonObject:
     So a stored configuration says them all. Raises UserError for other targets than those of the objective, and for settings that
     it does not have.
     """
-    if renamed := next((group for group in RENAMED_GROUPS if group in values), None):
-        raise UserError(f"config.{renamed} is called config.{RENAMED_GROUPS[renamed]} now; give its keys there")
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):
         return values  # `dataclass_from_dict` reports it

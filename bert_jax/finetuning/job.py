@@ -94,7 +94,7 @@ class Job:
             finetuning_demand, experiment, self.batches, self.data.shape.length, self.mesh
         )
         shape, model, t = self.data.shape, self.config, training
-        layers = model.num_layers if model.rematerialisation == "none" and not t.freeze_encoder else 1
+        layers = model.num_layers if model.remat == "none" and not t.freeze_encoder else 1
         rows = self.batches.row_counts[-1] // t.accumulation
         require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.demand)
         self._shard = process_shard(self.mesh, BATCH)

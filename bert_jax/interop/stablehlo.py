@@ -132,7 +132,7 @@ def _exported(
 def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Array, Array, Array], dict[str, Array]]:
     """The forward pass from int32 [B, L] arrays, one for each of INPUTS, to named outputs, without the vocabulary's padding; the
     parameters are constants."""
-    config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_unroll=1)
+    config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_layers=True)
     shapes = our_shapes(config, model.head)
 
     def unpadded(path: tuple[jax.tree_util.DictKey, ...], x: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
 
     config.py          ModelConfig; the published sizes
     tokens.py          Tokens: the inputs of an encoder; Layer: the properties of a layer
-    products.py        matrix products and their gradients
+    matmul.py          matrix products and their gradients
     layers.py          Dense, LayerNorm, GELU, dropout
     positions.py       learned, sinusoidal, none: objects that act on embeddings, on queries and keys, or on scores
     embeddings.py      token ids -> vectors
@@ -48,6 +48,7 @@ POSITIONS: Mapping[str, str] = {
     "learned": "bert_jax.model.positions:Learned",
     "sinusoidal": "bert_jax.model.positions:Sinusoidal",
     "none": "bert_jax.model.positions:Absent",
+    "rotary": "bert_jax.model.positions:Rotary",
 }
 """`config.model.positions` -> an object as `positions.py` describes it."""
 
@@ -55,8 +56,15 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu": "bert_jax.model.layers:gelu",
     "gelu_tanh": "bert_jax.model.layers:gelu_tanh",
     "relu": "jax.nn:relu",
+    "silu": "jax.nn:silu",
 }
 """`config.model.activation` -> a function of an array."""
+
+NORMS: Mapping[str, str] = {
+    "layer_norm": "bert_jax.model.layers:standardise",
+    "rms_norm": "bert_jax.model.layers:divide_by_root_mean_square",
+}
+"""`config.model.norm` -> a function of (float32 array, epsilon) that normalises the last axis, before scale and bias."""
 
 
 def natural_objective(config: ModelConfig) -> str:

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from bert_jax.model.config import AttentionKernel, ModelConfig
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, gather_positions
+from bert_jax.model.matmul import batched_matmul
 from bert_jax.model.positions import acts_on, make_positions
-from bert_jax.model.products import batched
 from bert_jax.model.tokens import Layer, Tokens
 
 INTERMEDIATES = "intermediates"
@@ -51,7 +51,7 @@ def dot_product_attention(
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities (paper section 3.1, "Attention Is All You Need" section 3.2).
 
     `settings` is the dropout of the probabilities, with the positions of the queries if only selected tokens are queries. The
-    softmax runs in float32. `one_cpu` as in `products.multiply`.
+    softmax runs in float32. `one_cpu` as in `matmul`.
     """
     return weighted_sum(exponentials(query, key, mask, one_cpu), value, settings, one_cpu)
 
@@ -66,7 +66,7 @@ def exponentials(
     """exp(score - the query's largest score), float32: the attention weights before the division by their sum over the keys.
     `adjust` changes the scores, before the mask."""
     scale = query.shape[-1] ** -0.5
-    scores = batched(query * jnp.asarray(scale, query.dtype), key, (-1, -1), one_cpu).astype(jnp.float32)
+    scores = batched_matmul(query * jnp.asarray(scale, query.dtype), key, (-1, -1), one_cpu).astype(jnp.float32)
     scores = jnp.where(mask, scores if adjust is None else adjust(scores), MASKED_SCORE)
     return jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
 
@@ -83,7 +83,7 @@ def weighted_sum(
     backward pass too.
     """
     kept = dropout(weights, settings).astype(value.dtype)
-    context = batched(kept, value, (-1, -2), one_cpu)
+    context = batched_matmul(kept, value, (-1, -2), one_cpu)
     return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
 
 

@@ -71,7 +71,7 @@ def attention_weights(
     """
     if config.encoder != "transformer":
         raise UserError(f"a model with encoder={config.encoder} has no attention; name a Transformer")
-    plain = dataclasses.replace(config.plain(), rematerialisation="none", scan_unroll=0)
+    plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = Bert(plain).apply({"params": params}, tokens, method="encode", mutable=[INTERMEDIATES])
     weights: tuple[Float[Array, "B H L L"], ...] = stored[INTERMEDIATES]["encoder"]["attention_weights"]
     return weights

@@ -23,7 +23,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import WholeRows, unstack
 from bert_jax.model.layers import Dropout, Seed, dropout, hash_word, layer_parameters, named, truncated_normal
 from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
-from bert_jax.model.products import affine
+from bert_jax.model.matmul import dense
 from bert_jax.model.tokens import Tokens
 
 
@@ -93,7 +93,7 @@ def lstm_layer(
     for n, part in enumerate(jnp.split(x, config.hidden_size // w, axis=-1)):
         inputs = time_major(part, n)  # before the product, which is up to 16 times as wide
         kernel, bias = params["input"]["kernel"][n].reshape(w, -1), params["input"]["bias"][n].reshape(-1)
-        products = affine(inputs.reshape(-1, w).astype(dtype), kernel.astype(dtype), bias.astype(dtype), config.target.one_cpu)
+        products = dense(inputs.reshape(-1, w).astype(dtype), kernel.astype(dtype), bias.astype(dtype), config.target.one_cpu)
         directions.append(
             Direction(
                 products.astype(jnp.float32).reshape(*inputs.shape[:2], -1),

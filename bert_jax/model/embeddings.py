@@ -16,7 +16,7 @@ from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.tokens import Tokens
 
 
-class Table(nn.Module):
+class Embedding(nn.Module):
     """A learned embedding table: `rows` vectors of `width` numbers."""
 
     rows: int
@@ -41,9 +41,9 @@ class Embeddings(nn.Module):
     def setup(self) -> None:
         """Declares the tables, the positions and the LayerNorm."""
         c = self.config
-        self.word_embeddings = Table(c.padded_vocab_size, c.hidden_size, c.initializer_range, ("vocab", "embed"))
+        self.word_embeddings = Embedding(c.padded_vocab_size, c.hidden_size, c.initializer_range, ("vocab", "embed"))
         self.position_embeddings = make_positions(c)
-        self.token_type_embeddings = Table(c.type_vocab_size, c.hidden_size, c.initializer_range, (None, "embed"))
+        self.token_type_embeddings = Embedding(c.type_vocab_size, c.hidden_size, c.initializer_range, (None, "embed"))
         self.layer_norm = LayerNorm(c.layer_norm_epsilon)
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
@@ -69,7 +69,7 @@ class WordEmbeddings(nn.Module):
         if c.character_cnn:
             self.characters = CharacterCnn(c)
             return
-        self.word_embeddings = Table(c.padded_vocab_size, c.word_width, c.initializer_range, ("vocab", "embed"))
+        self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, c.initializer_range, ("vocab", "embed"))
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
         """The vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""

@@ -128,7 +128,7 @@ class WholeRows(nn.Module):
 class Encoder(nn.Module):
     """N blocks, each applied to the output of the one before.
 
-    The parameters have a leading axis N for any `scan_unroll`, so that checkpoints do not depend on the compilation of the loop.
+    The parameters have a leading axis N with and without `scan_layers`, so checkpoints do not depend on how layers are compiled.
     It also accepts the list of layers of `unstacked_layers`, over which the loop is always unrolled.
     """
 
@@ -147,7 +147,7 @@ class Encoder(nn.Module):
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """(output of the last layer, outputs of all layers), for all tokens."""
         c, tokens = self.config, tokens.reading(None)
-        if c.scan_unroll and not self.is_unstacked:
+        if c.scan_layers and not self.is_unstacked:
             scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
             block = self._block(tokens, seed)
 
@@ -156,7 +156,7 @@ class Encoder(nn.Module):
             ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
                 return (x := block(x, *layer)), x
 
-            return jax.lax.scan(body, x, scanned, unroll=c.scan_unroll)
+            return jax.lax.scan(body, x, scanned, unroll=c.layers_per_scan_step)
         outputs = self._unrolled(x, tokens, seed)
         return outputs[-1], jnp.stack(outputs)
 
@@ -166,7 +166,7 @@ class Encoder(nn.Module):
         All of the last layer but keys and values (5/6 of it with the paper's widths) is computed at these columns only. A loop
         over layers that is not unrolled computes all columns, since taking the last layer out of the stack would copy it.
         """
-        if tokens.queried is not None and self.config.scan_unroll and not self.is_unstacked:
+        if tokens.queried is not None and self.config.scan_layers and not self.is_unstacked:
             return gather_positions(self(x, tokens, seed)[0], tokens.queried)
         return self._unrolled(x, tokens, seed)[-1]
 
@@ -181,7 +181,7 @@ class Encoder(nn.Module):
 
     def _block(self, tokens: Tokens, seed: Seed | None) -> Callable[..., Float[Array, "B _ D"]]:
         """The function (x, parameters of a layer, its number) -> the output of the layer, rematerialised as
-        `ModelConfig.rematerialisation` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
+        `ModelConfig.remat` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
         if self.is_initializing():
@@ -195,9 +195,9 @@ class Encoder(nn.Module):
                 self.sow(INTERMEDIATES, "attention_weights", *stored[INTERMEDIATES]["attention"]["weights"])
             return output
 
-        if c.rematerialisation == "none":
+        if c.remat == "none":
             return block
         policies = jax.checkpoint_policies
         dots = policies.save_from_both_policies(policies.dots_saveable, policies.save_only_these_names(SAVED))
-        policy = dots if c.rematerialisation == "dots" else None
-        return jax.checkpoint(block, policy=policy, prevent_cse=not c.scan_unroll)
+        policy = dots if c.remat == "dots" else None
+        return jax.checkpoint(block, policy=policy, prevent_cse=not c.scan_layers)

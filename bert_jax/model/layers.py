@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, Key, Num, Shaped, UInt32
 from bert_jax.interface.named import load_named
 from bert_jax.model import ACTIVATIONS
 from bert_jax.model.config import Target
-from bert_jax.model.products import affine
+from bert_jax.model.matmul import dense
 
 Initializer = Callable[..., Num[Array, " ..."]]
 """(PRNG key, shape, dtype) -> the initial value of a parameter."""
@@ -131,7 +131,7 @@ class Dense(nn.Module):
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
         batch_shape = x.shape[: x.ndim - len(self.in_shape)]
         one_cpu = self.target.one_cpu
-        product: Callable[..., Float[Array, "R O"]] = affine
+        product: Callable[..., Float[Array, "R O"]] = dense
         if self.activation:
             product = functools.partial(activated_affine, activation(self.activation))
             product = jax.checkpoint(product, static_argnums=(3,)) if self.target.platform == "tpu" else product
@@ -147,8 +147,8 @@ class Dense(nn.Module):
 def activated_affine(
     function: Activation, x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], one_cpu: bool
 ) -> Float[Array, "R O"]:
-    """`affine` of function(x)."""
-    return affine(function(x), kernel, bias, one_cpu)
+    """`dense` of function(x)."""
+    return dense(function(x), kernel, bias, one_cpu)
 
 
 def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> Float[Array, "B Q D"]:

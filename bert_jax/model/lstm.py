@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from bert_jax.model.products import precision
+from bert_jax.model.matmul import precision
 
 
 class Direction(NamedTuple):

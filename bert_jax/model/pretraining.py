@@ -18,7 +18,7 @@ from bert_jax.interface.words import counted
 from bert_jax.model.bert import Bert
 from bert_jax.model.bilm import backward_positions
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.embeddings import Table
+from bert_jax.model.embeddings import Embedding
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
 from bert_jax.model.tokens import INPUTS, Batch, Tokens
@@ -158,7 +158,7 @@ class SkipGramHead(nn.Module):
         """The context vectors of `ids`. They start at zero, as in word2vec, and the counts at one, until a corpus sets them."""
         c = self.config
         parameter(self, "counts", nn.initializers.ones, (None,), (c.padded_vocab_size,))
-        return Table(c.padded_vocab_size, c.hidden_size, 0.0, ("vocab", "embed"), name="context_embeddings")(ids)
+        return Embedding(c.padded_vocab_size, c.hidden_size, 0.0, ("vocab", "embed"), name="context_embeddings")(ids)
 
 
 def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> BertForPreTraining | StaticForPreTraining:

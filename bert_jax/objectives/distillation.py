@@ -202,7 +202,7 @@ def _outputs(
     L]."""
     variables = {"params": params}
     if settings.attention_weight:
-        plain = dataclasses.replace(model.config, attention="plain", rematerialisation="none", scan_unroll=0)
+        plain = dataclasses.replace(model.config, attention="plain", remat="none", scan_layers=False)
         module = BertForPreTraining(plain, model.pairs)
         outputs, stored = cast(tuple[Any, Any], module.apply(variables, batch, seed, mutable=[INTERMEDIATES]))
         return {**outputs, "attention": jnp.stack(stored[INTERMEDIATES]["encoder"]["attention_weights"])}

@@ -34,7 +34,7 @@ class Corpora:
 class PhaseBatches:
     """The batches of a phase as a function of the step of the run; `source` numbers them from the first of the phase.
 
-    `shard` is the part of a batch that this process holds; the batches are those of `passed_over` steps later.
+    `shard` is the part of a batch that this process holds; the batches are those of `skipped_batches` steps later.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class PhaseBatches:
         phase: int,
         corpus: Corpus,
         shard: tuple[int, int] = (0, 1),
-        passed_over: int = 0,
+        skipped_batches: int = 0,
     ):
-        self._model, self._shard, self.passed_over = experiment.model, shard, passed_over
+        self._model, self._shard, self.skipped_batches = experiment.model, shard, skipped_batches
         self._start = experiment.phase_starts()[phase]
         examples, size = experiment.example_config(phase), experiment.phases[phase].batch_size
         self.source = BatchSource(corpus, examples, size, experiment.phase_seed(phase))
 
     def rows(self, step: int) -> Batch:
         """The rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
-        batch = self.source.at(step - self._start + self.passed_over, self._shard)
+        batch = self.source.at(step - self._start + self.skipped_batches, self._shard)
         check_ids(self._model, **{name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")})
         return batch
 

@@ -24,7 +24,7 @@ from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
-from bert_jax.training.spikes import judge, new_watched_state
+from bert_jax.training.spikes import new_watched_state, spike_filter
 from bert_jax.training.steps import Program, new_state
 
 
@@ -47,7 +47,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
         clip_norm=settings.clip_norm,
         learning_rate_multipliers=multipliers,
         new_state=new_watched_state if watched else new_state,
-        judge=judge(experiment.spikes) if watched else None,
+        spike_filter=spike_filter(experiment.spikes) if watched else None,
         teacher=None if teacher is None else _on_mesh(experiment, teacher, mesh),
         zero_sharding=experiment.mesh.zero_sharding,
         reduce_dtype=experiment.mesh.reduce_dtype,
@@ -106,7 +106,7 @@ def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) ->
 
 def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
     """The teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed again."""
-    student = dataclasses.replace(experiment.model, rematerialisation="none")
+    student = dataclasses.replace(experiment.model, remat="none")
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
     )

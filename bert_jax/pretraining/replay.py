@@ -39,7 +39,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import Place
 from bert_jax.training.checkpoints.manager import Checkpoints
-from bert_jax.training.spikes import passed_over
+from bert_jax.training.spikes import skipped_batches
 from bert_jax.training.steps import Program, TrainState
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
     program = pretraining_program(experiment, mesh, teacher)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         state = _nearest_state(experiment, program, workdir, corpus, step - 1)
-        batches = Batches(experiment, corpus, passed_over(state))
+        batches = Batches(experiment, corpus, skipped_batches(state))
         state = _trained_on(experiment, program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
@@ -143,11 +143,11 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
 
 
 class Batches:
-    """The batches of all phases of a run, whole, by the number of the step before them; those of `passed_over` steps later."""
+    """The batches of all phases of a run, whole, by the number of the step before them, `skipped_batches` steps later."""
 
-    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, passed_over: int):
+    def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
         self.phase = experiment.phase_after
-        self._of_phase = functools.cache(lambda phase: PhaseBatches(experiment, phase, corpus, passed_over=passed_over))
+        self._of_phase = functools.cache(lambda phase: PhaseBatches(experiment, phase, corpus, skipped_batches=skipped_batches))
 
     def at(self, step: int) -> Batch:
         """The batch that is trained on after `step` steps."""

@@ -125,7 +125,7 @@ def _spikes(state: TrainState) -> JsonObject:
     """The numbers of a run with a policy for spikes."""
     if not isinstance(state, WatchedTrainState):
         return {}
-    return {name: int(getattr(state, name)) for name in ("spikes", "returns", "passed_over")}
+    return {name: int(getattr(state, name)) for name in ("spikes", "rollbacks", "skipped_batches")}
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:

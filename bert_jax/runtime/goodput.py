@@ -118,7 +118,7 @@ class Ledger:
         self._step = step
         self._finish_step()
 
-    def went_back(self) -> None:
+    def rolled_back(self) -> None:
         """Counts the steps that this start has done as repeated when they are done again."""
         self._furthest = max(self._furthest, self._step)
 

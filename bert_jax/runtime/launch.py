@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import jax
 
 from bert_jax.files import JsonObject
-from bert_jax.model.kernels.first_contact import compare_kernels_once
+from bert_jax.model.kernels.self_test import compare_kernels_once
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import StartFlags
 from bert_jax.runtime.goodput import Activity, Ledger

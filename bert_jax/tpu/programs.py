@@ -182,7 +182,7 @@ def model_config_to_finetune(name: str) -> ModelConfig:
         return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
     if directory.exists():
         raise UserError(f"--model={name} holds no config.json; give a Hugging Face directory, or a published size such as large")
-    return ModelConfig(**published(name))  # type: ignore[arg-type]
+    return ModelConfig(**published(name))
 
 
 def with_overrides(experiment: Experiment, changes: Mapping[str, Json]) -> Experiment:

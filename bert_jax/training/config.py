@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Count, CountOrZero, Epsilon, Fraction, LearningRate, NamedIn, OneOf, check_ranges
 from bert_jax.training import OPTIMIZERS, SCHEDULES, SINKS
 
-POLICIES = ("none", "skip", "go_back")
+POLICIES = ("none", "skip", "rollback")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class SpikeConfig:
     """The policy for spikes of the training loss."""
 
     policy: Annotated[str, OneOf(POLICIES)] = "none"
-    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "go_back": the same, and after
+    """"none": nothing. "skip": a step whose loss is a spike does not change the weights. "rollback": the same, and after
     `in_a_row` spikes the run goes back to an earlier checkpoint and skips the batches since."""
     deviations: Annotated[float, Interval(gt=0, le=1_000)] = 6.0
     """A loss counts as a spike when it exceeds the running mean by this many standard deviations."""
@@ -63,11 +63,11 @@ class SpikeConfig:
     """Steps over which mean and deviation are taken: their moving averages decay by 1/window. The first `window` steps of a run
     have no spikes."""
     in_a_row: Count = 3
-    """"go_back": spikes in a row after which the run goes back."""
-    back: CountOrZero = 100
-    """"go_back": the run continues from the newest checkpoint at least this many steps before the first of these spikes."""
-    times: Count = 3
-    """"go_back": maximum number of rollbacks before the run fails."""
+    """"rollback": spikes in a row after which the run goes back."""
+    rollback_steps: CountOrZero = 100
+    """"rollback": the run continues from the newest checkpoint at least this many steps before the first of these spikes."""
+    max_rollbacks: Count = 3
+    """"rollback": maximum number of rollbacks before the run fails."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

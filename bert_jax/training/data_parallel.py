@@ -36,13 +36,13 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     """`gradients` for parameters sharded by `shardings` (a tree of NamedSharding); the gradients are sharded in the same way.
 
     Kernels are gathered in `config.dtype`: those of a layer when the layer is computed, or of all layers before a loop over
-    layers (`config.scan_unroll`). So are embedding tables, but their gradients are accumulated over tokens in float32.
+    layers (`config.scan_layers`). So are embedding tables, but their gradients are accumulated over tokens in float32.
     The gradients of sharded arrays are summed over the devices in `reduce_dtype`, those of other arrays (biases, LayerNorm) in
     float32. Without ZeRO on this mesh (`supports_zero`) it is `gradients` itself.
     """
     if not supports_zero(mesh):
         return gradients
-    unstacked, dtype = not config.scan_unroll, jnp.dtype(config.dtype)
+    unstacked, dtype = not config.scan_layers, jnp.dtype(config.dtype)
     on_cpu = mesh.devices.flat[0].platform == "cpu"  # XLA's CPU compiler aborts on a reduce-scatter in bfloat16 (jax 0.10.2)
     rings = rings_along_data(mesh)
     specs = jax.tree.map(lambda s: data_axis_spec(s.spec), shardings)

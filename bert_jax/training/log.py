@@ -90,11 +90,11 @@ class RunLog(abc.ABC):
         """A context whose time counts as `activity`, and not in the rates."""
         return self.throughput.pause(activity)
 
-    def went_back(self, step: int) -> None:
+    def rolled_back(self, step: int) -> None:
         """Drops the records of the steps after `step`, which are repeated."""
         if self.metrics:
-            self.metrics.go_back(step or -1)
-        self._time.went_back()
+            self.metrics.rollback(step or -1)
+        self._time.rolled_back()
 
     def training(self, step: int, window: Mapping[str, Any]) -> None:
         """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""

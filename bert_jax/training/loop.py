@@ -51,7 +51,7 @@ class Stage:
     """Evaluates the state after a step, and logs its scores. Returns whether the run ends with it: early stopping."""
     saves: Callable[[int], bool]
     """Whether a checkpoint is due after a step."""
-    passed_over: int = 0
+    skipped_batches: int = 0
     """The batches that were left out because of spikes of the loss: the batch of a step is that many later."""
 
 
@@ -72,7 +72,7 @@ class Parts:
     abort_after_skipped: int
     """The steps in a row without a finite loss and gradient after which the run fails."""
     spikes: SpikeConfig = dataclasses.field(default_factory=SpikeConfig)
-    go_back: Callable[[Stage, LossSpike], TrainState] | None = None
+    rollback: Callable[[Stage, LossSpike], TrainState] | None = None
     """The state to go on from after spikes of the loss in a stage."""
     is_ended: bool = False
     """Whether the run has ended early before its first step of this start."""
@@ -129,11 +129,11 @@ def train(parts: Parts, state: TrainState) -> Trained:
                             break
                     sums.check(step)
             except LossSpike as spike:
-                if parts.go_back is None:
+                if parts.rollback is None:
                     raise
-                state = parts.go_back(stage, spike)
+                state = parts.rollback(stage, spike)
                 step, stopped = int(state.step), False
-                log.went_back(step)
+                log.rolled_back(step)
 
     is_whole = ended or step == parts.last_step
     with ledger.during(Activity.SAVING):
@@ -260,7 +260,7 @@ class StepSums:
         )
 
     def _check_spikes(self, step: int, in_a_row: int) -> None:
-        if self._spikes.policy == "go_back" and in_a_row >= self._spikes.in_a_row:
+        if self._spikes.policy == "rollback" and in_a_row >= self._spikes.in_a_row:
             raise LossSpike(step, in_a_row)
         if in_a_row >= self._limit:
             raise UserError(

@@ -66,7 +66,7 @@ class MetricsWriter:
         if self._write_lines():
             self._sinks.write(self._lines, self._records, record)
 
-    def go_back(self, step: int) -> None:
+    def rollback(self, step: int) -> None:
         """Removes the lines of steps after `step`, which are about to be repeated."""
         self._write_lines()
         self._file.close()

@@ -23,7 +23,7 @@ from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Params
 from bert_jax.training.checkpoints.manager import Checkpoints
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.steps import Judge, TrainState, new_state
+from bert_jax.training.steps import SpikeFilter, TrainState, new_state
 
 if TYPE_CHECKING:
     from bert_jax.training.loop import Stage
@@ -55,9 +55,9 @@ class WatchedTrainState(TrainState):
     spikes: Int[Array, ""]
     """Steps left out because their loss was a spike."""
     spikes_in_a_row: Int[Array, ""]
-    passed_over: Int[Array, ""]
+    skipped_batches: Int[Array, ""]
     """Batches that were passed over: the batch of a step is so many later."""
-    returns: Int[Array, ""]
+    rollbacks: Int[Array, ""]
     """The number of times that the run has gone back."""
 
 
@@ -74,7 +74,7 @@ def is_spike(state: WatchedTrainState, loss: Float[Array, ""], config: SpikeConf
     return (state.losses >= config.window) & (loss > state.loss_mean + config.deviations * deviation)
 
 
-def judge(config: SpikeConfig) -> Judge:
+def spike_filter(config: SpikeConfig) -> SpikeFilter:
     """The judge that leaves out the steps whose loss is a spike, for the state of `new_watched_state`.
 
     Its sums are "spikes" (0 or 1) and "spikes_in_a_row".
@@ -109,9 +109,9 @@ def _with_loss(
     )
 
 
-def passed_over(state: TrainState) -> int:
+def skipped_batches(state: TrainState) -> int:
     """The number of skipped batches: the batch of a step is this many later."""
-    return int(state.passed_over) if isinstance(state, WatchedTrainState) else 0
+    return int(state.skipped_batches) if isinstance(state, WatchedTrainState) else 0
 
 
 class Rollback:
@@ -127,36 +127,38 @@ class Rollback:
         begin: Callable[[], TrainState],
     ):
         self._config, self._checkpoints, self._layout, self._begin = config, checkpoints, layout, begin
-        self._times = int(state.returns) if isinstance(state, WatchedTrainState) else 0
+        self._times = int(state.rollbacks) if isinstance(state, WatchedTrainState) else 0
 
     def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
-        """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least `config.spikes.back` steps
-        before it, else the beginning. Later checkpoints are removed, and the batches from there to the spike are skipped.
+        """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least
+        `config.spikes.rollback_steps` steps before it, else the initial state. Removes later checkpoints; the batches from that
+        checkpoint to the spike are skipped.
 
-        A run that is killed before its next checkpoint meets the spike again, and goes back again. Raises UserError after
-        `config.spikes.times` rollbacks.
+        A run that is killed before its next checkpoint meets the spike again and rolls back again. Raises UserError after
+        `config.spikes.max_rollbacks` rollbacks.
         """
         config, times = self._config, self._times
-        if times >= config.times:
+        if times >= config.max_rollbacks:
             raise UserError(
                 f"the loss was a spike in {counted(spike.in_a_row, 'step')} in a row up to step {spike.step:,}, after the run "
-                f"had gone back {counted(times, 'time')} (config.spikes.times); the checkpoints are from before it: lower the "
-                f"learning rate, or look at the batch with --replay={spike.step}"
+                f"had rolled back {counted(times, 'time')} (config.spikes.max_rollbacks); the checkpoints are from before it: "
+                f"lower the learning rate, or look at the batch with --replay={spike.step}"
             )
-        until = max(0, spike.step - spike.in_a_row - config.back)
+        until = max(0, spike.step - spike.in_a_row - config.rollback_steps)
         state = self._checkpoints.restore_latest(self._layout, until=until)
         if state is None:
             state = self._begin()
         step = int(state.step)
-        skipped = stage.passed_over + spike.step - step
+        skipped = stage.skipped_batches + spike.step - step
         log.warning(
-            "the loss was a spike in %s in a row up to step %s: back to step %s, passing over %s (return %d of at most %d)",
+            "the loss was a spike in %s in a row up to step %s: "
+            "rolling back to step %s and skipping %s (rollback %d of at most %d)",
             counted(spike.in_a_row, "step"),
             f"{spike.step:,}",
             f"{step:,}",
             counted(spike.step - step, "batch"),
             times + 1,
-            config.times,
+            config.max_rollbacks,
         )
         assert isinstance(state, WatchedTrainState)
         self._times += 1
@@ -165,5 +167,5 @@ class Rollback:
             return jax.device_put(jnp.int32(value), old.sharding)
 
         return dataclasses.replace(
-            state, passed_over=like(state.passed_over, skipped), returns=like(state.returns, self._times)
+            state, skipped_batches=like(state.skipped_batches, skipped), rollbacks=like(state.rollbacks, self._times)
         )

@@ -109,7 +109,7 @@ def gradients(
     return total
 
 
-Judge = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Array, ""], Any, Sums]]
+SpikeFilter = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Array, ""], Any, Sums]]
 """(state, loss of the batch, whether loss and gradient are finite) -> (whether the step changes the weights, the state with the
 judge's own counts, further sums of the step). See `training/spikes.py`."""
 
@@ -144,7 +144,7 @@ class Program:
     """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters; gradients with
     the factor 0 are left out of the norm too. None is 1 for all."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
-    judge: Judge | None = None
+    spike_filter: SpikeFilter | None = None
     """Decides whether a step changes the weights; None where every finite one does."""
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
@@ -171,7 +171,8 @@ class Program:
         "grad_norm", and the "learning_rate" of this step. `add_sums` adds those of several steps; the means are computed last.
 
         If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state stay as they are, the sums
-        are 0, and the step is counted as skipped: a bad batch costs one step. The `judge` counts the steps that it leaves out.
+        are 0, and the step is counted as skipped: a bad batch costs one step. The `spike_filter` counts the steps that it
+        leaves out.
         """
         objective, grads, sums = self._gradient(state, batch, scalars, teacher, accumulation)
         factors = self.learning_rate_multipliers(state.step) if self.learning_rate_multipliers else None
@@ -181,8 +182,8 @@ class Program:
             norm = optax.tree.norm(grads)
             finite = changes = jnp.isfinite(norm) & jnp.isfinite(loss := objective.loss(sums, sums))
             judged: Sums = {}
-            if self.judge:
-                changes, state, judged = self.judge(state, loss, finite)
+            if self.spike_filter:
+                changes, state, judged = self.spike_filter(state, loss, finite)
             if self.clip_norm:
                 factor = self.clip_norm / jnp.maximum(norm, self.clip_norm)
                 grads = jax.tree.map(lambda g: g * factor, grads)

@@ -38,7 +38,7 @@ OFFICIAL = {
 FINETUNE = (
     "--config=$repository/experiments/finetune/own_text.py --workdir=run --config.init_from=$model "
     "--config.task.own.train=$train --config.task.own.dev=$dev --config.task.length=16 --config.training.batch_size=16 "
-    "--config.training.epochs=1 --config.model.scan_unroll=1"
+    "--config.training.epochs=1 --config.model.scan_layers=true"
 )
 """A fine-tuning run that would do."""
 GOOD = "text,label\nit was fine,good\nit was bad,poor\n"

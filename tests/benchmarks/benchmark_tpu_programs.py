@@ -4,9 +4,9 @@ r"""Estimated model-FLOP utilisation of a BERT-Large training step on TPUs, ours
         [--rows-per-chip=N] [--config.KEY=VALUE ...]
 
 Both sides are compiled for the same topology and read by the same method, that of `python -m bert_jax.aot`; optimizer included,
-dropout 0.1. Ours is experiments/pretrain/bert_large.py with the overrides given (`--config.model.scan_unroll=1` compiles several
-times faster), and --rows-per-chip changes its batch alone. The plain side's programs (`plain_bert.py`) are kept between runs in
---cache. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
+dropout 0.1. Ours is experiments/pretrain/bert_large.py with the overrides given (`--config.model.scan_layers=true` compiles
+several times faster), and --rows-per-chip changes its batch alone. The plain side's programs (`plain_bert.py`) are kept between
+runs in --cache. Needs libtpu (`requirements.txt`, extra `tpu`). All figures go to --json=FILE.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def test_a_training_step_is_told_by_its_batch_and_the_settings_that_shrink_it():
     assert demand.batch == "256 rows of 128 tokens a step, 32 a device (config.phases.1.batch_size=256, accumulation=2)"
     assert list(demand.remedies) == [
         "--config.phases.1.accumulation=4",
-        "--config.model.rematerialisation=full",
+        "--config.model.remat=full",
         "--config.mesh.fsdp=2",
         "--config.phases.1.batch_size=128 (in another --workdir: it changes the trained model)",
     ]
@@ -108,7 +108,7 @@ def test_where_data_is_given_it_is_halved_as_parameters_are_spread():
 
 
 def test_nothing_is_advised_that_is_done_already():
-    whole = experiment(8, 1, model={"rematerialisation": "full"}, mesh={"data": 1, "fsdp": 8}, evaluation={"batch_size": 8})
+    whole = experiment(8, 1, model={"remat": "full"}, mesh={"data": 1, "fsdp": 8}, evaluation={"batch_size": 8})
     mesh = make_mesh(whole.mesh)
     assert not pretraining_demand(whole, 0, mesh).remedies
     assert not evaluation_demand(whole, 0, mesh).remedies
@@ -137,7 +137,7 @@ def test_a_tasks_step_is_told_by_its_rows_and_the_keys_of_fine_tuning():
     assert demand.batch == "24 rows of 384 tokens a step, 12 a device (config.training.batch_size=32, accumulation=1)"
     assert list(demand.remedies) == [
         "--config.training.accumulation=2",
-        "--config.model.rematerialisation=full",
+        "--config.model.remat=full",
         "--config.mesh.fsdp=2",
         "--config.training.batch_size=16 (in another --workdir: it changes the trained model)",
         "--config.task.length below 384 (in another --workdir: it changes the trained model)",

@@ -30,7 +30,7 @@ def get_config():
     return {{
         "corpus": {{"directory": {corpus!r}}},
         "model": {{"vocab_size": {vocabulary_size}, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32,
-                  "max_position": 64, "scan_unroll": 1, "initializer_range": 0.1}},
+                  "max_position": 64, "scan_layers": True, "initializer_range": 0.1}},
         "phases": [
             {{"steps": 14, "length": 32, "batch_size": 8, "max_predictions": 5, "learning_rate": 3e-3, "warmup_steps": 3}},
             {{"steps": 10, "length": 64, "batch_size": 8, "max_predictions": 12, "learning_rate": 1e-3, "packed_examples": 3}},

@@ -207,7 +207,7 @@ def test_a_fine_tuning_run_in_a_bucket_goes_on_and_ends_there(machine: Machine, 
         objects.upload(path, f"{bucket}/toys/{path.relative_to(toys).as_posix()}")
     keys = ("init_from=toys/model", "task.own.train=toys/train.csv", "task.own.dev=toys/dev.csv")
     flags = [f"--config.{key.replace('=', f'={bucket}/')}" for key in keys]
-    small = ("task.length=16", "training.batch_size=16", "training.epochs=1", "model.scan_unroll=1", "checkpoints.every=4")
+    small = ("task.length=16", "training.batch_size=16", "training.epochs=1", "model.scan_layers=true", "checkpoints.every=4")
     run = ("finetune", "--config=experiments/finetune/own_text.py", f"--workdir={bucket}/tuned", *flags)
     run += (*(f"--config.{key}" for key in small), "--config.sweep.seeds=[0, 1]")
     (done,) = machine.do(run, at=Signal("bert_jax.training.checkpoints.manager:Checkpoints.save", call=4))

@@ -19,7 +19,7 @@ from tests.interop.tiny import make_model
 SHORT = (
     "--config.phases.0.steps=5",
     "--config.phases.1.steps=2",
-    "--config.model.scan_unroll=0",
+    "--config.model.scan_layers=false",
     "--config.distillation.hidden_weight=0.5",
     "--config.distillation.attention_weight=0.25",
 )

@@ -23,7 +23,7 @@ FLAGS = (
     "--config.training.batch_size=16",
     "--config.model.hidden_dropout=0.0",
     "--config.model.attention_dropout=0.0",
-    "--config.model.scan_unroll=1",
+    "--config.model.scan_layers=true",
     "--config.log_every=10",
 )
 EACH = pytest.mark.parametrize("name", KINDS)

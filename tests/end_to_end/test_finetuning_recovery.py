@@ -37,7 +37,7 @@ SMALL = (
     "--config.training.batch_size=16",
     "--config.training.learning_rate=4e-3",
     "--config.training.warmup_fraction=0.0",
-    "--config.model.scan_unroll=1",
+    "--config.model.scan_layers=true",
 )
 THAWING = "--config.training.gradual_unfreezing=true"
 """In all runs on `toys`, so that they share what they compile."""

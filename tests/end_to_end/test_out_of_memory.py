@@ -51,7 +51,7 @@ def test_a_step_that_does_not_compile_leaves_what_the_phase_before_has_saved(exp
         "64 tokens a step, 8 a device (config.phases.1.batch_size=8, accumulation=1).",
         "Each of these takes less:",
         "    --config.phases.1.accumulation=2",
-        "    --config.model.rematerialisation=full",
+        "    --config.model.remat=full",
         "    --config.phases.1.batch_size=4 (in another --workdir: it changes the trained model)",
         "Or end other programs that use this memory, or take devices with more.",
     ]
@@ -89,7 +89,7 @@ def test_a_task_that_runs_out_keeps_its_checkpoints_and_continues_with_the_flag(
     says = refused(done)
     assert says.startswith(f"the training step {RUNS_OUT}")
     assert " rows of 32 tokens a step, " in says
-    for remedy in ("--config.model.rematerialisation=full", "--config.training.batch_size=8", "--config.task.length below 32"):
+    for remedy in ("--config.model.remat=full", "--config.training.batch_size=8", "--config.task.length below 32"):
         assert remedy in says
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in says
     assert checkpoints(workdir) == [4]

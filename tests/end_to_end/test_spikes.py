@@ -18,7 +18,7 @@ from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
 from tests.end_to_end.runs import LAST_STEP, assert_same_weights, records, results
 
-POLICY = ("policy=go_back", "window=4", "deviations=2.0", "in_a_row=3", "back=0")
+POLICY = ("policy=rollback", "window=4", "deviations=2.0", "in_a_row=3", "rollback_steps=0")
 FLAGS = (*(f"--config.spikes.{setting}" for setting in POLICY), "--config.evaluation.every=100")
 BAD = range(9, 12)
 """Batches of the first phase in which every word to predict is [SEP]."""
@@ -60,21 +60,21 @@ def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt
     """Batches 9 to 11 are bad, so steps 10 to 12 are spikes: back to the checkpoint of step 8, which goes on with batch 12."""
     (end,) = forked.run(tmp_path, command(experiment, tmp_path / "bad", *FLAGS), prepare=spoil)
     assert end.status == 0, end.output
-    said = "a spike in 3 steps in a row up to step 12: back to step 8, passing over 4 batches (return 1 of at most 3)"
+    said = "a spike in 3 steps in a row up to step 12: rolling back to step 8 and skipping 4 batches (rollback 1 of at most 3)"
     assert said in end.output
     found = results(tmp_path / "bad")
-    assert [found[name] for name in ("returns", "passed_over", "skipped_steps")] == [1, 4, 0]
+    assert [found[name] for name in ("rollbacks", "skipped_batches", "skipped_steps")] == [1, 4, 0]
     steps = [record["step"] for record in records(tmp_path / "bad") if "train/loss" in record]
     assert steps == list(range(1, LAST_STEP + 1))
     ledger = json.loads((tmp_path / "bad" / "results.json").read_text())["ledger"]
     assert ledger["seconds"]["repeated_steps"] > 0
     (control,) = forked.run(tmp_path, command(experiment, tmp_path / "control", *FLAGS), prepare=pass_over)
     assert control.status == 0, control.output
-    assert results(tmp_path / "control")["returns"] == 0
+    assert results(tmp_path / "control")["rollbacks"] == 0
     assert_same_weights(tmp_path / "bad", tmp_path / "control")
 
 
 def test_a_run_that_has_gone_back_often_enough_ends_with_the_step_to_look_at():
-    config, nothing = SpikeConfig(policy="go_back", times=0), cast(Any, None)
-    with pytest.raises(UserError, match=r"gone back 0 times \(config.spikes.times\); .* --replay=120"):
+    config, nothing = SpikeConfig(policy="rollback", max_rollbacks=0), cast(Any, None)
+    with pytest.raises(UserError, match=r"rolled back 0 times \(config.spikes.max_rollbacks\); .* --replay=120"):
         Rollback(config, nothing, nothing, nothing, nothing)(nothing, LossSpike(120, 3))

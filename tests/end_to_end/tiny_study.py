@@ -29,7 +29,7 @@ def values(experiment: pathlib.Path, toys: pathlib.Path) -> dict[str, Any]:
         "finetune": {
             "task": {"own": own, "length": 16},
             "training": {"batch_size": 16, "epochs": 8, "learning_rate": 1e-2},
-            "model": {"scan_unroll": 1, "hidden_dropout": 0.0},
+            "model": {"scan_layers": True, "hidden_dropout": 0.0},
             "checkpoints": {"every": 8},
         },
         "arms": [

@@ -250,7 +250,7 @@ def test_without_a_teacher_a_batch_stays_as_it_is():
 
 
 def test_a_teacher_says_its_logits_and_where_they_count_the_states_of_the_layers_that_match():
-    config = dataclasses.replace(TINY, num_layers=3, scan_unroll=1, hidden_dropout=0.5, attention_dropout=0.5)
+    config = dataclasses.replace(TINY, num_layers=3, scan_layers=True, hidden_dropout=0.5, attention_dropout=0.5)
     params = random_label_parameters(HEAD, config, seed=1)
     teacher: Any = types.SimpleNamespace(config=config, head=HEAD, params=params)
     batch = LabelledBatches(FEATURES, SHAPE, 16, 0, epochs=1, row_multiple=8, pad_id=0).at(0)

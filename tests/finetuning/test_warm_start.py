@@ -95,7 +95,7 @@ def test_a_model_of_another_shape_is_refused_with_the_flags_that_fit(model, tmp_
 
 
 def test_what_only_training_sees_may_differ(model, tmp_path):
-    config = dataclasses.replace(model.config, hidden_dropout=0.0, vocab_multiple=32, rematerialisation="full")
+    config = dataclasses.replace(model.config, hidden_dropout=0.0, vocab_multiple=32, remat="full")
     wanted = dataclasses.replace(experiment(exported(tmp_path, model), model), model=config)
     words = pretraining_start(wanted, model.tokenizer.vocabulary)["embeddings"]["word_embeddings"]["embedding"]
     assert words.shape[0] == config.padded_vocab_size

@@ -71,7 +71,7 @@ def test_positions_that_are_not_learned_are_named_among_our_own_fields(positions
 
 
 def test_how_a_model_is_compiled_does_not_travel():
-    config = dataclasses.replace(CONFIG, dtype="bfloat16", rematerialisation="full", scan_unroll=1, vocab_multiple=128)
+    config = dataclasses.replace(CONFIG, dtype="bfloat16", remat="full", scan_layers=True, vocab_multiple=128)
     assert config_from_json(as_json(config), "") == CONFIG
 
 

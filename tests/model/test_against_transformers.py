@@ -160,9 +160,9 @@ def test_the_two_gelus_are_told_apart(golden):
     assert np.abs(exact - approximate).max() / np.abs(exact).max() > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize("fields", [{"vocab_multiple": 16}, {"rematerialisation": "full"}], ids=str)
+@pytest.mark.parametrize("fields", [{"vocab_multiple": 16}, {"remat": "full"}], ids=str)
 def test_looped_layers_padded_vocabulary_and_recomputation_change_nothing(golden, fields):
-    config = model_config(golden, scan_unroll=1, **fields)
+    config = model_config(golden, scan_layers=True, **fields)
     params = params_from_tensors(under(golden, "parameters/"), config, "the golden file")
     batch, theirs = under(golden, "inputs/"), under(golden, "gelu/")
 

@@ -41,7 +41,7 @@ def weights(golden):  # noqa: F811
 
 
 def test_the_weights_of_every_layer_and_head_equal_those_of_transformers(weights, golden, theirs):  # noqa: F811
-    ours = weights(our_inputs(golden), scan_unroll=1, rematerialisation="full")
+    ours = weights(our_inputs(golden), scan_layers=True, remat="full")
     assert ours.shape == theirs.shape
     real = golden["inputs/attention_mask"].astype(bool)
     for row, here in enumerate(real):  # padding attends to padding in ours, to words in theirs

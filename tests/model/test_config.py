@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def test_the_defaults_are_the_released_base_model_with_the_layer_norm_of_tensorf
     assert config.padded_vocab_size == config.vocab_size
     assert config.tied_decoder
     assert not config.character_cnn
-    assert config.scan_unroll == 0
+    assert config.scan_layers is False
 
 
 def test_the_miniatures_are_those_of_their_paper():
@@ -82,7 +83,7 @@ STATIC = {"encoder": "static", "num_layers": 0}
         ({**STATIC, "positions": "none"}, "model.positions=none is not for model.encoder=static; leave it out (learned)"),
         ({"encoder": "bilm", "attention": "plain"}, "model.attention=plain is not for model.encoder=bilm; leave it out (auto)"),
         ({"encoder": "bilm", "residual_norm": "plain"}, "is not for model.encoder=bilm; leave it out (auto)"),
-        ({"encoder": "bilm", "rematerialisation": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
+        ({"encoder": "bilm", "remat": "full"}, "is not for model.encoder=bilm; leave it out (none)"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_is_refused_with_what_can(fields: dict[str, Any], says: str):
@@ -105,3 +106,22 @@ def test_a_model_that_cannot_be_is_refused_with_what_can(fields: dict[str, Any],
 def test_a_model_at_the_border_of_what_can_be_is_accepted(fields: dict[str, Any]):
     made = ModelConfig(**fields)
     assert {name: getattr(made, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layer_types": ("full", "sliding"), "sliding_radius": 4}, "layer_types names 2 layers, and model.num_layers=3"),
+        ({"layer_types": ("full", "local", "full")}, "layer_types.1='local' is not one of full, sliding"),
+        ({"layer_types": ("full", "sliding", "full")}, "sliding_radius=0 lets them see no other token; set it to at least 1"),
+        ({"gate": "third"}, "model.gate='third' is not one of none, first, second"),
+        ({"norm": "rms"}, "model.norm='rms' is not one of layer_norm, rms_norm; did you mean 'rms_norm'"),
+        ({"num_key_value_heads": 3}, "num_heads=4 does not divide into model.num_key_value_heads=3; set it to one of 1, 2, 4"),
+        ({"positions": "rotary", "hidden_size": 36}, "rotates pairs of numbers, and a head has 9 of them"),
+        ({"first_attention_norm": False}, "model.first_attention_norm=False is for model.norm_placement=pre"),
+        ({"encoder": "bilm", "gate": "first"}, "model.gate=first is not for model.encoder=bilm; leave it out"),
+    ],
+)
+def test_switches_of_the_block_that_do_not_fit_are_refused(fields, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        ModelConfig(**{"num_layers": 3, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64} | fields)

@@ -26,7 +26,7 @@ from tests.model.head_in_numpy import head_logits
 
 CONFIG = ModelConfig(
     vocab_size=50, hidden_size=12, num_layers=5, num_heads=3, intermediate_size=20, max_position=24, attention_dropout=0.0,
-    scan_unroll=1,
+    scan_layers=True,
 )  # fmt: skip
 LENGTHS = ((5, 3, 9), (), (1, 20), (7,), (), ())
 """Of the texts in each row; as many texts as rows, so that each in a row of its own compiles nothing new."""

@@ -11,8 +11,8 @@ import pytest
 
 from bert_jax.model.config import Target
 from bert_jax.model.layers import Dense, Dropout, dropout, hash_word, random_words, row_words
+from bert_jax.model.matmul import sum_rows
 from bert_jax.model.pretraining import SOFTMAX_SEED, whole_tiles
-from bert_jax.model.products import sum_rows
 from tests.model.lowbias32 import hashed, rate_at_a_word, word_of
 
 SHAPES = ((3, 4), (2, 3, 4), (2, 2, 3, 4))

@@ -23,7 +23,7 @@ def all_logits(batch: dict[str, jax.Array], **fields) -> np.ndarray:
     return np.asarray(outputs_of(config, random_parameters(config), batch | {"masked_positions": everywhere}, None)["mlm_logits"])
 
 
-@pytest.mark.parametrize("fields", [{}, {"positions": "sinusoidal"}, {"positions": "none"}, {"scan_unroll": 1}])
+@pytest.mark.parametrize("fields", [{}, {"positions": "sinusoidal"}, {"positions": "none"}, {"scan_layers": True}])
 def test_a_prediction_depends_on_the_tokens_up_to_its_position_and_on_no_later_one(fields):
     batch = random_batch(rows=2, padding=False)
     before = all_logits(batch, **fields)

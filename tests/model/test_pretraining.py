@@ -95,7 +95,7 @@ def test_parameters_begin_truncated_at_two_deviations_with_zero_biases():
 
 
 @pytest.mark.parametrize(
-    "change", [{"scan_unroll": 1}, {"rematerialisation": "dots"}, {"rematerialisation": "full", "scan_unroll": 1}]
+    "change", [{"scan_layers": True}, {"remat": "dots"}, {"remat": "full", "scan_layers": True}]
 )
 def test_how_the_layers_are_compiled_changes_no_gradient(change):
     config = dataclasses.replace(TINY, hidden_dropout=0.1, attention_dropout=0.1)

@@ -40,7 +40,7 @@ def test_the_rows_of_a_phase_begin_with_its_first_step_and_are_of_its_own_seed(m
     assert [int(first.rows(step)["input_ids"][0, 0]) for step in (0, 2)] == [0, 2]
     assert [int(second.rows(step)["input_ids"][0, 0]) for step in (3, 6)] == [0, 3]
     assert second.rows(3)["shard"].tolist() == [[2, 4]]
-    later = PhaseBatches(experiment, 1, corpus, passed_over=9)  # type: ignore[arg-type]
+    later = PhaseBatches(experiment, 1, corpus, skipped_batches=9)  # type: ignore[arg-type]
     assert int(later.rows(5)["input_ids"][0, 0]) == 2 + 9
     assert later.rows(5)["shard"].tolist() == [[0, 1]], "the whole batch"
     with pytest.raises(UserError, match=r"input_ids holds 30522, outside \[0, 30522\)"):

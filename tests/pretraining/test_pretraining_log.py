@@ -178,7 +178,7 @@ def test_a_run_that_goes_back_drops_the_records_of_the_steps_that_are_repeated(t
             log.evaluation(step, SCORES)
         log._run.ledger.step_done(3)
         for step, kept in ((2, [0, 2]), (0, [])):  # of step 0, which is evaluated again
-            log.went_back(step)
+            log.rolled_back(step)
             assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == kept
         assert log._run.ledger._furthest == 3
     assert log.metrics is not None
@@ -312,7 +312,7 @@ def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: path
     with log_of(tmp_path, is_first=False) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
-        log.went_back(0)
+        log.rolled_back(0)
     assert (list(tmp_path.iterdir()), pictures) == ([], [])
 
 

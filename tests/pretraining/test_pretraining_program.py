@@ -24,7 +24,7 @@ from bert_jax.training.steps import new_state
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment(
-    model=dataclasses.replace(TINY, num_layers=1, scan_unroll=1),
+    model=dataclasses.replace(TINY, num_layers=1, scan_layers=True),
     phases=(PhaseConfig(steps=10, length=16, batch_size=8, max_predictions=4), PhaseConfig(steps=5, length=32, batch_size=2)),
 )
 ALONE = dataclasses.replace(EXPERIMENT, examples=ExampleConfig(pairs="none"))
@@ -43,12 +43,12 @@ def test_the_work_that_is_left_is_that_of_the_rest_of_every_phase():
     }
 
 
-@pytest.mark.parametrize("policy", ["none", "skip", "go_back"])
+@pytest.mark.parametrize("policy", ["none", "skip", "rollback"])
 def test_spikes_are_judged_and_counted_where_there_is_a_policy_for_them(policy):
     experiment = dataclasses.replace(EXPERIMENT, spikes=SpikeConfig(policy=policy))
     program = pretraining_program(experiment, mesh_of(experiment))
     assert program.new_state is (new_state if policy == "none" else new_watched_state)
-    assert (program.judge is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
+    assert (program.spike_filter is None) == (policy == "none") == (not hasattr(program.state, "spikes"))
     assert scalars_of(experiment) == {"seed": experiment.seed}
 
 

@@ -43,10 +43,10 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The phases for which a source of batches is made; a batch tells its phase and its step in the phase."""
     made: list[int] = []
 
-    def phase_batches(experiment: Any, phase: int, corpus: Any, *, passed_over: int) -> Any:
+    def phase_batches(experiment: Any, phase: int, corpus: Any, *, skipped_batches: int) -> Any:
         assert (experiment, corpus) == (EXPERIMENT, "corpus")
         made.append(phase)
-        return types.SimpleNamespace(rows=lambda step: (phase, step, passed_over))
+        return types.SimpleNamespace(rows=lambda step: (phase, step, skipped_batches))
 
     monkeypatch.setattr(module, "PhaseBatches", phase_batches)
     monkeypatch.setattr(module, "to_device", lambda batch, mesh, spec: ("on", mesh, spec, batch))
@@ -98,7 +98,7 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
         monkeypatch.setattr(
             module,
             "PhaseBatches",
-            lambda *about, passed_over: types.SimpleNamespace(rows=lambda step: (about[1:], step, passed_over)),
+            lambda *about, skipped_batches: types.SimpleNamespace(rows=lambda step: (about[1:], step, skipped_batches)),
         )
         return replay(EXPERIMENT, pathlib.Path("workdir"), corpus, step), [*asked, corpus]
 
@@ -107,7 +107,7 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
     monkeypatch.setattr(module, "taught_by", lambda experiment, teacher: taught.append(teacher) or experiment)
     monkeypatch.setattr(module, "pretraining_program", make)
     monkeypatch.setattr(module, "_trained_on", lambda experiment, program, state, batches, step: asked.append(step) or state)
-    monkeypatch.setattr(module, "passed_over", lambda state: 20)
+    monkeypatch.setattr(module, "skipped_batches", lambda state: 20)
     monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch: (params, batch))
     return run
 

@@ -39,7 +39,7 @@ def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
     monkeypatch.setattr(module, "count_parameters", count)
     values = {"model": published("tiny"), "phases": [{"steps": 3}], "spikes": {"policy": policy}}
     experiment, mesh = PretrainingExperiment.from_dict(values), Mesh(np.asarray(jax.devices()[:2]), ("data",))
-    numbers = {"step": 9, "skipped": 2, "spikes": 4, "returns": 5, "passed_over": 6}
+    numbers = {"step": 9, "skipped": 2, "spikes": 4, "rollbacks": 5, "skipped_batches": 6}
     state = types.SimpleNamespace(**numbers)
     if policy != "none":
         fields = {field.name: numbers.get(field.name, 0) for field in dataclasses.fields(WatchedTrainState)}
@@ -49,7 +49,7 @@ def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
     assert found == {
         "steps": 9,
         "skipped_steps": 2,
-        **({} if policy == "none" else {"spikes": 4, "returns": 5, "passed_over": 6}),
+        **({} if policy == "none" else {"spikes": 4, "rollbacks": 5, "skipped_batches": 6}),
         "parameters": 2,
         "fixed_parameters": 10,
         "padded_parameters": 100,

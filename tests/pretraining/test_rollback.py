@@ -17,7 +17,7 @@ from bert_jax.model.characters import symbols_of
 from bert_jax.pretraining import rollback as module
 from bert_jax.pretraining.rollback import first_parameters
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.spikes import LossSpike, Rollback, WatchedTrainState, passed_over
+from bert_jax.training.spikes import LossSpike, Rollback, WatchedTrainState, skipped_batches
 from bert_jax.training.steps import TrainState
 from tests.data.corpora import corpus_of, random_documents
 from tests.random_rows import TINY, objective_for
@@ -47,17 +47,17 @@ class Kept:
         return None if newest is None else watched(step=newest, spikes=2)
 
 
-def rollback(checkpoints: Any, returns: int = 0, **config: Any) -> Rollback:
+def rollback(checkpoints: Any, rollbacks: int = 0, **config: Any) -> Rollback:
     layout: Any = "layout"
-    return Rollback(SpikeConfig(**config), watched(returns=returns), checkpoints, layout, lambda: watched(spikes=2))
+    return Rollback(SpikeConfig(**config), watched(rollbacks=rollbacks), checkpoints, layout, lambda: watched(spikes=2))
 
 
-STAGE: Any = types.SimpleNamespace(passed_over=40)
+STAGE: Any = types.SimpleNamespace(skipped_batches=40)
 
 
 def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
-    assert passed_over(plain()) == 0
-    assert passed_over(watched(passed_over=7)) == 7
+    assert skipped_batches(plain()) == 0
+    assert skipped_batches(watched(skipped_batches=7)) == 7
 
 
 @pytest.mark.parametrize(
@@ -70,29 +70,29 @@ def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first
     """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; else it goes back to the beginning."""
     caplog.set_level(logging.WARNING)
     checkpoints = Kept(*saved)
-    found: Any = rollback(checkpoints, 1, policy="go_back", back=17, times=3)(STAGE, LossSpike(120, 3))
+    found: Any = rollback(checkpoints, 1, policy="rollback", rollback_steps=17, max_rollbacks=3)(STAGE, LossSpike(120, 3))
     assert checkpoints.asked == [("layout", until)]
-    assert {name: int(getattr(found, name)) for name in ("step", "passed_over", "returns", "spikes")} == {
-        "step": step, "passed_over": skipped, "returns": 2, "spikes": 2,
+    assert {name: int(getattr(found, name)) for name in ("step", "skipped_batches", "rollbacks", "spikes")} == {
+        "step": step, "skipped_batches": skipped, "rollbacks": 2, "spikes": 2,
     }  # fmt: skip
-    assert (found.passed_over.dtype, found.returns.dtype) == (jnp.int32, jnp.int32)
-    said = f"back to step {step}, passing over {skipped - 40} batches (return 2 of at most 3)"
+    assert (found.skipped_batches.dtype, found.rollbacks.dtype) == (jnp.int32, jnp.int32)
+    said = f"rolling back to step {step} and skipping {skipped - 40} batches (rollback 2 of at most 3)"
     assert caplog.messages == [f"the loss was a spike in 3 steps in a row up to step 120: {said}"]
 
 
 def test_before_its_first_steps_a_run_goes_back_to_the_beginning():
     checkpoints = Kept(0)
-    rollback(checkpoints, back=100)(STAGE, LossSpike(4, 3))
+    rollback(checkpoints, rollback_steps=100)(STAGE, LossSpike(4, 3))
     assert checkpoints.asked == [("layout", 0)]
 
 
 @pytest.mark.parametrize("before", [2, 3, 4])
 def test_a_run_goes_back_only_so_often(before):
-    go_back = rollback(Kept(9), before, times=3)
+    roll_back = rollback(Kept(9), before, max_rollbacks=3)
     for _ in range(before, 3):
-        go_back(STAGE, LossSpike(120, 3))
-    with pytest.raises(UserError, match=f"gone back {max(before, 3)} times"):
-        go_back(STAGE, LossSpike(120, 3))
+        roll_back(STAGE, LossSpike(120, 3))
+    with pytest.raises(UserError, match=f"rolled back {max(before, 3)} times"):
+        roll_back(STAGE, LossSpike(120, 3))
 
 
 # ------------------------------------------------------------------------------------------------------- the state before step 0

@@ -72,8 +72,8 @@ def test_a_run_fills_in_the_width_and_the_hash_of_its_teacher(monkeypatch):
 
 
 def test_the_teacher_computes_as_the_student_does_or_in_its_own_dtype(monkeypatch):
-    student = dataclasses.replace(EXPERIMENT, model=dataclasses.replace(TINY, dtype="bfloat16", scan_unroll=1))
-    assert (loaded(monkeypatch, student).config.dtype, loaded(monkeypatch, student).config.scan_unroll) == ("bfloat16", 1)
+    student = dataclasses.replace(EXPERIMENT, model=dataclasses.replace(TINY, dtype="bfloat16", scan_layers=True))
+    assert (loaded(monkeypatch, student).config.dtype, loaded(monkeypatch, student).config.scan_layers) == ("bfloat16", True)
     own = dataclasses.replace(student, distillation=PretrainingDistillation(dtype="float32"))
     assert loaded(monkeypatch, own).config.dtype == "float32"
 

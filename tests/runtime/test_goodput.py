@@ -204,13 +204,13 @@ def test_steps_that_are_done_again_after_the_run_went_back_count_as_repeated():
         for step in (1, 2, 3):
             clock.now += 2
             ledger.step_done(step)
-        ledger.went_back()
+        ledger.rolled_back()
         for step in (2, 3, 4):
             clock.now += 5
             ledger.step_done(step)
-        ledger.went_back()
+        ledger.rolled_back()
         ledger.step_done(1)
-        ledger.went_back()  # to an earlier step once more: those up to the furthest were done
+        ledger.rolled_back()  # to an earlier step once more: those up to the furthest were done
         clock.now += 1
         ledger.step_done(4)
     assert seconds(ledger) == {"training": 6 + 5, "repeated_steps": 10 + 1}

@@ -21,7 +21,7 @@ from tests.model.test_bilm import rows
 from tests.random_rows import TINY, largest_difference, with_centres
 from tests.sharding.training import begun
 
-SHAPE = dataclasses.asdict(dataclasses.replace(TINY, num_layers=1, hidden_dropout=0.1, scan_unroll=1, initializer_range=0.3))
+SHAPE = dataclasses.asdict(dataclasses.replace(TINY, num_layers=1, hidden_dropout=0.1, scan_layers=True, initializer_range=0.3))
 MODELS: dict[str, dict[str, Any]] = {
     "left_to_right": {"direction": "left_to_right", "attention_dropout": 0.1},
     "bilm": {"encoder": "bilm", "intermediate_size": 16},

@@ -84,9 +84,9 @@ def test_accumulation_and_lambs_norms_do_not_depend_on_how_arrays_are_spread():
 
 
 def test_layers_gathered_one_by_one_and_microbatches_train_as_one_device_does():
-    """`scan_unroll` 0 gathers every layer when it is needed, where the tests above gather the stack."""
+    """`scan_layers=False` gathers every layer when it is needed, where the tests above gather the stack."""
     experiment = experiment_on(MESHES["data 8"], accumulation=2, optimizer="lamb")
-    unrolled = dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, scan_unroll=0))
+    unrolled = dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, scan_layers=False))
     assert_same(train(unrolled), on_one_device(accumulation=2, optimizer="lamb"))
 
 

@@ -21,7 +21,7 @@ from bert_jax.training.steps import Program
 from tests.random_rows import TINY, random_batch
 
 ROWS = 16
-DROPPING = dataclasses.replace(TINY, num_heads=4, hidden_dropout=0.1, attention_dropout=0.1, scan_unroll=1)  # compiled quickly
+DROPPING = dataclasses.replace(TINY, num_heads=4, hidden_dropout=0.1, attention_dropout=0.1, scan_layers=True)  # compiled quickly
 
 
 def experiment_on(mesh: MeshConfig, *, accumulation: int = 1, optimizer: str = "bert_adam") -> PretrainingExperiment:

@@ -48,7 +48,7 @@ SMALL = ModelConfig(**SIZES)
 
 def step(config: str, *overrides: tuple[str, str], devices: int = 8) -> StepProgram:
     """The step of a shipped experiment on the small model."""
-    given = [("init_from", "model"), ("model.scan_unroll", "1"), *overrides]
+    given = [("init_from", "model"), ("model.scan_layers", "true"), *overrides]
     values = read_experiment(f"experiments/finetune/{config}", given, FinetuningExperiment)
     return finetuning_step(FinetuningExperiment.from_dict(values), SMALL, jax.devices()[:devices])
 
@@ -68,7 +68,7 @@ def donated(program: StepProgram) -> list[bool]:
 def test_the_operations_of_a_training_step_have_the_names_of_the_models_parts():
     """By which a profile adds up their time."""
     phase = {"steps": 1, "length": 16, "batch_size": 4, "max_predictions": 3}
-    model = SIZES | {"num_layers": 1, "scan_unroll": 1}
+    model = SIZES | {"num_layers": 1, "scan_layers": True}
     experiment = PretrainingExperiment.from_dict({"model": model, "phases": [phase]})
     program = pretraining_step(experiment, 0, jax.devices()[:2])
     assert donated(program) == [True, False, False]
@@ -141,7 +141,7 @@ def test_the_step_of_every_kind_of_head_can_be_lowered(config: str):
 
 
 def test_the_step_without_pairs_is_lowered_without_pooler_and_next_sentence_head(unlowered):
-    values = {"model": {**SIZES, "scan_unroll": 1}, "examples": {"pairs": "none"}, "phases": [{"steps": 1, "batch_size": 8}]}
+    values = {"model": {**SIZES, "scan_layers": True}, "examples": {"pairs": "none"}, "phases": [{"steps": 1, "batch_size": 8}]}
     experiment = PretrainingExperiment.from_dict(values)
     for program in (pretraining_step(experiment, 0, jax.devices()), evaluation_step(experiment, 0, jax.devices())):
         assert program.arguments()["parameters"].keys() == {"embeddings", "encoder", "mlm_head"}
@@ -165,7 +165,7 @@ def unlowered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 PHASES = [{"steps": 1, "batch_size": 16, "length": 64}, {"steps": 1, "batch_size": 24, "length": 32, "max_predictions": 7}]
 TEACHER = pathlib.Path(__file__).parents[1] / "golden" / "heads" / "pretraining"  # 20 wide
-PLAIN = {"model": {**SIZES, "scan_unroll": 1}, "phases": PHASES, "evaluation": {"batch_size": 40}}
+PLAIN = {"model": {**SIZES, "scan_layers": True}, "phases": PHASES, "evaluation": {"batch_size": 40}}
 
 
 @pytest.mark.parametrize("targets", TARGETS)

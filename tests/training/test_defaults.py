@@ -30,8 +30,8 @@ ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weigh
         (SkipGram, {"window": 5, "negatives": 5, "subsampling": 1e-3, "shared_negatives": 64}),  # as word2vec.c
         (
             SpikeConfig,
-            {"policy": "none", "deviations": 6.0, "window": 100, "in_a_row": 3, "back": 100, "times": 3},  # back as in PaLM
-        ),
+            {"policy": "none", "deviations": 6.0, "window": 100, "in_a_row": 3, "rollback_steps": 100, "max_rollbacks": 3},
+        ),  # rolls back as PaLM did
         (LabelLoss, {"label_smoothing": 0.0, "class_weights": (), "temperature": 1.0, "soft_weight": 0.0, "hidden_weight": 0.0}),
         (
             PretrainingDistillation,
@@ -48,7 +48,7 @@ def test_a_schedule_is_linear_to_zero_and_a_step_has_one_microbatch_and_no_judge
     plain = Span(schedule="original", start=0, steps=1, warmup_steps=0, peak=1.0)
     assert (plain.decay_power, plain.end_learning_rate) == (1.0, 0.0)
     program = {field.name: field.default for field in dataclasses.fields(Program) if field.default is not dataclasses.MISSING}
-    absent = dict.fromkeys(("learning_rate_multipliers", "judge", "teacher", "logits"))
+    absent = dict.fromkeys(("learning_rate_multipliers", "spike_filter", "teacher", "logits"))
     assert program == {"new_state": new_state, "zero_sharding": False, "reduce_dtype": "", **absent}
     assert inspect.signature(Program.train_step).parameters["accumulation"].default == 1
 

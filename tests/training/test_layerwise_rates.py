@@ -20,7 +20,7 @@ from tests.random_rows import TINY, boxed, program_for
 
 HEAD = HEADS["sequence"]
 LAYERS = 3
-CONFIG = dataclasses.replace(TINY, num_layers=LAYERS, scan_unroll=1)
+CONFIG = dataclasses.replace(TINY, num_layers=LAYERS, scan_layers=True)
 RATE = 1e-2
 PARAMS = random_label_parameters(HEAD, CONFIG)
 
@@ -127,7 +127,7 @@ def test_the_gradient_norm_is_of_what_is_trained():
 
 def test_the_layers_of_an_lstm_language_model_have_depths_as_those_of_a_transformer():
     """So ULMFiT's rates and its gradual unfreezing apply to either encoder."""
-    lstm = dataclasses.replace(CONFIG, encoder="bilm", direction="left_to_right", scan_unroll=0)
+    lstm = dataclasses.replace(CONFIG, encoder="bilm", direction="left_to_right", scan_layers=False)
     params = random_label_parameters(dataclasses.replace(HEAD, pooling="concat"), lstm)
     found = flatten_dict(depths(params), sep="/")
     layers = [x for path, x in found.items() if path.startswith("encoder/layers/")]

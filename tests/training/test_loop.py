@@ -56,7 +56,7 @@ class Run:
             preemption=types.SimpleNamespace(requested=lambda step: step in stops),
         )
         log: Any = types.SimpleNamespace(
-            pause=notes.block("pause"), training=notes.of("log"), went_back=notes.of("back to"), note=notes.of("say")
+            pause=notes.block("pause"), training=notes.of("log"), rolled_back=notes.of("back to"), note=notes.of("say")
         )
         saver: Any = types.SimpleNamespace(
             save=lambda step, state: notes.of("save")(step, state.params), finish=lambda step: self.unsaved
@@ -71,7 +71,7 @@ class Run:
             log=log,
             saver=saver,
             abort_after_skipped=9,
-            go_back=self.go_back if spikes else None,
+            rollback=self.rollback if spikes else None,
             check=notes.of("check parts"),
         )
 
@@ -123,11 +123,11 @@ class Run:
             evaluates=lambda step: step % 3 == 0 or step == end,
             evaluate=evaluate,
             saves=lambda step: step % 4 == 0 or step == self.ends[-1],
-            passed_over=5,
+            skipped_batches=5,
         )
 
-    def go_back(self, stage: Stage, spike: LossSpike) -> Any:
-        self.notes.append(f"spike at {spike.step}, {stage.passed_over} passed over")
+    def rollback(self, stage: Stage, spike: LossSpike) -> Any:
+        self.notes.append(f"spike at {spike.step}, {stage.skipped_batches} skipped")
         return State(1)
 
     def __call__(self, begin: int = 0, **changed: Any) -> Trained:
@@ -214,7 +214,7 @@ def test_after_spikes_a_run_goes_on_from_an_earlier_state_in_the_stage_of_that(m
     assert run().state == State(4)  # type: ignore[comparison-overlap]
     stages = [note for note in run.notes if note.startswith(("stage", "spike", "back"))]
     assert stages == [
-        *("stage to 2 from 0", "stage to 4 from 2", "spike at 3, 5 passed over", "back to 1"),
+        *("stage to 2 from 0", "stage to 4 from 2", "spike at 3, 5 skipped", "back to 1"),
         *("stage to 2 from 1", "stage to 4 from 2"),
     ]
 
@@ -222,7 +222,7 @@ def test_after_spikes_a_run_goes_on_from_an_earlier_state_in_the_stage_of_that(m
 def test_spikes_in_a_run_without_a_way_back_are_an_error(monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 4, spikes=(2,))
     with pytest.raises(LossSpike):
-        run(go_back=None)
+        run(rollback=None)
 
 
 def test_a_run_most_of_whose_steps_were_skipped_has_no_model(monkeypatch: pytest.MonkeyPatch):

@@ -58,9 +58,9 @@ def test_where_the_batch_cannot_be_kept_the_error_says_why(tmp_path: pathlib.Pat
         ("none", 9, None),
         ("skip", 4, None),
         ("skip", 5, UserError),
-        ("go_back", 2, None),
-        ("go_back", 3, LossSpike),
-        ("go_back", 9, LossSpike),
+        ("rollback", 2, None),
+        ("rollback", 3, LossSpike),
+        ("rollback", 9, LossSpike),
     ],
 )
 def test_a_series_of_spikes_ends_the_run_or_takes_it_back(

@@ -71,7 +71,7 @@ def test_a_run_that_goes_back_has_every_step_once_too(tmp_path: pathlib.Path):
         with files_of_at_most(100):
             metrics.write(40, {"train/loss": 40.0})  # is kept in memory
         before = metrics._file
-        metrics.go_back(20)
+        metrics.rollback(20)
         assert before.closed
         wanted = [(10, 10.0), (20, 20.0)]
         assert [(step, value) for step, _, value in events(tmp_path)] == wanted

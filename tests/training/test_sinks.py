@@ -58,7 +58,7 @@ def test_a_sink_of_a_file_shows_every_step_once_however_a_run_was_interrupted(tm
     with MetricsWriter(tmp_path, 0, [CSV]) as metrics:
         for step in (10, 20, 30):
             metrics.write(step, {"train/loss": float(step)})
-        metrics.go_back(20)
+        metrics.rollback(20)
         metrics.write(30, {"train/loss": 30.5})
     with MetricsWriter(tmp_path, 20, [CSV]) as metrics:
         metrics.write(30, {"train/loss": float("nan")})

@@ -13,7 +13,7 @@ import pytest
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.training.config import OptimizerConfig, SpikeConfig
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.spikes import LossSpike, WatchedTrainState, is_spike, judge, new_watched_state
+from bert_jax.training.spikes import LossSpike, WatchedTrainState, is_spike, new_watched_state, spike_filter
 from tests.random_rows import TINY, objective_for, program_for, random_batch, random_parameters
 
 CONFIG = SpikeConfig(policy="skip", window=10, deviations=4.0)
@@ -28,7 +28,7 @@ def fresh() -> WatchedTrainState:
 def judged(state: WatchedTrainState, losses: list[float]) -> tuple[list[bool], WatchedTrainState]:
     """Which losses change the weights, and the state after the last."""
     found = []
-    decide = jax.jit(judge(CONFIG))
+    decide = jax.jit(spike_filter(CONFIG))
     bare = dataclasses.replace(state, params={}, opt_state=())
     for loss in losses:
         keeps, bare, _ = decide(bare, jnp.float32(loss), jnp.isfinite(jnp.float32(loss)))
@@ -88,7 +88,7 @@ def test_a_loss_that_falls_or_trembles_by_rounding_has_no_spikes(fresh):
 
 def test_a_step_that_is_a_spike_changes_no_weight_and_is_not_counted_as_skipped(fresh):
     quiet = dataclasses.replace(fresh, losses=jnp.int32(50), loss_mean=jnp.float32(0.1))
-    program = program_for(objective_for(TINY), OPTIMIZER, judge=judge(CONFIG))
+    program = program_for(objective_for(TINY), OPTIMIZER, spike_filter=spike_filter(CONFIG))
     step = jax.jit(functools.partial(program.train_step, scalars={"seed": np.uint32(3)}))
     assert bool(is_spike(quiet, jnp.float32(8), CONFIG))
     after, sums = step(quiet, random_batch())

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Dense, LayerNorm, activation, parameter, truncated_normal, with_leading_axes
-from bert_jax.model.products import multiply, over_rows, sum_rows
+from bert_jax.model.matmul import matmul, sum_rows, transposed_matmul
 
 PADDED_LOGIT = -1e9
 """The logit of a padded vocabulary row: its probability and its gradient are exactly zero in float32."""
@@ -35,7 +35,7 @@ def decode(
     x: Float[Array, "R D"], table: Float[Array, "V D"], bias: Float[Array, " V"], one_cpu: bool
 ) -> Float[Array, "R V"]:
     """The logits of every word of `table`, float32: x @ table.T + bias."""
-    logits = multiply(x, table, (-1, -1), one_cpu, jnp.float32)
+    logits = matmul(x, table, (-1, -1), one_cpu, jnp.float32)
     return logits + with_leading_axes(bias, 1)
 
 
@@ -44,8 +44,8 @@ def _decode_backward(
 ) -> tuple[Float[Array, "R D"], Float[Array, "V D"], Float[Array, " V"]]:
     x, table = residual
     narrow = g.astype(x.dtype)
-    dx = multiply(narrow, table, (-1, -2), one_cpu)
-    return dx, over_rows(narrow, x, one_cpu), sum_rows(g, one_cpu)
+    dx = matmul(narrow, table, (-1, -2), one_cpu)
+    return dx, transposed_matmul(narrow, x, one_cpu), sum_rows(g, one_cpu)
 
 
 decode.defvjp(lambda x, table, bias, one_cpu: (decode(x, table, bias, one_cpu), (x, table)), _decode_backward)

@@ -11,7 +11,7 @@ memory.
     residual_norm.py       the fused residual norm with its gradient, over a mesh
     residual_norm_tpu.py   the TPU kernels of the residual norm
     agreement.py           compares each kernel with the plain path on the device at hand
-    first_contact.py       does so once for each kind of chip and version of JAX, and remembers the verdict
+    self_test.py       does so once for each kind of chip and version of JAX, and remembers the verdict
 """
 
 from __future__ import annotations

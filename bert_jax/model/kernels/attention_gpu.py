@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from bert_jax.model.kernels.attention_plan import LOG2E, MASKED_SCORE, Inputs, Placement, Results
 from bert_jax.model.layers import COLUMN, hash_word, row_words
-from bert_jax.model.products import dot
+from bert_jax.model.matmul import dot
 
 HEAD_WIDTHS = (16, 32, 64, 128)
 """Widths of a head that the kernels compute."""

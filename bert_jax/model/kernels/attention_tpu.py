@@ -38,7 +38,7 @@ from bert_jax.model.kernels.attention_plan import (
     vmem_bytes,
 )
 from bert_jax.model.layers import hash_word, random_words
-from bert_jax.model.products import dot
+from bert_jax.model.matmul import dot
 
 Ref = Any
 """A reference to an array on the chip, as Pallas passes it to a kernel."""

@@ -3,7 +3,7 @@
 This module alone chooses, from `Execution.attention` and `.residual_norm` and from the kind of the devices that a program is
 compiled for, which need not be attached. `resolve` puts what it chose into the model's `config.Target`, once, when a run starts
 (by way of `sharding.kernels.resolve`, which knows the mesh); the model calls what it finds there. A run that starts first turns
-"auto" into "plain" for a kernel that disagreed with the plain path on that kind of chip (`first_contact.compare_kernels_once`,
+"auto" into "plain" for a kernel that disagreed with the plain path on that kind of chip (`self_test.compare_kernels_once`,
 `Execution.without_kernels`).
 
     operation        plain                                  fused                            kernels

@@ -11,7 +11,7 @@ import jax
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.hardware import GIB
-from bert_jax.model.config import REMATERIALISATIONS
+from bert_jax.model.config import REMAT
 from bert_jax.sharding.out_of_memory import DoesNotFit
 from bert_jax.sharding.rules import row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
@@ -49,7 +49,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
     """The settings with which a step fits, each verified by a compilation with one layer per trip of the loop over layers, which
     is fast to compile."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
-    looped = case.changed({"model.scan_unroll": 1})
+    looped = case.changed({"model.scan_layers": True})
     parts = row_multiple(program.mesh)
     trains = case.kind != "eval"
     k = case.accumulation
@@ -70,9 +70,9 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
         limit,
     )
     recomputing = [
-        trial({"model.rematerialisation": how})
-        for how in REMATERIALISATIONS
-        if trains and how not in ("none", given.model.rematerialisation)
+        trial({"model.remat": how})
+        for how in REMAT
+        if trains and how not in ("none", given.model.remat)
     ]
     accumulating = [
         trial({case.batch_key("accumulation"): n})
@@ -87,7 +87,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
         and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh["fsdp"] / n) < limit
     ]
     found = []
-    for title, trials in (("accumulation", accumulating[:3]), ("rematerialisation", recomputing), ("sharding", sharding)):
+    for title, trials in (("accumulation", accumulating[:3]), ("remat", recomputing), ("sharding", sharding)):
         if trials:
             say(f"it does not fit; trying {title} ...")
         if remedy := first_that_fits(compiler, trials):

@@ -249,7 +249,7 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
     ids = jnp.array([[1] * 5 + [2] * 4 + [0] * 3, [1] * 12])
 
     def outputs_and_gradients(how: str) -> Any:
-        asked = dataclasses.replace(SHAPE, scan_unroll=1, attention=how, attention_dropout=0.3)
+        asked = dataclasses.replace(SHAPE, scan_layers=True, attention=how, attention_dropout=0.3)
         config = with_kernel(asked, fused_attention, platform=platform, interpret=True, spread=over_mesh)
 
         @jax.jit
@@ -269,23 +269,23 @@ def test_an_encoder_with_fused_attention_is_the_same_function_of_packed_and_padd
 
 
 def test_keeping_products_keeps_what_the_kernel_found_too(capsys: pytest.CaptureFixture):
-    encoder = Encoder(with_kernel(dataclasses.replace(SHAPE, rematerialisation="dots"), fused_attention, interpret=True))
+    encoder = Encoder(with_kernel(dataclasses.replace(SHAPE, remat="dots"), fused_attention, interpret=True))
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
     print_saved_residuals(lambda params: encoder.apply({"params": params}, x, tokens_of(ids), None)[0].sum(), layers(2))
     assert capsys.readouterr().out.count(f"named '{SAVED}'") == 2 * 2, "a context and its sums, in each of two layers"
 
 
-@pytest.mark.parametrize(("rematerialisation", "scan_unroll"), [("none", 1), ("full", 1), ("full", 0), ("dots", 0)])
-def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_alone(rematerialisation: str, scan_unroll: int):
+@pytest.mark.parametrize(("remat", "scan_layers"), [("none", True), ("full", True), ("full", False), ("dots", False)])
+def test_layers_are_computed_again_as_asked_and_xla_may_undo_that_within_a_loop_alone(remat: str, scan_layers: bool):
     """XLA's elimination of common subexpressions cannot see across the two loops of a forward and a backward pass."""
     config = dataclasses.replace(
-        SHAPE, attention="plain", num_layers=1, rematerialisation=rematerialisation, scan_unroll=scan_unroll
+        SHAPE, attention="plain", num_layers=1, remat=remat, scan_layers=scan_layers
     )
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
     program = str(jax.make_jaxpr(lambda params: Encoder(config).apply({"params": params}, x, tokens_of(ids), None)[0])(layers(1)))
-    assert ("remat" in program) == (rematerialisation != "none")
-    assert (f"prevent_cse={not scan_unroll}" in program) == (rematerialisation != "none")
-    assert ("policy=None" in program) == (rematerialisation == "full")
+    assert ("remat" in program) == (remat != "none")
+    assert (f"prevent_cse={not scan_layers}" in program) == (remat != "none")
+    assert ("policy=None" in program) == (remat == "full")
 
 
 @pytest.mark.parametrize("positions", [None, jnp.array([[2, 5]])], ids=["everywhere", "at_positions"])

@@ -23,7 +23,7 @@ from tests.end_to_end.runs import LAST_STEP, as_a_person, build_corpus, results,
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 TINY = ["--config.model.num_layers=2", "--config.model.hidden_size=128", "--config.model.num_heads=2",
-        "--config.model.intermediate_size=512", "--config.model.scan_unroll=1", "--config.model.vocab_size=1024"]  # fmt: skip
+        "--config.model.intermediate_size=512", "--config.model.scan_layers=true", "--config.model.vocab_size=1024"]  # fmt: skip
 
 
 def flops_of(layers: int) -> tuple[float, float]:
@@ -126,7 +126,7 @@ def test_the_verb_reports_a_step_on_a_slice():
 @pytest.mark.slow
 def test_the_verb_reports_the_step_of_a_task():
     pytest.importorskip("libtpu")
-    flags = ("--config=experiments/finetune/squad.py:v1.1", "--model=tiny", "--config.model.scan_unroll=1")
+    flags = ("--config=experiments/finetune/squad.py:v1.1", "--model=tiny", "--config.model.scan_layers=true")
     done = aot("--topology=v5e:2x2", "--json", *flags)
     assert done.returncode == 0, done.stderr
     (step,) = json.loads(done.stdout)["experiments"][0]["steps"]

@@ -19,7 +19,7 @@ from bert_jax.tpu.costs.topologies import parse_topology, silence
 from bert_jax.tpu.programs import pretraining_step
 
 QUICKSTART = pathlib.Path(__file__).resolve().parents[3] / "experiments" / "pretrain" / "quickstart.py"
-TINY = {"dtype": "bfloat16", "scan_unroll": "1", "num_layers": "1", "vocab_size": "1024"}
+TINY = {"dtype": "bfloat16", "scan_layers": "true", "num_layers": "1", "vocab_size": "1024"}
 SHARDED = (1024 + 512) * 128 + 2 * 128 * 512
 """Elements of the matrices whose optimizer state is spread over all devices: word and position embeddings, feed-forward. Their
 gradients are scattered in float32 and the results gathered in bfloat16; the rest is in all-reduces."""

@@ -158,7 +158,7 @@ def bytes_of(case: programs.Case) -> float:
     x: Any = case.experiment
     batch = {"train": lambda: x.phases[0].batch_size, "eval": lambda: x.evaluation.batch_size,
              "finetune": lambda: costliest_run(x).training.batch_size}[case.kind]()  # fmt: skip
-    activations = 32 / (1 if x.model.rematerialisation == "none" else 8)
+    activations = 32 / (1 if x.model.remat == "none" else 8)
     kept = (1 if case.kind == "eval" else 4) * PARAMETERS / x.mesh.fsdp / x.mesh.tensor
     return MIB * (kept + activations * batch / (8 // x.mesh.tensor) / case.accumulation)
 
@@ -174,8 +174,8 @@ class Reckoning:
 
     def compile(self, case: programs.Case) -> Any:
         self.tried.append(case.experiment)
-        assert case.experiment.model.scan_unroll == 1
-        if case.experiment.model.rematerialisation == "dots":
+        assert case.experiment.model.scan_layers
+        if case.experiment.model.remat == "dots":
             raise jax.errors.JaxRuntimeError("INTERNAL: a bug of the compiler")
         if (needs := bytes_of(case)) > 600 * MIB:
             raise DoesNotFit(needs, 600 * MIB, "hbm")
@@ -197,7 +197,7 @@ def lower(case: programs.Case, devices: Any) -> Any:
     [
         (
             ["--config=experiments/pretrain/bert_base.py", "--phase=0", "--config.phases.0.batch_size=256"],
-            ["phases.0.accumulation=4", "model.rematerialisation=full", f"phases.0.batch_size=80, {LARGEST}, 10 rows per chip"],
+            ["phases.0.accumulation=4", "model.remat=full", f"phases.0.batch_size=80, {LARGEST}, 10 rows per chip"],
         ),
         (
             ["--config=experiments/pretrain/bert_base.py", "--phase=0", "--step=eval", "--config.evaluation.batch_size=256"],
@@ -205,13 +205,13 @@ def lower(case: programs.Case, devices: Any) -> Any:
         ),
         (
             ["--config=experiments/finetune/glue.py:mrpc", "--config.training.batch_size=256", "--config.mesh.data=8"],
-            ["training.accumulation=4", "model.rematerialisation=full", f"training.batch_size=80, {LARGEST}, 10 rows per chip"],
+            ["training.accumulation=4", "model.remat=full", f"training.batch_size=80, {LARGEST}, 10 rows per chip"],
         ),
         (
             [f"--config={GRID}", "--config.sweep.batch_sizes=[256,16]", "--config.sweep.devices_per_run=8"],
             [
                 "training.accumulation=4",
-                "model.rematerialisation=full",
+                "model.remat=full",
                 f"sweep.batch_sizes=[16,80], {LARGEST}, 10 rows per chip",
             ],
         ),
@@ -244,7 +244,7 @@ def test_microbatches_and_a_model_in_parts_are_reckoned_with(monkeypatch: pytest
     config = ("--config=experiments/pretrain/bert_base.py", "--phase=0", *(f"--config.{flag}" for flag in flags))
     assert remedies({}, compiler, 1088, 600, *config) == [
         "--config.phases.0.accumulation=4 (0.6 GiB)",
-        "--config.model.rematerialisation=full (0.2 GiB)",
+        "--config.model.remat=full (0.2 GiB)",
         f"--config.phases.0.batch_size=128, {LARGEST}, 16 rows per chip (0.6 GiB)",
     ]
     kept = PARAMETERS + 2 * PARAMETERS

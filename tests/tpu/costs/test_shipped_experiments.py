@@ -2,7 +2,7 @@
 
 A docstring says `Hardware: v5e:4x4 ...` or `Hardware: 2 CPU cores, 1 GiB ...`; the miniatures have a table with a slice for each
 size.
-Layers are compiled in a loop (`scan_unroll=1`), which is several times faster and takes about the memory of the unrolled step.
+Layers are compiled in a loop (`scan_layers=True`), which is several times faster and takes about the memory of the unrolled step.
 Fine-tuning is compiled with BERT-Base. All but the smallest are slow: `pytest -m slow tests/costs`, a minute or two each.
 """
 
@@ -29,7 +29,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 FILES = sorted(file for kind in ("pretrain", "finetune") for file in (REPOSITORY / "experiments" / kind).glob("*.py"))
 NAMED = re.compile(r"^Hardware: ((?:\d+x)?v\d\w?:\d+(?:x\d+)+|\d+ CPU cores, \d+ GiB)\b", re.MULTILINE)
 OF_SIZE = re.compile(r"^ +(\S+) .* (v\d\w?:\d+(?:x\d+)+) ", re.MULTILINE)
-LAYERS_IN_A_LOOP = {"model.scan_unroll": 1}
+LAYERS_IN_A_LOOP = {"model.scan_layers": True}
 QUICK = {"quickstart.py", "bert_miniature.py:tiny"}
 
 

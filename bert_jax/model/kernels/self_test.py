@@ -34,7 +34,7 @@ BY_ITSELF = ("tpu",)
 """The platforms on which "auto" chooses kernels."""
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
-SOURCES = ("attention.py", "residual_norm.py", "layers.py", "products.py")
+SOURCES = ("attention.py", "residual_norm.py", "layers.py", "matmul.py")
 """The files of bert_jax/model, beside those of its folder kernels, that the comparison depends on."""
 UNFINISHED = "its comparison with the plain path did not end in an earlier start"
 

@@ -19,9 +19,9 @@ import pytest
 from bert_jax.files import is_locked
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels import agreement, dispatch, first_contact
+from bert_jax.model.kernels import agreement, dispatch, self_test
 from bert_jax.model.kernels.agreement import Comparison, Figure
-from bert_jax.model.kernels.first_contact import compare_kernels_once, verdict_file, verdicts
+from bert_jax.model.kernels.self_test import compare_kernels_once, verdict_file, verdicts
 from bert_jax.prediction.engine import Engine
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -54,8 +54,8 @@ def chip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Chip:
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(dispatch, "no_attention_kernel", lambda *_: None)
     monkeypatch.setattr(dispatch, "no_residual_norm_kernel", lambda *_: None)
-    monkeypatch.setattr(first_contact, "KERNELS", {"cpu": ("attention", "residual_norm")})
-    monkeypatch.setattr(first_contact, "BY_ITSELF", ("cpu",))
+    monkeypatch.setattr(self_test, "KERNELS", {"cpu": ("attention", "residual_norm")})
+    monkeypatch.setattr(self_test, "BY_ITSELF", ("cpu",))
     made = Chip()
     monkeypatch.setattr(agreement, "compare", made.compare)
     return made
@@ -133,7 +133,7 @@ def test_only_kernels_that_may_run_are_compared_and_one_asked_for_is_used_with_a
 
 
 def test_where_auto_chooses_no_kernel_none_is_compared(chip: Chip, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(first_contact, "BY_ITSELF", ())
+    monkeypatch.setattr(self_test, "BY_ITSELF", ())
     compare_kernels_once()
     assert chip.compared == []
     compare_kernels_once({"attention": "fused"})
@@ -185,7 +185,7 @@ def test_the_log_tells_of_an_agreement_its_time_and_the_figure_closest_to_its_li
     count: int, where: str, chip: Chip, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     ticks = iter((1_000.0, 1_002.54))
-    monkeypatch.setattr(first_contact, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(self_test, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
     far, close = dataclasses.replace(RIGHT, error=4e-5, limit=1.0), dataclasses.replace(RIGHT, error=2e-5)
     found = [Comparison((close,)), Comparison((far,))]
     monkeypatch.setattr(agreement, "compare", lambda *_, device: found[device.id])

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AbstractDevice, NamedSharding, PartitionSpec
 
 from bert_jax.model.kernels import dispatch
-from bert_jax.model.products import affine, batched, multiply, over_rows, precision
+from bert_jax.model.matmul import batched_matmul, dense, matmul, precision, transposed_matmul
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh
@@ -45,7 +45,7 @@ def test_products_are_those_of_numpy_whichever_axes_are_summed(shape, dtype, axe
     expected = in_numpy(a, b, axes)
     uses = (lambda y: y, lambda y: y.swapaxes(-1, -2))  # XLA once laid a result out as its user liked, and could not run it
     for use, one_cpu in itertools.product(uses, (True, False)):
-        product = jax.jit(lambda a, b, use=use, one_cpu=one_cpu: use(multiply(a, b, axes, one_cpu)))
+        product = jax.jit(lambda a, b, use=use, one_cpu=one_cpu: use(matmul(a, b, axes, one_cpu)))
         got = product(a.astype(dtype), b.astype(dtype))
         assert got.dtype == dtype
         assert np.abs(use(expected) - np.asarray(got, np.float64)).max() <= WITHIN[dtype] * np.abs(expected).max()
@@ -53,7 +53,7 @@ def test_products_are_those_of_numpy_whichever_axes_are_summed(shape, dtype, axe
 
 def test_products_of_bfloat16_are_summed_in_float32():
     a, b = operands((), 3, 4_096, 3, (-1, -2))
-    got = multiply(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), (-1, -2), True, jnp.float32)
+    got = matmul(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), (-1, -2), True, jnp.float32)
     assert np.abs(in_numpy(a, b, (-1, -2)) - np.asarray(got)).max() < 1e-3  # sums in bfloat16 err by tenths
 
 
@@ -65,7 +65,7 @@ def test_batched_products_have_the_gradients_of_the_plain_expression(axes):
     def plain(a, b):
         return ((a @ (b if axes[1] == -2 else b.swapaxes(-1, -2))) * weight).sum()
 
-    ours = jax.grad(lambda a, b: (batched(a, b, axes, True) * weight).sum(), (0, 1))(a, b)
+    ours = jax.grad(lambda a, b: (batched_matmul(a, b, axes, True) * weight).sum(), (0, 1))(a, b)
     assert largest_difference(jax.grad(plain, (0, 1))(a, b), ours) < 1e-5
 
 
@@ -75,7 +75,7 @@ def test_affine_has_the_gradients_of_the_plain_expression(inner, outer):
     x, w, b = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((7, inner), (inner, outer), (outer,)))
     weight = jnp.asarray(rng.normal(size=(7, outer)), jnp.float32)
     plain = jax.grad(lambda x, w, b: ((x @ w + b[None, :]) * weight).sum(), (0, 1, 2))(x, w, b)
-    assert largest_difference(plain, jax.grad(lambda x, w, b: (affine(x, w, b, True) * weight).sum(), (0, 1, 2))(x, w, b)) < 1e-6
+    assert largest_difference(plain, jax.grad(lambda x, w, b: (dense(x, w, b, True) * weight).sum(), (0, 1, 2))(x, w, b)) < 1e-6
 
 
 @pytest.mark.skipif("amx_bf16" not in pathlib.Path("/proc/cpuinfo").read_text(), reason="this CPU does not multiply bfloat16")
@@ -84,8 +84,8 @@ def test_a_cpu_that_multiplies_bfloat16_is_given_bfloat16():
     q = jnp.ones((8, 4, 128, 64), jnp.bfloat16)
 
     def loss(x, w, b, q):
-        scores = batched(q, q, (-1, -1), True)
-        return jnp.square(affine(x, w, b, True)).sum() + jnp.square(batched(scores, q, (-1, -2), True)).sum()
+        scores = batched_matmul(q, q, (-1, -1), True)
+        return jnp.square(dense(x, w, b, True)).sum() + jnp.square(batched_matmul(scores, q, (-1, -2), True)).sum()
 
     program = jax.jit(jax.grad(loss, (0, 1, 2, 3))).lower(x, w, b, q).compile().as_text()
     dtypes = dict(re.findall(r"%([\w.]+) = (\w+)\[", program))
@@ -103,7 +103,7 @@ def test_products_of_bfloat16_gather_nothing_over_several_devices():
         for shape, axes in shapes.values()
     ]
     with jax.set_mesh(mesh):
-        gradients = jax.jit(jax.grad(lambda x, w, b: jnp.square(affine(x, w, b, False)).astype(jnp.float32).sum(), (0, 1, 2)))
+        gradients = jax.jit(jax.grad(lambda x, w, b: jnp.square(dense(x, w, b, False)).astype(jnp.float32).sum(), (0, 1, 2)))
         program = gradients.lower(*arrays).compile().as_text()
     assert "all-reduce" in program
     assert "all-gather" not in program
@@ -118,7 +118,7 @@ def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
     for left, right in ((5, 9), (9, 5), (5, 5)):
         narrow, wide = min(left, right), max(left, right)
         shapes = [jax.ShapeDtypeStruct((7, width), jnp.float32) for width in (left, right)]
-        program = str(jax.make_jaxpr(over_rows, static_argnums=2)(*shapes, True))
+        program = str(jax.make_jaxpr(transposed_matmul, static_argnums=2)(*shapes, True))
         assert f"f32[{narrow},{wide}] = dot_general" in program
         assert f"f32[{narrow},7] = transpose[" in program
         assert (f"f32[{right},{left}] = dot_general" in program) == (left >= right)
@@ -128,7 +128,7 @@ def test_the_narrower_of_two_arrays_is_the_one_that_is_transposed():
 @pytest.mark.parametrize("widths", [(32, 256), (256, 32)])
 def test_no_product_over_rows_transposes_its_first_operand_on_a_cpu(widths):
     shapes = [jax.ShapeDtypeStruct((64, width), jnp.float32) for width in widths]
-    program = jax.jit(over_rows, static_argnums=2).lower(*shapes, True).compile().as_text()
+    program = jax.jit(transposed_matmul, static_argnums=2).lower(*shapes, True).compile().as_text()
     assert re.findall(r" dot\(.*lhs_contracting_dims=\{(\d)\}", program) == ["1"]
 
 
@@ -136,7 +136,7 @@ def test_no_product_over_rows_transposes_its_first_operand_on_a_cpu(widths):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_program_that_returns_a_product_returns_its_other_results_as_they_are(dtype, axes):
     a, b = (x.astype(dtype) for x in operands((), 8, 16, 4, axes))
-    other = jax.jit(lambda a, b: ((2 * a).T, multiply(a, b, axes, True, jnp.float32)))(a, b)[0]
+    other = jax.jit(lambda a, b: ((2 * a).T, matmul(a, b, axes, True, jnp.float32)))(a, b)[0]
     np.testing.assert_array_equal(np.asarray(1 * other, np.float32), 2 * np.asarray(a, np.float32).T)
 
 

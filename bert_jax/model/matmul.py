@@ -19,7 +19,7 @@ def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
-def multiply(
+def matmul(
     a: Float[Array, "*shape _ _"],
     b: Float[Array, "*shape _ _"],
     axes: tuple[int, int],
@@ -49,7 +49,7 @@ def multiply(
 def dot(
     a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*shape _ _"]:
-    """The products of `multiply` in the form that XLA and Pallas choose on any platform."""
+    """The products of `matmul` in the form that XLA and Pallas choose on any platform."""
     batch = tuple(range(a.ndim - 2))
     contracted = ((a.ndim + axes[0],), (b.ndim + axes[1],))
     return jax.lax.dot_general(a, b, (contracted, (batch, batch)), precision=precision(a.dtype), preferred_element_type=out_dtype)
@@ -67,11 +67,11 @@ def in_rows(x: Num[Array, "*shape"]) -> Num[Array, "*shape"]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def batched(
+def batched_matmul(
     a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], one_cpu: bool
 ) -> Float[Array, "*shape _ _"]:
-    """`multiply` with gradients that are computed by `multiply` too; axes[0] is -1."""
-    return multiply(a, b, axes, one_cpu)
+    """`matmul` with gradients that are computed by `matmul` too; axes[0] is -1."""
+    return matmul(a, b, axes, one_cpu)
 
 
 def _batched_backward(
@@ -79,15 +79,15 @@ def _batched_backward(
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     a, b = operands
     if axes[1] == -1:
-        return multiply(g, b, (-1, -2), one_cpu), multiply(g, a, (-2, -2), one_cpu)
-    return multiply(g, b, (-1, -1), one_cpu), multiply(a, g, (-2, -2), one_cpu)
+        return matmul(g, b, (-1, -2), one_cpu), matmul(g, a, (-2, -2), one_cpu)
+    return matmul(g, b, (-1, -1), one_cpu), matmul(a, g, (-2, -2), one_cpu)
 
 
-batched.defvjp(lambda a, b, axes, one_cpu: (batched(a, b, axes, one_cpu), (a, b)), _batched_backward)
+batched_matmul.defvjp(lambda a, b, axes, one_cpu: (batched_matmul(a, b, axes, one_cpu), (a, b)), _batched_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def affine(
+def dense(
     x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], one_cpu: bool
 ) -> Float[Array, "R O"]:
     """x @ kernel + bias, with a backward pass that is fast on a CPU.
@@ -97,24 +97,24 @@ def affine(
     gradient of the bias column by column, so here it is a product with a row of ones (this saves 45 ms for the 30,522 columns of
     the MLM head).
     """
-    return multiply(x, kernel, (-1, -2), one_cpu) + bias[None]
+    return matmul(x, kernel, (-1, -2), one_cpu) + bias[None]
 
 
-def _affine_backward(
+def _dense_backward(
     one_cpu: bool, operands: tuple[Float[Array, "R I"], Float[Array, "I O"]], g: Float[Array, "R O"]
 ) -> tuple[Float[Array, "R I"], Float[Array, "I O"], Float[Array, " O"]]:
     x, kernel = operands
-    return multiply(g, kernel, (-1, -1), one_cpu), over_rows(x, g, one_cpu), sum_rows(g, one_cpu)
+    return matmul(g, kernel, (-1, -1), one_cpu), transposed_matmul(x, g, one_cpu), sum_rows(g, one_cpu)
 
 
-affine.defvjp(lambda x, kernel, bias, one_cpu: (affine(x, kernel, bias, one_cpu), (x, kernel)), _affine_backward)
+dense.defvjp(lambda x, kernel, bias, one_cpu: (dense(x, kernel, bias, one_cpu), (x, kernel)), _dense_backward)
 
 
-def over_rows(a: Float[Array, "R I"], b: Float[Array, "R O"], one_cpu: bool) -> Float[Array, "I O"]:
+def transposed_matmul(a: Float[Array, "R I"], b: Float[Array, "R O"], one_cpu: bool) -> Float[Array, "I O"]:
     """a.T @ b, computed so that the narrower of the two is transposed."""
     if a.shape[1] <= b.shape[1]:
-        return multiply(a, b, (-2, -2), one_cpu)
-    return multiply(b, a, (-2, -2), one_cpu).T
+        return matmul(a, b, (-2, -2), one_cpu)
+    return matmul(b, a, (-2, -2), one_cpu).T
 
 
 def sum_rows(x: Float[Array, "R O"], one_cpu: bool) -> Float[Array, " O"]:
@@ -125,7 +125,7 @@ def sum_rows(x: Float[Array, "R O"], one_cpu: bool) -> Float[Array, " O"]:
     """
 
     def product(rows: int, x: Float[Array, "R O"]) -> Float[Array, " O"]:
-        return multiply(jnp.ones((rows, x.shape[0]), x.dtype), x, (-1, -2), one_cpu)[0]
+        return matmul(jnp.ones((rows, x.shape[0]), x.dtype), x, (-1, -2), one_cpu)[0]
 
     cpu, tpu = (functools.partial(product, rows) for rows in (1, 8))
     return jax.lax.platform_dependent(x, cpu=cpu, tpu=tpu, default=lambda x: x.sum(0))
