@@ -36,7 +36,7 @@ from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
-from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.pretraining.start import pretraining_start
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done, Surroundings

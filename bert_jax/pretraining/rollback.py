@@ -11,7 +11,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.store import Corpus
 from bert_jax.model.characters import symbols_of
 from bert_jax.pretraining.program import initial_parameters
-from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.pretraining.start import pretraining_start
 from bert_jax.training.steps import Program, TrainState
 
 
