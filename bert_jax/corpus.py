@@ -35,10 +35,11 @@ from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.mirror import uploaded
 from bert_jax.storage.paths import checked, is_remote
 
-_TRAINERS = {"wordpiece": training.train_wordpiece, "sentencepiece": training.train_sentencepiece}
+_TRAINERS = ("wordpiece", "sentencepiece", "bpe")
 
 _MOST_SHARDS = 99_999  # shard names have five digits
 _SHARDS, _WORKERS = Interval(ge=1, le=_MOST_SHARDS), Interval(ge=1, le=4_096)
+_SPARE = Interval(ge=0, le=1_000_000)
 _PIECES, _MEGABYTES = Interval(ge=1, le=10_000_000), Interval(ge=1, le=100_000_000)
 _CHARACTERS = Interval(ge=1, le=MAX_COUNT)
 _FRACTION = Interval(ge=0, lt=1)
@@ -47,6 +48,7 @@ _DEFAULT_FRACTION = 0.01
 _EXAMPLES = """examples:
   python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
   python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
+  python -m bert_jax.corpus --source='text:books/*.txt' --train-vocab=bpe --vocab-size=50368 --output=corpora/bytes
   python -m bert_jax.corpus --source='parquet:wikipedia/20231101.en' --vocab=vocab.txt --output=corpora/wiki
   python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=models/base --output=corpora/wiki --shard=0/8
   python -m bert_jax.corpus --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt' --vocab=models/base \
@@ -118,15 +120,21 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
     vocabulary.add_argument(
         "--vocab",
         metavar="MODEL",
-        help="a vocab.txt, a spiece.model, a model (a directory, a workdir, OWNER/NAME on the hub), or a corpus",
+        help="a vocab.txt, a spiece.model, a tokenizer.json, a model (a directory, a workdir, OWNER/NAME on the hub), "
+        "or a corpus",
     )
-    vocabulary.add_argument("--train-vocab", choices=list(_TRAINERS), help="train a new vocabulary on the sources instead")
+    vocabulary.add_argument(
+        "--train-vocab",
+        choices=list(_TRAINERS),
+        help="train a new vocabulary on the sources instead; bpe: byte-level, as of GPT-2 and ModernBERT, cased",
+    )
     vocabulary.add_argument(
         "--vocab-size",
         type=InRange(int, _PIECES),
         default=30522,
         metavar="N",
-        help="pieces of a new vocabulary, the special ones included (default: 30522, the original's)",
+        help="pieces of a new vocabulary, the special ones included (default: 30522, the original's; bpe: rounded up to a "
+        "multiple of 64)",
     )
     vocabulary.add_argument(
         "--vocab-megabytes",
@@ -141,6 +149,18 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         metavar="N",
         help="characters that a new vocabulary keeps, each as the first of a word and inside one; words with others are unknown "
         "(default: those that cover 99.99%% of the text)",
+    )
+    vocabulary.add_argument(
+        "--splitting",
+        choices=list(training.SPLITTINGS),
+        help="how bpe divides text into words: gpt2 (default); gpt4: numbers in groups of up to three digits",
+    )
+    vocabulary.add_argument("--nfc", action="store_true", help="bpe: compose accents first (Unicode's NFC), as ModernBERT does")
+    vocabulary.add_argument(
+        "--unused-tokens",
+        type=InRange(int, _SPARE),
+        metavar="N",
+        help="bpe: pieces [unused0], [unused1], ... for tokens that are added later (default: 0, more to round the size)",
     )
     vocabulary.add_argument("--vocab-only", action="store_true", help="write the new vocabulary to --output/tokenizer and stop")
     casing = vocabulary.add_mutually_exclusive_group()
@@ -311,6 +331,17 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
     recipe = {"kind": flags.train_vocab, "size": flags.vocab_size, "lowercase": flags.lowercase is not False}
     recipe |= {"megabytes": flags.vocab_megabytes, "max_word_characters": flags.max_word_characters}
     recipe |= {"alphabet": flags.alphabet, "sources": [str(source) for source in config.sources]}
+    is_bpe = flags.train_vocab == "bpe"
+    if is_bpe:
+        if flags.alphabet or flags.max_word_characters:
+            name, why = ("--alphabet", "has all bytes") if flags.alphabet else ("--max-word-characters", "has no such limit")
+            raise UserError(f"{name} is a setting of WordPiece; byte-level BPE {why}: leave it out")
+        recipe |= {"lowercase": bool(flags.lowercase), "splitting": flags.splitting or training.SPLITTINGS[0]}
+        recipe |= {"nfc": flags.nfc, "unused": flags.unused_tokens or 0}
+    elif given := [name for name in ("splitting", "nfc", "unused_tokens") if getattr(flags, name) not in (None, False)]:
+        raise UserError(
+            f"--{given[0].replace('_', '-')} is a setting of --train-vocab=bpe, not of {flags.train_vocab}; leave it out"
+        )
     path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
@@ -323,9 +354,12 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
         return load_tokenizer(directory)
     items = sources.find_items(config.sources, config.text.options, _say if flags.vocab_only else lambda _: None)
     documents = training.training_text(items, config.text, flags.vocab_megabytes * 1_000_000)
-    trained = _TRAINERS[flags.train_vocab](
-        documents, flags.vocab_size, flags.lowercase, flags.max_word_characters, flags.alphabet
-    )
+    if is_bpe:
+        settings = {name: recipe[name] for name in ("lowercase", "splitting", "nfc", "unused")}
+        trained = training.train_bpe(documents, flags.vocab_size, **settings)
+    else:
+        train = training.train_wordpiece if flags.train_vocab == "wordpiece" else training.train_sentencepiece
+        trained = train(documents, flags.vocab_size, flags.lowercase, flags.max_word_characters, flags.alphabet)
     flags.output.mkdir(parents=True, exist_ok=True)
     if not (directory / CONFIG_FILE).is_file():  # another process may have been faster
         files.write_json(path, recipe, indent=1)

@@ -35,18 +35,18 @@ from bert_jax.configs.pretraining import OBJECTIVE, CorpusConfig, PretrainingExp
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.data.corpus.verification import Verification, staged, verify
+from bert_jax.data.corpus.verification import Verifications, staged, verify
 from bert_jax.data.rows import Batch
 from bert_jax.interface.named import file_of
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Teacher
-from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint
+from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint, open_phase_corpora
 from bert_jax.pretraining.evaluation import HeldoutEvaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
-from bert_jax.pretraining.program import check_batch_sizes, pretraining_program, scalars_of
+from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.rollback import first_parameters
 from bert_jax.pretraining.teacher import load_teacher, taught_by
@@ -73,6 +73,7 @@ MAY_CHANGE = (
     "evaluation.batch_size",
     "checkpoints.*",
     "corpus.directory",
+    "phases.*.corpus",
     "teacher",
     "mesh.*",
     *(f"model.{name}" for name in Execution.exact()),
@@ -125,14 +126,14 @@ def pretrain(
         with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
-            batches = PhaseBatches(experiment, index, corpora.train, process_shard(mesh, BATCH), skipped_batches(state))
+            batches = PhaseBatches(experiment, index, corpora.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
             heldout = HeldoutEvaluation(experiment, program, index, corpora, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
                 return program.arguments(state, to_device(rows, mesh, BATCH), scalars)
 
             with run.compiling(run.ledger):
-                function, needed = program.training_step(experiment.phases[index].accumulation), step == first_step
+                function, needed = phase_step(experiment, program, index), step == first_step
                 example = arguments(program.state, batches.rows(step))
                 train_step = compiled(function, *example, mesh=mesh, saved=run.compiled, must_be_saved=needed)
 
@@ -179,7 +180,7 @@ def pretrain(
         if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
             with run.ledger.during(Activity.EVALUATING):
                 last = len(experiment.phases) - 1
-                plan = PhaseBatches(experiment, last, corpora.train).source.plan(0)
+                plan = PhaseBatches(experiment, last, corpora.of_phase(last)).source.plan(0)
                 run_log.scores = HeldoutEvaluation(experiment, program, last, corpora, run, plan)(trained.state.params)
             run_log.draw()
         params = on_host(trained.state.params, mesh)
@@ -212,16 +213,18 @@ def main() -> int:
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=train.vocabulary.size, workdir=flags.workdir)
     experiment = PretrainingExperiment.from_dict(values)
     check_corpus(experiment, train, heldout)
+    of_phases = open_phase_corpora(experiment, train)
     teacher = load_teacher(experiment, train.vocabulary)
     experiment = taught_by(experiment, teacher)
     completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)
-    config, kept = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout)}, experiment.checkpoints
+    config, kept = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout, *of_phases.values())}, experiment.checkpoints
     with (
         begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
         Checkpoints(run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at) as checkpoints,
-        Verification(directory) as verification,
+        Verifications([directory, *(corpus.directory for corpus in of_phases.values() if corpus.directory)]) as verification,
     ):
         for note in notes:
             log.info("%s", note)
         with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
-            return pretrain(experiment, run, Corpora(train, heldout, verification), checkpoints, teacher, flags.experiment)
+            corpora = Corpora(train, heldout, verification, of_phases)
+            return pretrain(experiment, run, corpora, checkpoints, teacher, flags.experiment)

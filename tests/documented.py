@@ -1,4 +1,4 @@
-"""Python files that the READMEs show, as they stand there."""
+"""Python files that the pages show, as they are there."""
 
 from __future__ import annotations
 

@@ -75,19 +75,27 @@ class Window:
 def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
     """The words of `text` with their pieces, punctuation marks as words of their own; "[MASK]" in the text is that token."""
     names = {tokenizer.pieces[i]: i for i in sorted(tokenizer.special_ids)}
+    mask = tokenizer.pieces[tokenizer.mask_id]
     words: list[Word] = []
-    for part in re.split(f"({'|'.join(map(re.escape, names))})", text):
-        words += [Word(part, (names[part],), Kind.WORD)] if part in names else _plain_words(tokenizer, part)
+    parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
+    for part, following in itertools.zip_longest(parts, parts[1:]):
+        if part in names:
+            words.append(Word(part, (names[part],), Kind.WORD))
+        else:
+            takes_space = following == mask and tokenizer.mask_takes_space
+            words += _plain_words(tokenizer, part.rstrip() if takes_space else part)
     return words
 
 
 def _plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
     ids, offsets = tokenizer.encode_with_offsets(text)
     spans = tokenizer.word_spans(text)
+    if not spans:
+        return []
     ends = [end for _, end in spans]
     pieces: list[list[int]] = [[] for _ in spans]
     for piece, (start, _) in zip(ids, offsets, strict=True):
-        # SentencePiece's sign of a space has no character: it belongs to the word that follows
+        # a sign of a space has no character: it belongs to the word that follows
         pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
     found = zip(spans, pieces, strict=True)
     return [Word(text[start:end], tuple(own), _kind(text[start:end])) for (start, end), own in found if own]

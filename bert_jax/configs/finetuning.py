@@ -186,10 +186,10 @@ class FinetuningExperiment:
         if s.patience and s.select == "last":
             raise UserError(f"config.selection.patience={s.patience} waits for a better evaluation; set selection.select=best")
         o = self.optimizer
-        if (o.decay_power, o.end_learning_rate, o.schedule, o.layer_decay) != (1.0, 0.0, "original", 1.0):
+        if (o.decay_power, o.end_learning_rate, o.schedule, o.layer_decay, o.decouple_rate) != (1.0, 0.0, "original", 1.0, False):
             raise UserError(
-                "config.optimizer.decay_power, end_learning_rate, schedule and layer_decay are for pretraining; set "
-                "training.schedule and training.layer_decay"
+                "config.optimizer.decay_power, end_learning_rate, schedule, layer_decay and decouple_rate are for pretraining; "
+                "set training.schedule and training.layer_decay"
             )
         names = [run.name for run in self.runs()]
         for name in names:

@@ -28,6 +28,7 @@ from bert_jax.interface.ranges import (
     BatchSize,
     Count,
     CountOrZero,
+    Fraction,
     GivenPath,
     LearningRate,
     NamedIn,
@@ -57,28 +58,41 @@ class CorpusConfig:
 
 OBJECTIVE = "config.objective"
 
-ROW_KEYS = ("length", "max_predictions", "packed_examples")
+ROW_KEYS = ("length", "max_predictions", "packed_examples", "masked_fraction", "mask_probability", "random_probability")
 """The keys of `config.examples` that a phase may override."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """A phase of training with its own row length, batch size and learning rate. The optimizer's moments carry over to the next
-    phase. `length`, `max_predictions` and `packed_examples` default to those of `config.examples`."""
+    """A phase of training with its own rows, masks, batch size and learning rate. The optimizer's moments carry over to the next
+    phase. The keys of `ROW_KEYS` default to those of `config.examples`."""
 
-    steps: Count
+    steps: CountOrZero = 0
+    """The updates of the phase; it needs these or `tokens`."""
+    tokens: Annotated[int, Interval(ge=0, le=2**53)] = 0
+    """A budget in place of `steps`, which are this divided by batch_size x length and rounded up: padding counts too."""
     length: Annotated[int, Interval(ge=3, le=LONGEST)] = 128
     batch_size: BatchSize = 256
     """Rows of one update, over all devices."""
     max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
     packed_examples: Annotated[int, Interval(ge=1, le=64)] = 1
+    masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
+    mask_probability: Fraction = 0.8
+    random_probability: Fraction = 0.1
+    corpus: PathText = ""
+    """The directory of a corpus with the vocabulary of `config.corpus`, whose training split the phase reads in its place; held
+    out are the texts of `config.corpus` in all phases."""
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation): the same result, with activations for batch_size / accumulation rows in
     memory."""
     learning_rate: LearningRate = 1e-4
+    """The peak of the schedule; where a phase begins with a decay, the rate that it begins with."""
     warmup_steps: CountOrZero = 0
     schedule: Annotated[str, NamedIn(("", *SCHEDULES))] = ""
     """The learning-rate schedule of this phase, as in `config.optimizer.schedule`, which is the default."""
+    end_fraction: Fraction | None = None
+    """The end of the schedule as a fraction of `learning_rate`; the default is 0 ("linear", "cosine", "1-sqrt"), or 1 of
+    "warmup"."""
     continue_schedule: bool = False
     """True: no new warmup; the phase continues the decay of the previous phase (the paper's 128-then-512 run is one schedule)."""
 
@@ -92,6 +106,9 @@ class EvaluationConfig:
     rows: Count = 10_000
     """At most this many rows, the same rows at every evaluation; all rows of a smaller split."""
     batch_size: BatchSize = 256
+    masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
+    """The fraction of the tokens that is predicted, whatever that of a phase is, so that scores of all phases compare; their
+    replacements are those of `config.examples`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,7 +183,7 @@ class PretrainingExperiment:
     def from_dict(cls, values: JsonObject) -> PretrainingExperiment:
         """The experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         if isinstance(values, Mapping):
-            values = _with_objective(values)
+            values = _with_budgets(_with_objective(values))
             # first, so that an error in config.examples is not reported as one of the phases that inherit its values
             dataclass_from_dict(ExampleConfig, values.get("examples", {}), "config.examples", cls)
             values = _with_row_defaults(values)
@@ -186,6 +203,8 @@ class PretrainingExperiment:
             raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
+        if empty := [i for i, phase in enumerate(self.phases) if not phase.steps]:
+            raise UserError(f"config.phases.{empty[0]} needs steps, at least 1, or a budget in tokens")
         if (steps := self.phase_starts()[-1]) > MAX_COUNT:
             raise UserError(f"config.phases have {counted(steps, 'step')} together, above the limit {MAX_COUNT:,}; shorten them")
         if beyond := [step for step in self.checkpoints.keep_at if step > steps]:
@@ -224,12 +243,15 @@ class PretrainingExperiment:
                 raise UserError(
                     f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
                 )
+            if self.optimizer.decouple_rate and not phase.continue_schedule and not phase.learning_rate:
+                raise UserError(f"{key}.learning_rate=0 has no weight decay with config.optimizer.decouple_rate; set one of them")
             if phase.continue_schedule and i == 0:
                 raise UserError(f"{key}.continue_schedule: no phase precedes the first one; leave it out there")
-            if phase.continue_schedule and phase.schedule:
-                raise UserError(f"{key}.schedule={phase.schedule} contradicts {key}.continue_schedule; leave one of them out")
-            if not phase.continue_schedule and phase.warmup_steps > phase.steps:
-                raise UserError(f"{key}.warmup_steps={phase.warmup_steps} must be between 0 and the phase's steps={phase.steps}")
+            for name in ("schedule", "end_fraction"):
+                if phase.continue_schedule and (value := getattr(phase, name)) not in ("", None):
+                    raise UserError(f"{key}.{name}={value} contradicts {key}.continue_schedule; leave one of them out")
+            if not phase.continue_schedule and phase.warmup_steps > (steps := self.span_steps(i)):
+                raise UserError(f"{key}.warmup_steps={phase.warmup_steps} must be between 0 and the phase's steps={steps}")
             try:
                 self.example_config(i)
             except UserError as error:
@@ -270,6 +292,12 @@ class PretrainingExperiment:
         row: JsonObject = {name: getattr(p, name) for name in ROW_KEYS}
         return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
 
+    def heldout_config(self, phase: int) -> ExampleConfig:
+        """The configuration of the held-out rows in a phase: its length, and the same masks in all phases."""
+        mix = {name: getattr(self.examples, name) for name in ("mask_probability", "random_probability")}
+        rows = self.example_config(phase).with_masked_fraction(self.evaluation.masked_fraction)
+        return dataclasses.replace(rows, **mix)
+
     def phase_starts(self) -> list[int]:
         """The first step of every phase, followed by the number of steps of the whole run."""
         starts = [0]
@@ -281,6 +309,11 @@ class PretrainingExperiment:
         """The number of the phase, from 0, that the step after `step` steps belongs to."""
         return bisect.bisect(self.phase_starts(), step) - 1
 
+    def span_steps(self, phase: int) -> int:
+        """The steps of a phase and of those that continue its schedule."""
+        later = itertools.takewhile(lambda other: other.continue_schedule, self.phases[phase + 1 :])
+        return self.phases[phase].steps + sum(other.steps for other in later)
+
     def phase_seed(self, phase: int) -> int:
         """The seed of a phase's rows: every phase reads the corpus in a different order."""
         return self.seed + phase * 2**32
@@ -289,24 +322,29 @@ class PretrainingExperiment:
         """The schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
         from bert_jax.training.schedules import Span
 
-        result: list[Span] = []
-        for i, (start, phase) in enumerate(zip(self.phase_starts(), self.phases, strict=False)):
-            if phase.continue_schedule:
-                result[-1] = dataclasses.replace(result[-1], steps=result[-1].steps + phase.steps)
-            else:
-                result.append(
-                    Span(
-                        schedule=phase.schedule or self.optimizer.schedule,
-                        key=f"config.phases.{i}.schedule" if phase.schedule else "config.optimizer.schedule",
-                        start=start,
-                        steps=phase.steps,
-                        warmup_steps=phase.warmup_steps,
-                        peak=phase.learning_rate,
-                        decay_power=self.optimizer.decay_power,
-                        end_learning_rate=self.optimizer.end_learning_rate,
-                    )
-                )
-        return result
+        return [
+            Span(
+                schedule=phase.schedule or self.optimizer.schedule,
+                key=f"config.phases.{i}.schedule" if phase.schedule else "config.optimizer.schedule",
+                start=start,
+                steps=self.span_steps(i),
+                warmup_steps=phase.warmup_steps,
+                peak=phase.learning_rate,
+                decay_power=self.optimizer.decay_power,
+                end_learning_rate=self.optimizer.end_learning_rate,
+                end_fraction=phase.end_fraction,
+            )
+            for i, (start, phase) in enumerate(zip(self.phase_starts(), self.phases, strict=False))
+            if not phase.continue_schedule
+        ]
+
+    def phase_optimizer(self, phase: int) -> OptimizerConfig:
+        """The settings of the optimizer in a phase, whose `weight_decay` is multiplied by the learning rate."""
+        if not self.optimizer.decouple_rate:
+            return self.optimizer
+        first = max(i for i in range(phase + 1) if not self.phases[i].continue_schedule)
+        decay = self.optimizer.weight_decay / self.phases[first].learning_rate
+        return dataclasses.replace(self.optimizer, weight_decay=decay, decouple_rate=False)
 
 
 def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
@@ -320,17 +358,38 @@ def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
 
 def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
     """The values of a pretraining experiment with other numbers of steps, and warmups of the same proportion."""
-    phases = []
+    values, phases = _with_budgets(values), []
     for phase, count in zip(values["phases"], steps, strict=True):
         warmup = phase.get("warmup_steps", 0)
         scaled = {"warmup_steps": math.floor(warmup * count / phase["steps"])} if warmup else {}
-        phases.append({**phase, "steps": count, **scaled})
+        budget = {"tokens": 0} if phase.get("tokens") else {}
+        phases.append({**phase, **budget, "steps": count, **scaled})
     return {**values, "phases": phases}
+
+
+def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
+    """The values of a phase with a budget in tokens as several phases, in which the batch grows: equal numbers of steps with each
+    of `sizes`, which take `tokens` together, then the `batch_size` of the phase. All have the schedule of the phase.
+
+    A size is a program of its own, since shapes are static. Raises UserError for a ramp that is longer than its phase.
+
+    >>> batch_ramp({"tokens": 100_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=60_000)[1]
+    {'tokens': 0, 'length': 10, 'batch_size': 20, 'steps': 100, 'continue_schedule': True}
+    """
+    steps = max(1, round(tokens / (sum(sizes) * phase["length"])))
+    left = phase["tokens"] - steps * sum(sizes) * phase["length"]
+    if left <= 0:
+        raise UserError(f"a ramp of {tokens:,} tokens is longer than its phase of {phase['tokens']:,}; shorten the ramp")
+    once = ("warmup_steps", "schedule", "end_fraction")
+    later = {name: value for name, value in phase.items() if name not in once} | {"continue_schedule": True}
+    stages = [{**(later if i else phase), "tokens": 0, "batch_size": size, "steps": steps} for i, size in enumerate(sizes)]
+    return [*stages, {**later, "tokens": left}]
 
 
 def with_total_steps(values: JsonObject, total: int) -> JsonObject:
     """The values of a pretraining experiment that takes `total` steps: phases, warmups, and the steps between evaluations,
     checkpoints and log lines keep their proportions. Raises UserError for fewer steps than phases."""
+    values = _with_budgets(values)
     phases = values.get("phases")
     given = phases if isinstance(phases, list | tuple) else []
     each = [phase["steps"] for phase in given if isinstance(phase, Mapping) and isinstance(phase.get("steps"), int)]
@@ -355,6 +414,32 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
     if isinstance(kept := changed.get("checkpoints", {}).get("keep_at"), list | tuple):
         changed["checkpoints"]["keep_at"] = [scaled(step) for step in kept]
     return with_steps(values, counts) | changed
+
+
+def _with_budgets(values: JsonObject) -> JsonObject:
+    """The `values` of an experiment, in which phases with a budget in `tokens` have their `steps` too. Raises UserError for other
+    steps than those of the budget."""
+    examples, phases = values.get("examples", {}), values.get("phases")
+    if not isinstance(phases, list | tuple):
+        return values
+    length = examples.get("length", PhaseConfig.length) if isinstance(examples, Mapping) else PhaseConfig.length
+    found = []
+    for i, phase in enumerate(phases):
+        found.append(phase)
+        if not isinstance(phase, Mapping):
+            continue  # `dataclass_from_dict` reports it, and wrong types
+        tokens, steps = phase.get("tokens", 0), phase.get("steps", 0)
+        size = [phase.get("batch_size", PhaseConfig.batch_size), phase.get("length", length)]
+        if not all(isinstance(number, int) for number in (tokens, steps, *size)) or min(size) < 1 or tokens < 0:
+            continue
+        needed = -(-tokens // math.prod(size))
+        if tokens and steps not in (0, needed):
+            raise UserError(
+                f"config.phases.{i} has steps={steps:,} and tokens={tokens:,}, which are {counted(needed, 'step')} of "
+                f"{size[0]} x {size[1]} tokens; give one of them, and the other as 0"
+            )
+        found[i] = {**phase, "steps": needed} if tokens else phase
+    return {**values, "phases": found}
 
 
 def objective_class(name: str, model: ModelConfig) -> type[Objective]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -95,6 +97,14 @@ class ExampleConfig:
     def max_tokens(self) -> int:
         """The maximum number of tokens of an example without its special tokens."""
         return self.length - self.special_tokens
+
+    def with_masked_fraction(self, fraction: float) -> ExampleConfig:
+        """The same rows with another fraction of predicted tokens, and with room for it in `max_predictions`."""
+        if fraction == self.masked_fraction or self.targets != "masked":
+            return self
+        wide = dataclasses.replace(self, masked_fraction=fraction, max_predictions=self.max_tokens)
+        scaled = min(self.max_tokens, math.ceil(self.max_predictions * fraction / self.masked_fraction))
+        return dataclasses.replace(wide, max_predictions=scaled if self.counts_words else _most_predictions(wide))
 
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
         """The number of predicted tokens of examples with these `lengths`, special tokens included.

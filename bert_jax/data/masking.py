@@ -17,7 +17,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +44,15 @@ class MaskingTables:
 
     mask_id: int
     legal_ids: Int32[np.ndarray, " legal"]  # the possible random replacements: neither special tokens nor placeholders
-    continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` piece; for words
-    pieces: tuple[str, ...] = ()  # the vocabulary; for policies of the user's own
+    continuation: Bool[np.ndarray, " V"] | None = None  # whether an id is a `##` piece; None: the corpus stores where words begin
+    pieces: tuple[str, ...] = ()  # the readable pieces; for policies of the user's own
+    spell: Callable[[Sequence[int]], str] | None = None  # the text of the ids of a word; likewise
 
 
 @functools.lru_cache(maxsize=4)  # the held-out set is evaluated many times
 def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = None) -> MaskingTables:
-    """The tables of a vocabulary. Without its tokenizer, placeholders such as [unused7] are legal, and `continuation` is None."""
+    """The tables of a vocabulary. Without its tokenizer, placeholders such as [unused7] are legal, and `continuation` is None, as
+    it is for a vocabulary whose pieces do not tell whether they continue a word."""
     illegal = set(vocabulary.special_ids)
     if tokenizer:
         pieces = enumerate(tokenizer.pieces)
@@ -58,7 +60,8 @@ def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = Non
     legal = np.setdiff1d(np.arange(vocabulary.size, dtype=np.int32), np.array(sorted(illegal), np.int32))
     if tokenizer is None:
         return MaskingTables(vocabulary.mask_id, legal)
-    return MaskingTables(vocabulary.mask_id, legal, tokenizer.continuation_table, tuple(tokenizer.pieces))
+    continuation = None if tokenizer.marks_words else tokenizer.continuation_table
+    return MaskingTables(vocabulary.mask_id, legal, continuation, tuple(tokenizer.tokens(range(tokenizer.size))), tokenizer.word)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Examples:
     length: Int64[np.ndarray, " E"]  # with the special tokens
     ids: Integer[np.ndarray, "E L"]  # arbitrary at padding
     candidates: Bool[np.ndarray, "E L"]  # the tokens that may be predicted
+    word_starts: Callable[[], Bool[np.ndarray, "E L"]] | None = None  # of the corpus: whether a candidate begins a word
 
     @property
     def counts(self) -> Int64[np.ndarray, " E"]:
@@ -80,6 +84,8 @@ class Examples:
     @property
     def continues(self) -> Bool[np.ndarray, "E L"]:
         """Whether a token continues the word of the token before it."""
+        if self.word_starts is not None:
+            return ~self.word_starts()
         assert self.tables.continuation is not None, "masking of words needs the vocabulary's continuation table"
         return self.tables.continuation[self.ids]
 
@@ -145,21 +151,24 @@ class Example:
     ids: Int32[np.ndarray, " _"]
     """The token ids, with [CLS] and [SEP]."""
     pieces: tuple[str, ...]
-    """The pieces with these ids: "##ing" continues a word (SentencePiece: "▁the" begins one)."""
+    """The pieces with these ids: "##ing" continues a word (SentencePiece and byte-level BPE: "▁the" begins one)."""
     words: tuple[tuple[int, ...], ...]
     """The positions of each word that may be predicted, in order; without [CLS], [SEP] and [UNK]."""
     limit: int
     """The maximum number of positions: `max_predictions`, or the example's share of it in a packed row."""
+    spell: Callable[[Sequence[int]], str]
+    """The text of the ids of one word."""
 
     def text(self, word: tuple[int, ...]) -> str:
         """The text of one of the `words`."""
-        return "".join(self.pieces[i].removeprefix("##") for i in word).lstrip("\u2581")
+        return self.spell([int(self.ids[i]) for i in word]).removeprefix("##").lstrip("\u2581")
 
 
 def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.random.Generator], Any]) -> Chosen:
     """The positions that a policy of the user's own chooses. Raises UserError for positions that may not be predicted, and for
     what the policy raises."""
     config, tables = examples.config, examples.tables
+    assert tables.spell is not None, "a policy of the user's own needs the tokenizer"
     most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
     positions = np.full((len(examples.ids), config.max_predictions), UNUSED, np.uint16)
     with file_errors_explained(file_of(config.masking), KEY):
@@ -167,7 +176,7 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
             ids, allowed = examples.ids[i, :length].astype(np.int32), np.flatnonzero(examples.candidates[i])
             cuts = np.flatnonzero(begins[i, allowed])[1:]
             words = tuple(tuple(word.tolist()) for word in np.split(allowed, cuts)) if len(allowed) else ()
-            example = Example(ids, tuple(tables.pieces[token] for token in ids.tolist()), words, int(most[i]))
+            example = Example(ids, tuple(tables.pieces[token] for token in ids.tolist()), words, int(most[i]), tables.spell)
             rng = np.random.Generator(np.random.Philox(key=int(examples.key[i, 0])))
             returned = policy(example, config.masked_fraction, rng)
             try:

@@ -107,7 +107,14 @@ def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " 
     else:
         candidates.ravel()[first + length - 1] = False  # no token of the example follows its last [SEP]
     candidates &= target_ids != vocabulary.unk_id  # the only special token in a text; the original may predict it
-    positions, fates = choose(Examples(config, tables, key, length, ids, candidates))
+
+    def word_starts() -> Bool[np.ndarray, "E L"]:
+        assert corpus.word_starts is not None
+        begins = np.where(in_second, (pairs.b_start[examples] - a - 2)[:, np.newaxis], pairs.a_start[examples][:, np.newaxis] - 1)
+        return corpus.word_starts.at(begins + column)
+
+    found = None if corpus.word_starts is None else word_starts
+    positions, fates = choose(Examples(config, tables, key, length, ids, candidates, found))
     used = positions != UNUSED
     places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
     originals = target_ids.ravel()[places]

@@ -3,8 +3,9 @@
 In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a model directory in one of these formats.
 
     locate.py               finds the model directory of MODEL: a directory, a workdir, a name on the hub
-    huggingface_config.py   config.json <-> ModelConfig and TaskHead
-    names.py                parameter tree <-> tensor names of Hugging Face's BERT
+    families/               BERT, ModernBERT, EuroBERT, nomic-bert: tensor names, keys of config.json and classes, as tables
+    huggingface_config.py   config.json <-> ModelConfig and TaskHead, by these tables
+    names.py                parameter tree <-> tensors, by these tables
     weights.py              reads the tensors of a directory: safetensors or PyTorch's format
     directory.py            writes a model directory atomically
     card.py                 the model card of an export, README.md

@@ -18,8 +18,9 @@ import jax
 from bert_jax.interface.words import counted
 from bert_jax.interop import PARTS
 from bert_jax.interop.directory import CARD, card_facts, signed_card
+from bert_jax.interop.families import FAMILIES
+from bert_jax.interop.families.family import family_of
 from bert_jax.interop.huggingface_config import architecture_of
-from bert_jax.model.positions import is_own_transformer
 
 UNKNOWN = "unknown"
 """The hub's name for a licence that is not stated."""
@@ -58,20 +59,21 @@ class _Use:
 
 
 _USES = {
-    "BertModel": _Use("feature-extraction", "AutoModel", 'embed --model={} "A text."'),
-    "BertForPreTraining": _Use("fill-mask", "AutoModelForPreTraining", 'fill-mask --model={} "A [MASK] text."'),
-    "BertForMaskedLM": _Use("fill-mask", "AutoModelForMaskedLM", 'fill-mask --model={} "A [MASK] text."'),
-    "BertLMHeadModel": _Use("text-generation", "AutoModelForCausalLM", 'generate --model={} "A text"'),
-    "BertForNextSentencePrediction": _Use(
+    "LMHeadModel": _Use("text-generation", "AutoModelForCausalLM", 'generate --model={} "A text"'),
+    "Model": _Use("feature-extraction", "AutoModel", 'embed --model={} "A text."'),
+    "ForPreTraining": _Use("fill-mask", "AutoModelForPreTraining", 'fill-mask --model={} "A {mask} text."'),
+    "ForMaskedLM": _Use("fill-mask", "AutoModelForMaskedLM", 'fill-mask --model={} "A {mask} text."'),
+    "ForNextSentencePrediction": _Use(
         "text-classification", "AutoModelForNextSentencePrediction", "next-sentence --model={} --input=FILE"
     ),
-    "BertForSequenceClassification": _Use(
+    "ForSequenceClassification": _Use(
         "text-classification", "AutoModelForSequenceClassification", 'classify --model={} "A text."'
     ),
-    "BertForTokenClassification": _Use("token-classification", "AutoModelForTokenClassification", 'tag --model={} "A text."'),
-    "BertForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
-    "BertForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
+    "ForTokenClassification": _Use("token-classification", "AutoModelForTokenClassification", 'tag --model={} "A text."'),
+    "ForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
+    "ForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
 }
+"""By the ends of transformers' classes."""
 _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
     kind: f"{verb} --model={{}} --input=FILE" for kind, verb in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
 }
@@ -82,18 +84,19 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     wherever they are."""
     head, config = model.head, model.config
     is_bert = config.encoder == "transformer"
-    architecture = architecture_of(model.params, head, config.direction)
-    use = _USES[architecture]
+    family = family_of(config)
+    architecture = architecture_of(model.params, head, config.direction, family)
+    use = next(use for end, use in _USES.items() if architecture.endswith(end))
     command = use.command if head is None else _HEAD_COMMANDS[head.kind]
     if not is_bert and head is None:
-        command = _USES["BertModel"].command
-    loads = is_bert and not is_own_transformer(config) and form == "huggingface"
+        command = _USES["Model"].command
+    loads = family.model_type in FAMILIES and form == "huggingface"
     front = {
         "license": training.license or UNKNOWN,
         **({"language": training.language} if training.language else {}),
         "library_name": "transformers" if loads else "bert_jax",
         **({"pipeline_tag": use.pipeline} if loads else {}),
-        "tags": ["bert_jax", "bert" if is_bert else config.encoder],
+        "tags": ["bert_jax", family.model_type if loads else "bert" if is_bert else config.encoder],
         **({"base_model": training.base_model} if training.base_model else {}),
     }
     size = sum(int(x.size) for x in jax.tree.leaves(model.params))
@@ -101,7 +104,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     casing = "lower-cased" if vocabulary.lowercase else "cased"
     parts = ", ".join(part for part in PARTS if part in model.params)
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", ""]
-    lines += [f"# {'BERT: ' if is_bert else ''}{config.in_words}", ""]
+    lines += [f"# {f'{family.title}: ' if is_bert else ''}{config.in_words}", ""]
     lines += [
         f"A model of bert_jax with {counted(size, 'number')}, "
         f"{counted(vocabulary.size, 'piece')} of a {casing} {vocabulary.kind} vocabulary"
@@ -127,9 +130,9 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
             f'model = {use.auto}.from_pretrained("DIR")',
             "```",
             "",
-            *(["transformers loads the encoder, and not this kind of head. "] if head is not None and not head.is_plain else []),
+            *(["transformers loads the encoder, and not this kind of head. "] if head and not family.has_class_for(head) else []),
         ]
-    example = command.format("DIR")
+    example = command.format("DIR", mask=model.tokenizer.pieces[model.tokenizer.mask_id])
     lines += _USE_OF_FORM.get(form, ["With bert_jax:", "", f"    python -m bert_jax.predict {example}"])
     lines += ["", "## Licence", ""]
     stated = f"The licence of the weights is {training.license}." if training.license else _NO_LICENCE

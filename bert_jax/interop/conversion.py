@@ -21,6 +21,7 @@ from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop import NEW_POSITIONS, PARTS
 from bert_jax.interop.card import model_card, training_of
 from bert_jax.interop.directory import aside
+from bert_jax.interop.families.family import family_of
 from bert_jax.interop.huggingface import (
     Model,
     NewParts,
@@ -31,7 +32,6 @@ from bert_jax.interop.huggingface import (
     with_new_parts,
     without_parts,
 )
-from bert_jax.interop.huggingface_config import FIXED
 from bert_jax.interop.locate import local_model
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
@@ -83,7 +83,8 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     if not _is_tf1(pathlib.Path(path)):
         labels = None if new.head else flags.labels  # for the model's own head
         model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase, labels=labels)
-        carried = sorted(set(model.other_fields) - {"hidden_act", *FIXED})
+        family = family_of(model.config)
+        carried = sorted(set(model.other_fields) - {*family.names, *family.fixed})
         notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
     check_parts(flags.new)

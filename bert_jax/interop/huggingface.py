@@ -33,10 +33,10 @@ from bert_jax.interface.words import counted
 from bert_jax.interop import DTYPES, PARTS
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import FORMATS, OURS, replaced_when_complete
+from bert_jax.interop.families.family import Family, TokenId, family_of
 from bert_jax.interop.huggingface_config import (
-    ARCHITECTURES,
     HEAD_FIELDS,
-    WRITTEN,
+    WRITER_FIELDS,
     architecture_from_json,
     architecture_of,
     config_from_json,
@@ -67,7 +67,6 @@ from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
-from bert_jax.model.positions import is_own_transformer
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
 
 log = logging.getLogger(__name__)
@@ -127,14 +126,10 @@ def export_model(
         raise UserError(f"weights cannot be written with dtype {dtype!r}: {nearest(dtype, DTYPES)}")
     config, tokenizer = model.config, model.tokenizer
     check_vocabulary(tokenizer, config, model.source or str(directory))
-    architecture = architecture_of(model.params, model.head, config.direction)
-    fields = config_to_json(
-        config,
-        architecture=architecture,
-        pad_token_id=tokenizer.pad_id,
-        head=model.head,
-        other_fields=model.other_fields,
-    )
+    family = family_of(config)
+    architecture = architecture_of(model.params, model.head, config.direction, family)
+    ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
+    fields = config_to_json(config, architecture=architecture, ids=ids, head=model.head, other_fields=model.other_fields)
     fields["torch_dtype"] = dtype
     if config.direction == "left_to_right":  # transformers' `generate` then ends a text where ours does
         fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
@@ -148,17 +143,14 @@ def export_model(
         fields[OURS]["columns"] = dict(model.columns)
     tensors = tensors_from_params(model.params, config, model.head)
     check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
-    if not config.tied_decoder and "cls.predictions.bias" in tensors:  # the bias that transformers reads for an untied decoder
-        tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
-    if architecture == "BertModel":  # transformers accepts both names, other loaders only those without the prefix
-        tensors = {name.removeprefix("bert."): x for name, x in tensors.items()}
-    if is_own_transformer(config):
+    bias, read = family.untied_bias
+    if not config.tied_decoder and bias in tensors:  # the bias that transformers reads for an untied decoder
+        tensors[read] = tensors[bias]
+    if not family.classes[architecture]:  # transformers accepts both names, other loaders only those without the prefix
+        tensors = {name.removeprefix(family.prefix): x for name, x in tensors.items()}
+    if family.model_type == "bert_jax":
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
-        log.info(
-            "%s: Hugging Face's BERT has no positions=%s, so transformers does not load this model; bert_jax does",
-            directory,
-            config.positions,
-        )
+        log.info("%s: no class of transformers computes this model, so transformers does not load it; bert_jax does", directory)
     tensors = {name: x.astype(np.dtype(dtype)) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
@@ -231,12 +223,13 @@ def import_model(
     tensors = {name: x for name, x in tensors.items() if name not in left_out}
     emptied = {parts[name] for name in left_out} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
     dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
-    needed = (word_head(config) if part == "mlm_head" else part for part in ARCHITECTURES[architecture])
+    family = family_of(config)
+    needed = (word_head(config) if part == "mlm_head" else part for part in family.classes[architecture])
     required = {*needed, *_read_by(own)} - dropped
     if own is not None and own.part not in dropped:
-        _check_outputs(own, tensors, names, str(weights), labels)
+        _check_outputs(own, config, tensors, names, str(weights), labels)
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
-    notes = _config_notes(fields, architecture, own if own and own.part in params else None)
+    notes = _config_notes(fields, family, architecture, own if own and own.part in params else None)
     notes += tuple(f"dropped: {some_of(sorted(left_out))}" for _ in range(bool(left_out)))
     untrained = untrained_parts(fields, source) & set(params)
     kept_head = own if own and own.part in params else None
@@ -249,7 +242,7 @@ def import_model(
         of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
         columns=_columns(fields) if kept_head else {},
         untrained=untrained,
-        other_fields=_other_fields(fields, kept_head, keep_class=not vocabulary),
+        other_fields=_other_fields(fields, family, kept_head, keep_vocabulary=not vocabulary),
         source=str(directory),
         notes=tokenizer.notes
         + renamed
@@ -350,6 +343,7 @@ def _own_head(
 
 def _check_outputs(
     head: TaskHead,
+    config: ModelConfig,
     tensors: Mapping[str, np.ndarray],
     names: Mapping[str, str],
     source: str,
@@ -357,13 +351,14 @@ def _check_outputs(
 ) -> None:
     """Raises UserError if a labelled head has another number of outputs than labels, which are the `given` ones or those of
     config.json."""
-    own = f"{head.module}.bias" if head.is_plain else f"{head.part}.dense.bias"
+    own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.part}/dense/bias")
+    module = own.removesuffix(".bias")
     bias = next((x for name, x in tensors.items() if names[name] == own), None)
     if head.has_labels and bias is not None and bias.ndim == 1 and len(bias) != head.num_outputs:
         if given:
             raise UserError(labels_needed(len(given), head.part, len(bias)))
         raise UserError(
-            f"{source}: the {head.module} has {counted(len(bias), 'output')}, and config.json has "
+            f"{source}: the {module} has {counted(len(bias), 'output')}, and config.json has "
             f"{counted(len(head.labels), 'label')}; `convert --labels=A,B,...` names {len(bias)}, and "
             f"`convert --drop={head.part}` leaves the head out"
         )
@@ -374,11 +369,11 @@ def labels_needed(given: int, part: str, outputs: int) -> str:
     return f"{counted(given, 'label')} for the {counted(outputs, 'output')} of the {part}; give {outputs}"
 
 
-def _config_notes(fields: JsonObject, architecture: str, head: TaskHead | None) -> tuple[str, ...]:
+def _config_notes(fields: JsonObject, family: Family, architecture: str, head: TaskHead | None) -> tuple[str, ...]:
     """Clauses about what config.json says and is not followed: a class of another code, a label2id that is left over."""
     notes = []
     named = fields.get("architectures") or []
-    if isinstance(named, list) and fields.get("model_type") == "bert" and architecture not in named and named:
+    if isinstance(named, list) and fields.get("model_type") == family.model_type and architecture not in named and named:
         notes.append(f"the class {named[0]} of config.json is not known here; it was read as a {architecture}")
     own = {label: str(i) for i, label in enumerate(head.labels)} if head else {}
     stated = fields.get("label2id")
@@ -476,13 +471,16 @@ def _read_by(head: TaskHead | None) -> tuple[str, ...]:
     return ("pooler", head.part) if head.reads_pooler else (head.part,)
 
 
-def _other_fields(fields: JsonObject, head: TaskHead | None, *, keep_class: bool) -> JsonObject:
-    """The fields of config.json that this package does not use, and `hidden_act`, so that an export has the same one of its
-    several names for a function. Fields about labels are unused if the model has no task head, and `auto_map` names code that is
-    not exported. The class of the tokenizer is left out unless `keep_class`: with another vocabulary it is another one.
+def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:
+    """The fields of config.json that this package does not use, and those whose spelling an export keeps, such as `hidden_act`
+    with its several names for a function. Fields about labels are unused if the model has no task head, and `auto_map` names code
+    that is not exported. With another vocabulary, the class of the tokenizer and the ids of special tokens are other ones.
     """
-    stated = {*(head_to_json(head) if head else ()), *(() if keep_class else ("tokenizer_class",)), "auto_map"}
-    return {name: x for name, x in fields.items() if name not in (*WRITTEN, *stated, OURS) or name == "hidden_act"}
+    left = {*WRITER_FIELDS, OURS, "auto_map", *(head_to_json(head) if head else ())}
+    for key in family.keys:
+        left |= set(key.names) if not key.carried or (isinstance(key, TokenId) and not keep_vocabulary) else set()
+    left |= set() if keep_vocabulary else {"tokenizer_class"}
+    return {name: x for name, x in fields.items() if name not in left}
 
 
 def _write_model_max_length(path: pathlib.Path, tokens: int) -> None:

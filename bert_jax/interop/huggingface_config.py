@@ -1,94 +1,44 @@
-"""Translates between `ModelConfig` and the `config.json` of a Hugging Face BERT."""
+"""Translates between `ModelConfig` and the `config.json` of Hugging Face, by the table of the model's family (`families/`)."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.named import is_in_file, record_of, split_named
 from bert_jax.interop.directory import OURS
-from bert_jax.model import POSITIONS
-from bert_jax.model.config import ModelConfig
+from bert_jax.interop.families import FAMILIES
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.family import Family, family_named, family_of
+from bert_jax.model import ENCODERS, POSITIONS
+from bert_jax.model.config import Architecture, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import OUTPUTS
-from bert_jax.model.heads.registry import HEADS, head_class
-from bert_jax.model.positions import is_own_transformer
+from bert_jax.model.heads.registry import head_class
 
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_position": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
-    "hidden_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "initializer_range": "initializer_range",
-}
-"""From fields of `ModelConfig` to equivalent fields of `config.json`. Fields that `config.json` may omit have equal defaults."""
-
-SHAPE_FIELDS = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position")
-"""Fields that `config.json` must have: with an assumed default, the import would fail later with a less clear error."""
-
-ACTIVATIONS = {
-    "gelu": "gelu",  # erf in transformers as in ours; the tanh approximation that TensorFlow BERT moved to is `gelu_new`
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "relu": "relu",
-}
-"""From transformers' `hidden_act` to `ModelConfig.activation`; exports use the first name for each activation."""
-
-MODEL_TYPES = {"transformer": "bert", "bilm": "bilm", "static": "static"}
-"""From `ModelConfig.encoder` to `model_type`; the last two are ours, and transformers refuses to load them."""
-
-OWN_POSITIONS = "bert_jax"
-"""The `model_type` of a Transformer whose positions BERT does not have: transformers refuses it, since it would compute another
-function."""
-
-OWN_TYPES = tuple(theirs for theirs in MODEL_TYPES.values() if theirs != "bert")
-
-FIXED: JsonObject = {
-    "position_embedding_type": "absolute",
-    "add_cross_attention": False,
-    "is_encoder_decoder": False,
-    "pruned_heads": {},
-    "quantization_config": None,
-}
-"""Fields with the only value that this BERT supports: a `config.json` may have that value or omit the field."""
-
-
-WRITTEN = (
-    *FIELDS.values(), "model_type", "hidden_act", "architectures", "pad_token_id", "tie_word_embeddings", "num_labels",
-    "torch_dtype", "dtype", "transformers_version", "use_return_dict",
+WRITER_FIELDS = (
+    "model_type", "architectures", "num_labels", "torch_dtype", "dtype", "transformers_version", "use_return_dict",
 )  # fmt: skip
-"""Fields that this package interprets, or that describe the writer of the file; all other fields are copied unchanged."""
+"""Fields of all families that this package interprets, or that describe the writer of the file."""
+
+SETTINGS = (
+    *(field.name for field in dataclasses.fields(Architecture) if field.name not in ("encoder", "positions", "character_cnn")),
+    "hidden_dropout", "attention_dropout", "embedding_dropout", "attention_output_dropout", "initializer", "initializer_range",
+)  # fmt: skip
+"""The fields of `ModelConfig` that travel with a model; those that the keys of its family do not hold, under "bert_jax"."""
 
 MOST_LABELS = 1_000_000
 
 HEAD_FIELDS = ("id2label", "label2id", "problem_type", "classifier_dropout")
 """Fields that describe a task head; copied unchanged where no head uses them."""
 
-ARCHITECTURES: dict[str, tuple[str, ...]] = {
-    "BertModel": (),
-    "BertForPreTraining": ("pooler", "mlm_head", "nsp_head"),
-    "BertForMaskedLM": ("mlm_head",),
-    "BertLMHeadModel": ("mlm_head",),
-    "BertForNextSentencePrediction": ("pooler", "nsp_head"),
-    **{
-        head.architecture: ("pooler", f"{kind}_head") if head.typical().reads_pooler else (f"{kind}_head",)
-        for kind, head in HEADS.items()
-        if head.architecture
-    },
-}
-"""From transformers' classes to the parts that their files must have besides embeddings and encoder."""
+ARCHITECTURES = BERT.classes
+"""From transformers' classes of BERT to the parts that their files must have besides embeddings and encoder."""
 
 OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
 """The fields under "head" of a task head without a transformers class; its other fields are where transformers has them."""
@@ -101,58 +51,54 @@ PROBLEM_TYPES = {
 """From transformers' `problem_type` to `TaskHead.problem`."""
 
 
-def architecture_of(parts: Collection[str], head: TaskHead | None = None, direction: str = "both") -> str:
-    """The transformers class with these parts and no others, for a model of this `direction`. A task head takes precedence over
+def architecture_of(
+    parts: Collection[str], head: TaskHead | None = None, direction: str = "both", family: Family = BERT
+) -> str:
+    """The class of the family with these parts and no others, for a model of this `direction`. A task head takes precedence over
     the pretraining heads, and is ignored where transformers has no class for it."""
     if head is not None and not head.is_plain:
         parts = set(parts) - {head.part}
-    for name, needed in ARCHITECTURES.items():
+    parts = {"mlm_head" if part == "softmax" else part for part in parts}
+    for name, needed in family.classes.items():
         if needed and needed[-1] in parts and needed[-1] in HEAD_PARTS:
             return name
-    parts = {"mlm_head" if part == "softmax" else part for part in parts}
-    language_model = "BertForMaskedLM" if direction == "both" else "BertLMHeadModel"
-    for name in ("BertForPreTraining", language_model, "BertForNextSentencePrediction"):
-        if set(ARCHITECTURES[name]) <= set(parts):
-            return name
-    return "BertModel"
+    other = {"both": family.causal}.get(direction, next((name for name in family.classes if name.endswith("ForMaskedLM")), ""))
+    classes = {name: needed for name, needed in family.classes.items() if needed and name != other}
+    return next((name for name, needed in classes.items() if set(needed) <= set(parts)), next(iter(family.classes)))
 
 
 def config_to_json(
     config: ModelConfig,
     *,
     architecture: str,
-    pad_token_id: int,
+    ids: Mapping[str, int],
     head: TaskHead | None = None,
     other_fields: Mapping[str, Json] | None = None,
 ) -> JsonObject:
-    """The `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged."""
+    """The `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged. `ids` are
+    those of the special tokens by role: pad, cls, sep, mask."""
     carried: JsonObject = dict(other_fields or {})
-    hidden_act = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation)
-    if ACTIVATIONS.get(carried.get("hidden_act", "")) == config.activation:
-        hidden_act = carried["hidden_act"]  # another name of the same function
-    fields = carried | {
-        "architectures": [architecture],
-        "model_type": OWN_POSITIONS if is_own_transformer(config) else MODEL_TYPES[config.encoder],
-        **{theirs: getattr(config, ours) for ours, theirs in FIELDS.items()},
-        "hidden_act": hidden_act,
-        "position_embedding_type": "absolute",
-        "pad_token_id": pad_token_id,
-        "tie_word_embeddings": config.tied_decoder,
-        "torch_dtype": "float32",
-    }
-    if config.direction == "left_to_right":
-        fields["is_decoder"] = True
-    return fields | (head_to_json(head) if head else {})
+    family = family_of(config)
+    named = {"architectures": [architecture], "model_type": family.model_type, **family.write(config, ids, carried)}
+    stated = head_to_json(head) if head else {}
+    return carried | named | {name: value for name, value in stated.items() if value is not None or name not in named}
 
 
 def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     """The fields under "bert_jax" in `config.json`: positions that are not learned (transformers reads a fixed table as a learned
-    one), with the user's file that computes them, and a task head without a transformers class."""
-    fields: JsonObject = {} if config.positions == "learned" else {"positions": config.positions}
+    one), with the user's file that computes them; other settings that the keys of the family do not hold; and a task head without
+    a transformers class."""
+    family = family_of(config)
+    known = config.positions in ("learned", family.always.get("positions"))
+    fields: JsonObject = {} if known else {"positions": config.positions}
     if file := record_of(config.positions, "config.model.positions"):
         fields["positions_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
-    if head is not None and not (head.is_plain and config.encoder == "transformer"):
+    stored = dataclasses.replace(config, positions=family.always.get("positions", "learned"), character_cnn=False)
+    read = ModelConfig(**family.read(family.write(stored, {}, {}), "") | {"encoder": config.encoder})
+    if lost := {name: getattr(config, name) for name in SETTINGS if getattr(stored, name) != getattr(read, name)}:
+        fields["model"] = lost
+    if head is not None and not family.has_class_for(head):
         later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(TaskHead, name)]
         fields["head"] = {name: getattr(head, name) for name in (*OWN_FIELDS, *later)}
     return fields
@@ -174,49 +120,39 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
 
     Raises UserError naming `source` and the field, for a field that is missing, of the wrong type or not representable.
     """
-    encoders = {theirs: ours for ours, theirs in MODEL_TYPES.items()} | {OWN_POSITIONS: "transformer"}
-    model_type = fields.get("model_type", "bert")
-    if not isinstance(model_type, str) or model_type not in encoders:
-        raise UserError(f"{source}: model_type={model_type!r} cannot be represented; only model_type='bert' is supported")
-    for name, value in FIXED.items():
-        if fields.get(name, value) != value:
-            raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")
-    hidden_act = fields.get("hidden_act", "gelu")
-    if not isinstance(hidden_act, str) or hidden_act not in ACTIVATIONS:
-        raise UserError(f"{source}: hidden_act={hidden_act!r} cannot be represented; known: {', '.join(sorted(ACTIVATIONS))}")
-    tied = fields.get("tie_word_embeddings", True)
-    if not isinstance(tied, bool):
-        raise UserError(f"{source}: tie_word_embeddings={tied!r} must be true or false")
-    is_decoder = fields.get("is_decoder", False)
-    if not isinstance(is_decoder, bool):
-        raise UserError(f"{source}: is_decoder={is_decoder!r} must be true or false")
-    positions = _positions(recorded(fields), source)
-    direction = "left_to_right" if is_decoder else "both"
+    family = family_named(fields.get("model_type", "bert"), source)
+    values = family.read(fields, source)
+    values |= {"encoder": family.model_type} if family.model_type in ENCODERS else {}
+    values |= _lost_fields(recorded(fields), source)
+    values["positions"] = _positions(recorded(fields), values.get("positions", "learned"), source)
     characters = recorded(fields).get("character_cnn", False)
     if not isinstance(characters, bool):
         raise UserError(f'{source}: "character_cnn" under "{OURS}" is {characters!r}, not true or false; export the model again')
-    values: JsonObject = {"encoder": encoders[model_type], "character_cnn": characters}
-    values |= {"tied_decoder": tied, "direction": direction, "positions": positions}
-    for ours, theirs in FIELDS.items():
-        if theirs not in fields:
-            if ours in SHAPE_FIELDS:
-                raise UserError(f"{source}: {theirs} is missing, so the model's shape is unknown; copy the model's whole file")
-            continue
-        kind = type(getattr(ModelConfig, ours))
-        value = fields[theirs]
-        if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int):
-            raise UserError(f"{source}: {theirs}={value!r} must be {'a number' if kind is float else 'a whole number'}")
-        values[ours] = kind(value)
     try:
-        return ModelConfig(activation=ACTIVATIONS[hidden_act], **values)
+        return ModelConfig(character_cnn=characters, **values)
     except UserError as error:  # its message has the names of our fields, which are not those of the file
         raise UserError(f"{source}: {error}") from None
 
 
-def _positions(ours: JsonObject, source: str) -> str:
-    """`ModelConfig.positions` of the fields under "bert_jax". Raises UserError for unknown positions, and where the user's file
-    that computes them is not there or is not the one that the model was trained with."""
-    positions, file = ours.get("positions", "learned"), ours.get("positions_file")
+def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
+    """The settings under "model", which the keys of the family do not hold. Raises UserError for unknown names and types."""
+    stated = ours.get("model", {})
+    if not isinstance(stated, dict) or not stated.keys() <= set(SETTINGS):
+        found = str(stated)[:100]
+        raise UserError(f'{source}: "model" under "{OURS}" is {found}, not an object of settings; export the model again')
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in stated.items()}
+    for name, value in values.items():
+        default = getattr(ModelConfig, name)
+        kinds: tuple[type, ...] = (int, float, type(None)) if default is None or type(default) is float else (type(default),)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
+            raise UserError(f'{source}: "{name}" under "{OURS}", "model" is {value!r}; export the model again')
+    return values
+
+
+def _positions(ours: JsonObject, usual: str, source: str) -> str:
+    """`ModelConfig.positions` of the fields under "bert_jax", `usual` without one. Raises UserError for unknown positions, and
+    where the user's file that computes them is not there or is not the one that the model was trained with."""
+    positions, file = ours.get("positions", usual), ours.get("positions_file")
     if positions in POSITIONS:
         return str(positions)
     if not isinstance(positions, str) or not is_in_file(positions) or not isinstance(file, dict):
@@ -240,26 +176,33 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
 
     Raises UserError for a class that is no BERT, and where several classes fit the tensors.
     """
-    named = [] if fields.get("model_type") in OWN_TYPES else fields.get("architectures") or []
+    family = family_named(fields.get("model_type", "bert"), source)
+    named = [] if family.model_type in ENCODERS else fields.get("architectures") or []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise UserError(f'{source}: architectures={named!r} must be a list such as ["BertModel"]; copy the model\'s whole file')
-    if supported := next((name for name in named if name in ARCHITECTURES), None):
+    if supported := next((name for name in named if name in family.classes), None):
         return supported
-    if named and fields.get("model_type") != "bert":
-        known = ", ".join(ARCHITECTURES)
+    if named and fields.get("model_type") not in FAMILIES:
+        known = ", ".join(family.classes)
         raise UserError(f"{source}: architectures={named!r} is not a supported class; supported: {known}")
-    for module, heads in () if named else sorted(_heads_by_module().items(), key=lambda item: len(item[1])):
+    classes = {needed[-1]: name for name, needed in family.classes.items() if needed and needed[-1] in HEAD_PARTS}
+    modules: dict[str, list[str]] = {}
+    for row in family.table:
+        if row.part in classes and row.ours.endswith("/dense/kernel"):
+            modules.setdefault(row.theirs.split(".")[0], []).append(row.part)
+    for module, parts in () if named else sorted(modules.items(), key=lambda item: len(item[1])):
         if not any(name.startswith(f"{module}.") for name in tensor_names):
             continue
-        if len(heads) == 1:
-            return heads[0].architecture
-        *kinds, last = (f"{head.kind}s" for head in heads)
+        if len(parts) == 1:
+            return classes[parts[0]]
+        *kinds, last = (f"{part.removesuffix('_head')}s" for part in parts)
         raise UserError(
             f'{source} has no "architectures", and a {module} can be a head for {", ".join(kinds)} or {last}; '
-            f'add the class, for example "architectures": ["{heads[0].architecture}"]'
+            f'add the class, for example "architectures": ["{classes[parts[0]]}"]'
         )
-    prefixes = {"mlm_head": "cls.predictions.", "nsp_head": "cls.seq_relationship.", "pooler": "bert.pooler."}
-    return architecture_of([part for part, prefix in prefixes.items() if any(name.startswith(prefix) for name in tensor_names)])
+    table = [row for row in family.table or BERT.table if row.part not in HEAD_PARTS]
+    parts_of = {row.theirs: row.part for row in reversed(table)}  # the first part of those that share a name
+    return architecture_of({parts_of[name] for name in tensor_names if name in parts_of}, family=family)
 
 
 def head_from_json(
@@ -270,8 +213,8 @@ def head_from_json(
 
     Raises UserError where the labels contradict each other or the problem is unknown.
     """
-    own = _own_head(fields, source)
-    part = next((part for part in ARCHITECTURES[architecture] if part in HEAD_PARTS), "")
+    own, classes = _own_head(fields, source), family_named(fields.get("model_type", "bert"), source).classes
+    part = next((part for part in classes[architecture] if part in HEAD_PARTS), "")
     name = own.pop("kind", part.removesuffix("_head"))
     if not name:
         return None
@@ -294,15 +237,6 @@ def head_from_json(
         return head(labels=labels, problem=problem, dropout=dropout, **own)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
-
-
-def _heads_by_module() -> dict[str, list[type[TaskHead]]]:
-    """The kinds of heads by the name of their layer in transformers, which several kinds may share."""
-    found: dict[str, list[type[TaskHead]]] = {}
-    for head in HEADS.values():
-        if head.architecture:
-            found.setdefault(head.module, []).append(head)
-    return found
 
 
 def recorded(fields: JsonObject) -> JsonObject:

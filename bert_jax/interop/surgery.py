@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Sequence
 
 import jax
@@ -17,18 +16,18 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
+from bert_jax.data.tokenizers.json_tokenizer import BRACKETED
 from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
-from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, with_added_tokens
 from bert_jax.data.tokenizers.tokenizer_files import SPECIAL_NAMES
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.words import counted
 from bert_jax.interop import NEW_POSITIONS
+from bert_jax.interop.families.family import Row
 from bert_jax.interop.huggingface import Model
-from bert_jax.interop.names import Row, rows
+from bert_jax.interop.names import rows
 from bert_jax.model.layers import truncated_normal
-
-_BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
 
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
@@ -148,10 +147,18 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     """`tokenizer` with added whole words; a word in brackets, such as "[E1]", is a special token, which only
     `encode_with_specials` recognises.
 
-    A word that starts with an added one is then encoded with it. Raises UserError for a token that is in the vocabulary already,
-    or that no text can produce, since the text rules change or split it.
+    A word that starts with an added one is then encoded with it. In a tokenizer.json, added tokens take the ids of [unused0],
+    [unused1], ..., whose rows are there already, and are found anywhere in a text, as in transformers. Raises UserError for a
+    token that is in the vocabulary already, or that no text can produce, since the text rules change or split it.
     """
     info = tokenizer.vocabulary
+    if info.marks_words:
+        there = set(tokenizer.pieces)
+        for token in tokens:
+            if token in there:
+                raise UserError(f"the token {token!r} is in the vocabulary already, or named twice; leave it out")
+            there.add(token)
+        return with_added_tokens(tokenizer, tokens)
     if info.kind != "wordpiece":
         raise UserError(
             f"tokens cannot be added to a {info.kind} model, whose pieces have probabilities; train a new vocabulary"
@@ -163,7 +170,7 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
         words = _words(info, token)
         if token in there:
             raise UserError(f"the token {token!r} is in the vocabulary already, or named twice; leave it out")
-        if words != [token] and not _BRACKETED.fullmatch(token):
+        if words != [token] and not BRACKETED.fullmatch(token):
             made = f"change it to {' '.join(words)!r}; add that" if words else "remove it; leave it out"
             raise UserError(f"the token {token!r} cannot occur in a tokenised text: the vocabulary's rules {made}")
         if len(token) > limit:
@@ -173,7 +180,7 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
             )
         there.add(token)
     specials = {role: tokenizer.pieces[getattr(info, f"{role}_id")] for role in SPECIAL_NAMES}
-    added = (*tokenizer.added, *(token for token in tokens if _BRACKETED.fullmatch(token)))
+    added = (*tokenizer.added, *(token for token in tokens if BRACKETED.fullmatch(token)))
     wordpiece = _wordpiece(tokenizer, [*tokenizer.pieces, *tokens])
     return Tokenizer(wordpiece, specials=specials, added=added, max_length=tokenizer.max_length)
 
@@ -243,7 +250,7 @@ def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:
     """Each piece as (its text, whether it continues a word)."""
     mark = CONTINUATION if tokenizer.vocabulary.kind == "wordpiece" else WORD_START
     continues = tokenizer.continuation_table.tolist()
-    return [(piece.removeprefix(mark), continues[i]) for i, piece in enumerate(tokenizer.pieces)]
+    return [(piece.removeprefix(mark), continues[i]) for i, piece in enumerate(tokenizer.tokens(range(tokenizer.size)))]
 
 
 def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:

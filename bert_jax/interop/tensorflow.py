@@ -31,11 +31,12 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object, write_json
 from bert_jax.interop import PARTS
 from bert_jax.interop.directory import OURS, replaced_when_complete
+from bert_jax.interop.families.bert import FIELDS
+from bert_jax.interop.families.family import Row
 from bert_jax.interop.huggingface import check_same_vocabulary, check_vocabulary, rows_without_pieces
-from bert_jax.interop.huggingface_config import FIELDS, config_from_json
+from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
-    Row,
     drop_remedy,
     matching,
     params_from_tensors,

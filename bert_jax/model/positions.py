@@ -110,18 +110,12 @@ def has_parameters(config: ModelConfig) -> bool:
     return config.encoder == "transformer" and issubclass(kind_of(config), nn.Module)
 
 
-def is_own_transformer(config: ModelConfig) -> bool:
-    """Whether it is a Transformer that Hugging Face's BERT would compute differently: its positions are no table, learned or
-    fixed, that is added to the embeddings."""
-    if config.encoder != "transformer" or config.positions == "learned":
-        return False
-    return not hasattr(kind_of(config), "table") or acts_on(config, "queries_and_keys") or acts_on(config, "scores")
-
-
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
     """The table that the positions add to the embeddings, where it is not learned; None for learned positions, and for those that
     act in another way."""
-    if config.encoder != "transformer" or config.positions == "learned" or is_own_transformer(config):
+    if config.encoder != "transformer" or config.positions == "learned" or not hasattr(kind_of(config), "table"):
+        return None
+    if acts_on(config, "queries_and_keys") or acts_on(config, "scores"):
         return None
     return np.asarray(make_positions(config).table(), np.float32)
 

@@ -269,14 +269,14 @@ class AnswerQuestion:
         continues a word)."""
         tokenizer = engine.model.tokenizer
         question = tokenizer.encode(values["question"])
-        ids, offsets = tokenizer.encode_with_offsets(values["context"])
+        ids, offsets, continuation = tokenizer.encode_with_words(values["context"])
         for name, tokens in (("question", question), ("context", ids)):
             if not tokens:
                 raise UserError(f"the {name} {shortened(values[name])} holds no token; give text")
         length = min(self.length, engine.config.max_position)
         special_ids = (tokenizer.cls_id, tokenizer.sep_id)
         own = windows(question, ids, length=length, stride=self.doc_stride, special_ids=special_ids)
-        return values, own, offsets, tokenizer.is_continuation(np.array(ids))
+        return values, own, offsets, continuation
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
         """The best spans of each record's context; "" if "no answer" has the higher score."""

@@ -154,6 +154,8 @@ def fill(engine: Engine, text: str, masks: Sequence[Sequence[Candidate]]) -> str
     for candidates, after in zip(masks, rest, strict=True):
         token = candidates[0].token.removeprefix("##").replace("\u2581", "")
         joins = bool(tokenizer.is_continuation(np.array(candidates[0].ids))[0])
+        if tokenizer.distinguishes_spaces and not tokenizer.mask_takes_space and filled[-1:].isspace():
+            joins = False  # the space is a piece of its own
         before = filled.rstrip() if joins else f"{filled} " if filled[-1:].isalnum() else filled
         filled = f"{before}{token}{' ' if after[:1].isalnum() else ''}{after}"
     return filled
@@ -166,8 +168,7 @@ def _candidates(engine: Engine, ids: Int[np.ndarray, " chosen"], probabilities: 
 
 
 def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
-    pieces = engine.model.tokenizer.tokens(h.ids)
-    return Candidate("".join(piece.removeprefix("##") for piece in pieces), h.ids, math.exp(h.log_probability / h.length))
+    return Candidate(engine.model.tokenizer.word(h.ids).removeprefix("##"), h.ids, math.exp(h.log_probability / h.length))
 
 
 @dataclasses.dataclass(frozen=True)

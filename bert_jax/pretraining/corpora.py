@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import plan
 from bert_jax.data.batches import BatchSource
-from bert_jax.data.corpus.store import Corpus
-from bert_jax.data.corpus.verification import Verification
+from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
+from bert_jax.data.corpus.verification import Verification, Verifications, staged
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -24,11 +25,17 @@ FINGERPRINT = "corpus_fingerprint"
 
 @dataclasses.dataclass(frozen=True)
 class Corpora:
-    """The two splits of a corpus, and the verification of their checksums, which runs in the background of the training."""
+    """The two splits of a corpus, and the verification of its checksums, which runs in the background of the training."""
 
     train: Corpus
     heldout: Corpus
-    verification: Verification
+    verification: Verification | Verifications
+    of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
+    """The texts of phases that train on another corpus."""
+
+    def of_phase(self, phase: int) -> Corpus:
+        """The texts that a phase trains on."""
+        return self.of_phases.get(phase, self.train)
 
 
 class PhaseBatches:
@@ -77,9 +84,28 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, heldout: Corp
         plan.check_corpus(split, experiment.example_config(0))
 
 
+def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict[int, Corpus]:
+    """The training splits of the phases that have a corpus of their own. Raises UserError for one with another vocabulary than
+    `train`, and where no examples can be built from it."""
+    found: dict[int, Corpus] = {}
+    for i, phase in enumerate(experiment.phases):
+        if not phase.corpus:
+            continue
+        key = f"config.phases.{i}.corpus"
+        same = next((found[j] for j in found if experiment.phases[j].corpus == phase.corpus), None)
+        corpus = found[i] = same or open_splits(staged(phase.corpus, key), ["train"])[0]
+        if corpus.vocabulary != train.vocabulary:
+            raise UserError(
+                f"{key}={phase.corpus} has another vocabulary than config.corpus.directory={experiment.corpus.directory}; build "
+                f"it with --vocab={experiment.corpus.directory}/{TOKENIZER}"
+            )
+        plan.check_corpus(corpus, experiment.example_config(i))
+    return found
+
+
 def fingerprint(*splits: Corpus) -> str:
-    """A SHA-256 of the vocabulary, the sizes and the token counts of the `splits`. A continued run compares it, so that the
-    corpus may have moved but must have the same tokens."""
+    """A SHA-256 of the vocabulary, the sizes and the token counts of the `splits`, those of phases included. A continued run
+    compares it, so that a corpus may have moved but must have the same tokens."""
     digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
     for corpus in splits:
         digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())

@@ -38,7 +38,7 @@ class HeldoutEvaluation:
     ):
         mesh, self._program = program.mesh, program
         settings = experiment.evaluation
-        examples = experiment.example_config(phase)
+        examples = experiment.heldout_config(phase)
         self._batches = functools.partial(
             heldout_batches,
             corpora.heldout,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Collection
 
@@ -70,12 +71,17 @@ def infer_settings(
             settled["examples"] = examples | {"pairs": "none"}
             notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn to judge pairs")
     phases = settled.get("phases")
-    for i, phase in enumerate(phases if isinstance(phases, list) else ()):
+    phases = phases if isinstance(phases, list) else []
+    for i, phase in enumerate(phases):
         steps, warmup = (phase.get(name) for name in ("steps", "warmup_steps")) if isinstance(phase, dict) else (None, None)
         key = f"phases.{i}.warmup_steps"
         if not isinstance(steps, int) or not isinstance(warmup, int):  # `configs.sections.section` reports a wrong type
             continue
-        if not 0 < steps < warmup or key in given or phase.get("continue_schedule"):
+        if not steps or key in given or phase.get("continue_schedule"):
+            continue
+        later = itertools.takewhile(lambda one: isinstance(one, dict) and one.get("continue_schedule"), phases[i + 1 :])
+        steps += sum(one["steps"] for one in later if isinstance(one.get("steps"), int))
+        if not 0 < steps < warmup:
             continue
         phase["warmup_steps"] = int(WARMUP * steps)
         notes.append(

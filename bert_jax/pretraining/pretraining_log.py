@@ -62,12 +62,13 @@ class PretrainingLog(RunLog):
         plan = source.plan(0).summary()
         random, of_pairs = plan["random_next_fraction"], self._experiment.next_sentence
         log.info(
-            "phase %d of %d: %s of %s x %s; an epoch is %s, %s%.0f %% padding",
+            "phase %d of %d: %s of %s x %s%s; an epoch is %s, %s%.0f %% padding",
             index + 1,
             len(self._experiment.phases),
             counted(config.steps, "step"),
             counted(config.batch_size, "row"),
             counted(config.length, "token"),
+            self._masks(index),
             counted(source.rows_per_epoch, "row"),
             f"{100 * random:.0f} % random next sentences, " if of_pairs else "",
             100 * plan["padding_fraction"],
@@ -80,6 +81,13 @@ class PretrainingLog(RunLog):
                 100 * random,
             )
         self.throughput = Throughput(self._run.ledger)
+
+    def _masks(self, index: int) -> str:
+        """The masks of a phase where they are not those of the held-out rows."""
+        trained, heldout = self._experiment.example_config(index), self._experiment.heldout_config(index)
+        if trained.targets != "masked" or trained.masked_fraction == heldout.masked_fraction:
+            return ""
+        return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * heldout.masked_fraction:g} %)"
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
         """The losses and accuracies."""

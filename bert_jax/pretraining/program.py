@@ -54,6 +54,14 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
     )
 
 
+def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) -> jax.stages.Wrapped:
+    """The jitted training step of a phase, with its accumulation and its weight decay."""
+    settings = experiment.phase_optimizer(phase)
+    if settings != experiment.optimizer:  # its state is the same in all phases
+        program = dataclasses.replace(program, optimizer=make_optimizer(settings, program.parameters))
+    return program.training_step(experiment.phases[phase].accumulation)
+
+
 def scalars_of(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
     """The scalars of every step of a run."""
     return {"seed": np.uint32(experiment.seed)}

@@ -29,8 +29,8 @@ from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint
-from bert_jax.pretraining.program import check_batch_sizes, pretraining_program, scalars_of
+from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
+from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.rollback import first_parameters
 from bert_jax.pretraining.teacher import load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
@@ -94,7 +94,8 @@ def experiment_of(
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
-    for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher")):
+    of_phases = ((phase, "corpus") for phase in stored.get("phases", ()))
+    for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher"), *of_phases):
         if isinstance(group, dict) and isinstance(path := group.get(key), str):
             group[key] = from_start(workdir, path)
     for key, text in overrides:
@@ -103,7 +104,7 @@ def experiment_of(
         override(stored, PretrainingExperiment, key, text)
     experiment = PretrainingExperiment.from_dict(stored)
     train, heldout = open_splits(staged(experiment.corpus.directory))
-    if fingerprint(train, heldout) != of_corpus:
+    if fingerprint(train, heldout, *open_phase_corpora(experiment, train).values()) != of_corpus:
         raise UserError(
             f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "
             "give its place by --config.corpus.directory=DIR"
@@ -147,7 +148,10 @@ class Batches:
 
     def __init__(self, experiment: PretrainingExperiment, corpus: Corpus, skipped_batches: int):
         self.phase = experiment.phase_after
-        self._of_phase = functools.cache(lambda phase: PhaseBatches(experiment, phase, corpus, skipped_batches=skipped_batches))
+        of_phases = open_phase_corpora(experiment, corpus)
+        self._of_phase = functools.cache(
+            lambda phase: PhaseBatches(experiment, phase, of_phases.get(phase, corpus), skipped_batches=skipped_batches)
+        )
 
     def at(self, step: int) -> Batch:
         """The batch that is trained on after `step` steps."""
@@ -179,12 +183,11 @@ def _trained_on(
     if first >= step:
         return state
     log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
-    scalars = scalars_of(experiment)
+    scalars, training_step = scalars_of(experiment), functools.cache(functools.partial(phase_step, experiment, program))
     with Progress("trained", step - first, "steps") as progress:
         for at in range(first, step):
             batch = to_device(batches.at(at), program.mesh, BATCH)
-            training_step = program.training_step(experiment.phases[batches.phase(at)].accumulation)
-            state, _ = training_step(*program.arguments(state, batch, scalars))
+            state, _ = training_step(batches.phase(at))(*program.arguments(state, batch, scalars))
             progress.update(at + 1 - first)
     return state
 

@@ -18,14 +18,14 @@ tasks, and 96 hold 99 % of STS-B's; tagging divides longer sentences."""
 
 TINY: JsonObject = {**SMALL, "training": {**SMALL["training"], "learning_rate": 1e-3}}
 """The fine-tuning of BERT-Tiny's shape, `laptop.py:tiny`: at 2e-4 it stays at the scores of the most frequent answers
-(experiments/README.md, "The learning rates of the arms")."""
+(experiments/results/studies.md, "The learning rates of the arms")."""
 
 
 def small_tasks(*names: str) -> list[JsonObject]:
     """The tasks by these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.
 
     SST-2, MRPC, RTE and CoLA are not among them: after minutes of pretraining they are within 0.04 of random weights
-    (experiments/README.md), so they cannot order arms.
+    (experiments/results/studies.md), so they cannot order arms.
     """
     known: dict[str, JsonObject] = {
         "stsb": {"experiment": f"{GLUE}:stsb", "data_dir": "glue", "finetune": {"task": {"length": 96}}},

@@ -144,7 +144,7 @@ class Context:
     offsets: Sequence[tuple[int, int]] | np.ndarray
     """[tokens, 2]: the characters [start, end) in `text` of each token, from `Tokenizer.encode_with_offsets`."""
     continuation: np.ndarray | None = None
-    """bool [tokens]: whether a token continues the word of the token before it (`Tokenizer.is_continuation`). If given, answers
+    """bool [tokens]: whether a token continues the word of the token before it (`Tokenizer.encode_with_words`). If given, answers
     are extended to whole words."""
 
 

@@ -22,6 +22,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
+from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import MANIFEST, open_corpus, read_manifest
 from bert_jax.data.corpus.verification import KEY
 from bert_jax.data.rows import RowShape, assemble_features
@@ -39,7 +40,7 @@ from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import Teacher, abstract_rows
 from bert_jax.pretraining.inferred_settings import infer_settings
-from bert_jax.pretraining.program import phase_row_flops, pretraining_program, scalars_of, taught_config
+from bert_jax.pretraining.program import phase_row_flops, phase_step, pretraining_program, scalars_of, taught_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.storage.fetching import fetched
@@ -89,8 +90,8 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
     experiment, teacher = _with_described_teacher(experiment)
     program = pretraining_program(experiment, mesh, teacher)
-    batch, scalars = _sharded_by_row(mesh, _rows(experiment, p.batch_size, phase)), scalars_of(experiment)
-    lowered = _lower(mesh, program.training_step(p.accumulation), *program.arguments(program.state, batch, scalars))
+    batch, scalars = _sharded_by_row(mesh, _rows(p.batch_size, experiment.example_config(phase))), scalars_of(experiment)
+    lowered = _lower(mesh, phase_step(experiment, program, phase), *program.arguments(program.state, batch, scalars))
     flops = p.batch_size * phase_row_flops(experiment, phase, teacher.config if teacher else None)
     taught = program.teacher.params if program.teacher else None
     return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops, taught, scalars)
@@ -117,15 +118,16 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
     program = pretraining_program(experiment, mesh)
     params = with_shardings(unboxed(program.parameters), parameter_shardings(program.parameters, mesh))
-    batch = _sharded_by_row(mesh, _rows(experiment, rows, phase))
+    examples = experiment.heldout_config(phase)
+    batch = _sharded_by_row(mesh, _rows(rows, examples))
     lowered = _lower(mesh, program.evaluation_step, params, batch)
-    return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * forward_flops(phase_row_flops(experiment, phase)))
+    flops = forward_flops(experiment.trained_objective.flops(p.length, examples.max_predictions))
+    return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * flops)
 
 
-def _rows(experiment: PretrainingExperiment, rows: int, phase: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The abstract arrays of a batch of `rows` of a phase."""
-    p, targets = experiment.phases[phase], experiment.trained_objective.rows
-    return abstract_rows(rows, p.length, p.max_predictions, p.packed_examples, targets)
+def _rows(rows: int, examples: ExampleConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """The abstract arrays of a batch of `rows`."""
+    return abstract_rows(rows, examples.length, examples.max_predictions, examples.packed_examples, examples.targets)
 
 
 def _sharded_by_row(mesh: Mesh, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.ShapeDtypeStruct]:

@@ -4,7 +4,7 @@ In: an objective, batches, the state of a run. Out: the next state; metrics.json
 log lines, checkpoints, results.json and model/.
 
     config.py             OptimizerConfig, SpikeConfig, LogConfig: the keys of an experiment that are about this folder
-    optimizers.py         AdamW, LAMB and the original's Adam; what an optimizer is told of each parameter; which ones decay
+    optimizers.py         AdamW, StableAdamW, LAMB and the original's Adam; what they know of each parameter; which ones decay
     schedules.py          the learning rate as a function of the step
     layerwise_rates.py    learning rates by layer: decay, freezing, gradual unfreezing
     steps.py              train_step, eval_step, TrainState
@@ -25,6 +25,7 @@ OPTIMIZERS = {
     "bert_adam": "bert_jax.training.optimizers:bert_adam",
     "adamw": "bert_jax.training.optimizers:adamw",
     "lamb": "bert_jax.training.optimizers:lamb",
+    "stable_adamw": "bert_jax.training.optimizers:stable_adamw",
 }
 """Name in `config.optimizer.name` -> where its function is. To add an optimizer, write its function and name it here."""
 
@@ -33,6 +34,9 @@ SCHEDULES = {
     "linear": "bert_jax.training.schedules:linear",
     "slanted_triangular": "bert_jax.training.schedules:slanted_triangular",
     "constant": "bert_jax.training.schedules:constant",
+    "warmup": "bert_jax.training.schedules:warmup",
+    "cosine": "bert_jax.training.schedules:cosine",
+    "1-sqrt": "bert_jax.training.schedules:one_minus_sqrt",
 }
 """Name of a learning-rate schedule of pretraining (`config.optimizer.schedule`, `config.phases.N.schedule`) and fine-tuning
 (`config.training.schedule`) -> where its function is. To add a schedule, write its function and name it here."""

@@ -21,21 +21,26 @@ class OptimizerConfig:
 
     name: Annotated[str, NamedIn(tuple(OPTIMIZERS))] = "bert_adam"
     """"bert_adam": the original's, without bias correction. "adamw": with bias correction, which stabilises fine-tuning on few
-    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. Or FILE.py:NAME."""
+    examples (arXiv:2006.05987). "lamb": arXiv:1904.00962. "stable_adamw": arXiv:2304.13013, ModernBERT's. Or FILE.py:NAME."""
     b1: Annotated[float, Interval(ge=0, lt=1)] = 0.9
     b2: Annotated[float, Interval(ge=0, lt=1)] = 0.999
     epsilon: Epsilon = 1e-6
     weight_decay: Annotated[float, Interval(ge=0, le=1_000)] = 0.01
     """Decoupled weight decay of every parameter except biases and LayerNorm parameters."""
+    decouple_rate: bool = False
+    """True: a step at the peak learning rate of its phase takes the fraction `weight_decay` of every weight, whatever that rate
+    is: `weight_decay` is divided by it (the decouple_lr of optimi and Composer; ModernBERT's 1e-5). For pretraining."""
     clip_norm: Annotated[float, Interval(ge=0, le=1e30)] = 1.0
     """The largest global norm of the gradient; 0 does not clip."""
     decay_power: Annotated[float, Interval(ge=0, le=1_000)] = 1.0
     """The power of the polynomial decay of the learning rate: 1 is linear; LAMB's large-batch recipe uses 0.5."""
     end_learning_rate: LearningRate = 0.0
     schedule: Annotated[str, NamedIn(tuple(SCHEDULES))] = "original"
-    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "linear" (transformers'),
-    "slanted_triangular" (ULMFiT, arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate
-    and falls back linearly, or "constant" after the warmup. Or FILE.py:NAME. A phase may name its own."""
+    """The schedule of pretraining: "original" (warmup, then the polynomial decay), "slanted_triangular" (ULMFiT,
+    arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly; or a
+    piece of a schedule, which phases put together: "warmup" over the whole phase, and after a warmup "constant", "linear"
+    (transformers'), "cosine", or "1-sqrt" (arXiv:2405.18392, the decay of ModernBERT), which fall to the phase's `end_fraction`.
+    Or FILE.py:NAME. A phase may name its own."""
     layer_decay: Fraction = 1.0
     """The learning rate of a layer in pretraining, as a fraction of the learning rate of the layer above: the discriminative
     rates of ULMFiT (1 / 2.6) for a model that continues on other text."""

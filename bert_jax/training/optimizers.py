@@ -11,7 +11,9 @@ slice of that axis.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
 from typing import Any, TypeAlias
 
 import flax.linen as nn
@@ -131,6 +133,48 @@ def lamb(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.Gradie
     """LAMB (arXiv:1904.00962): Adam and the weight decay, the sum of both scaled by the trust ratio of each layer."""
     moments = optax.scale_by_adam(config.b1, config.b2, config.epsilon)
     return Decayed(*optax.chain(moments, weight_decay(config, parameters), layerwise_trust_ratio(parameters)))
+
+
+FUSED = (("query", "key", "value"), ("intermediate", "gate"))
+"""Modules whose arrays `stable_adamw` counts as one, where they are side by side: ModernBERT has one tensor of each, Wqkv, Wi."""
+
+
+def stable_adamw(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
+    """StableAdamW (arXiv:2304.13013) by the rule of optimi 0.3.3, with which ModernBERT was trained: AdamW, and where the root
+    mean square of g / sqrt(v) over an array exceeds 1, its learning rate is divided by it.
+
+    v is the bias-corrected average of g^2 that includes this step, and at least epsilon^2. Every layer counts alone, and the
+    arrays of `FUSED` together. The weight decay is multiplied by the learning rate, so it is divided too.
+    """
+    adamw = optax.chain(optax.scale_by_adam(config.b1, config.b2, config.epsilon), weight_decay(config, parameters))
+    least = max(config.epsilon**2, float(jnp.finfo(jnp.float32).tiny))
+    together = {module: "+".join(modules) for modules in FUSED for module in modules}
+
+    def name(path: tuple[Any, ...], _: Parameter) -> str:
+        return "/".join(together.get(key.key, key.key) for key in path)
+
+    names = jax.tree_util.tree_map_with_path(name, parameters)
+    elements: dict[str, int] = collections.defaultdict(int)  # of an array in one layer
+    for array, parameter in zip(jax.tree.leaves(names), jax.tree.leaves(parameters), strict=True):
+        elements[array] += math.prod(size for size, axis in zip(parameter.shape, parameter.axes, strict=True) if axis != "layer")
+
+    def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
+        directions, state = adamw.update(grads, state, params)
+        corrected = 1 - config.b2 ** state[0].count
+        sums: dict[str, Any] = collections.defaultdict(float)  # of g^2 / v, by layer: [N], or a scalar
+
+        def add(name: str, parameter: Parameter, gradient: Float[Array, "*shape"], v: Float[Array, "*shape"]) -> None:
+            within = tuple(axis for axis, of in enumerate(parameter.axes) if of != "layer")
+            sums[name] += jnp.sum(jnp.square(gradient) / jnp.maximum(v / corrected, least), within)
+
+        def clipped(name: str, direction: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+            factor = 1 / jnp.maximum(1.0, jnp.sqrt(sums[name] / elements[name]))
+            return direction * factor.reshape(factor.shape + (1,) * (direction.ndim - factor.ndim))
+
+        jax.tree.map(add, names, parameters, grads, state[0].nu)
+        return jax.tree.map(clipped, names, directions), state
+
+    return Decayed(adamw.init, update)
 
 
 def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:

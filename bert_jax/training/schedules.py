@@ -4,7 +4,7 @@ A schedule is a function `name(step, steps, ...)` of the step in its phase (int3
 factor of the peak rate. Each further parameter gets the value of the key of the experiment that it is named after
 (`SETTINGS`), or its own default:
 
-    def linear(step, steps, warmup_steps): ...
+    def linear(step, steps, warmup_steps, end_fraction=0.0): ...
     def warmup_stable_decay(step, steps, warmup=0.1, decay=0.2): ...        # fractions that only this function knows
 
 One with a parameter `peak` returns the rate itself. `SCHEDULES` in `training/__init__.py` names those of the project, for
@@ -30,14 +30,16 @@ Rate = Float[Array, ""]
 """A learning rate, or a factor of one; float32."""
 Schedule = Callable[[Int[Array, ""]], Rate]
 """A function from the step to the learning rate."""
-SETTINGS = ("warmup_steps", "decay_power", "end_learning_rate")
+SETTINGS = ("warmup_steps", "decay_power", "end_learning_rate", "end_fraction")
 """The keys of an experiment that a schedule may name as parameters, besides `peak`. Fine-tuning has the first alone."""
+Steps = int | Num[Array, ""]
+"""A number of steps, a constant of the program or traced."""
 
 
 def original(
     step: Int[Array, ""],
-    steps: int | Num[Array, ""],
-    warmup_steps: int | Num[Array, ""],
+    steps: Steps,
+    warmup_steps: Steps,
     peak: float | Rate,
     decay_power: float = 1.0,
     end_learning_rate: float = 0.0,
@@ -55,22 +57,47 @@ def original(
     return jnp.where(done < warmup_steps, warm, decayed)
 
 
-def linear(step: Int[Array, ""], steps: int | Num[Array, ""], warmup_steps: int | Num[Array, ""]) -> Rate:
-    """A linear warmup from 0, then a linear decay to 0 at the last step: transformers' schedule, without the drop of the
-    original's."""
+def linear(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
+    """A linear warmup from 0, then a linear decay to `end_fraction` at the last step: transformers' schedule, without the drop of
+    the original's."""
     done = step.astype(jnp.float32)
-    falling = (steps - done) / jnp.maximum(steps - warmup_steps, 1)
-    return jnp.clip(jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), falling), 0.0, 1.0)
+    falling = end_fraction + (1.0 - end_fraction) * ((steps - done) / jnp.maximum(steps - warmup_steps, 1))
+    return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), jnp.clip(falling, end_fraction, 1.0))
 
 
-def slanted_triangular(step: Int[Array, ""], steps: int | Num[Array, ""], warmup_steps: int | Num[Array, ""]) -> Rate:
+def cosine(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
+    """A linear warmup from 0, then half a wave of a cosine (arXiv:1608.03983) to `end_fraction` at the last step."""
+    return _warmup_then(lambda progress: 0.5 * (1.0 + jnp.cos(jnp.pi * progress)), step, steps, warmup_steps, end_fraction)
+
+
+def one_minus_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
+    """A linear warmup from 0, then a decay by 1 - sqrt(progress) to `end_fraction` at the last step (arXiv:2405.18392):
+    ModernBERT's decay, after a phase with a constant rate."""
+    return _warmup_then(lambda progress: 1.0 - jnp.sqrt(progress), step, steps, warmup_steps, end_fraction)
+
+
+def _warmup_then(
+    shape: Callable[[Rate], Rate], step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float
+) -> Rate:
+    done = step.astype(jnp.float32)
+    progress = jnp.clip((done - warmup_steps) / jnp.maximum(steps - warmup_steps, 1), 0.0, 1.0)
+    falling = end_fraction + (1.0 - end_fraction) * shape(progress)
+    return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), falling)
+
+
+def warmup(step: Int[Array, ""], steps: Steps, end_fraction: float = 1.0) -> Rate:
+    """A linear warmup over all steps, from 0 to `end_fraction` after the last."""
+    return end_fraction * jnp.clip(step.astype(jnp.float32) / steps, 0.0, 1.0)
+
+
+def slanted_triangular(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
     """ULMFiT's schedule (arXiv:1801.06146, section 3.2): linearly from 1/32 to 1 over the warmup (cut_frac), then linearly
     back."""
     ratio = 32.0
     return 1.0 / ratio + (1.0 - 1.0 / ratio) * linear(step, steps, warmup_steps)
 
 
-def constant(step: Int[Array, ""], steps: int | Num[Array, ""], warmup_steps: int | Num[Array, ""]) -> Rate:
+def constant(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
     """A linear warmup from 0, then the peak rate."""
     del steps
     warming = jnp.asarray(warmup_steps) == 0
@@ -96,7 +123,7 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
             )
 
     def rate(
-        step: Int[Array, ""], steps: int | Num[Array, ""], peak: float | Rate, settings: Mapping[str, float | Num[Array, ""]]
+        step: Int[Array, ""], steps: Steps, peak: float | Rate, settings: Mapping[str, float | Num[Array, ""]]
     ) -> Rate:
         named: dict[str, Any] = {setting: value for setting, value in settings.items() if setting in given}
         with file_errors_explained(file_of(name), key):
@@ -123,11 +150,19 @@ class Span:
     peak: float
     decay_power: float = 1.0
     end_learning_rate: float = 0.0
+    end_fraction: float | None = None
+    """The end of the decay, as a fraction of the peak; None: the schedule's own."""
 
     def rate(self) -> Schedule:
         """The function from the step of the run to the rate. Raises UserError where the schedule cannot be used."""
         found = rate_by(self.schedule, self.key)
-        settings = {name: getattr(self, name) for name in SETTINGS}
+        reads = inspect.signature(load_named(self.schedule, SCHEDULES, self.key)).parameters
+        if self.end_fraction is not None and "end_fraction" not in reads:
+            raise UserError(
+                f"end_fraction={self.end_fraction} of a phase is not for {self.key}={self.schedule}, which does not decay to a "
+                "fraction of its rate; leave it out, or name warmup, linear, cosine or 1-sqrt"
+            )
+        settings = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
         return lambda step: found(step - self.start, self.steps, self.peak, settings)
 
 

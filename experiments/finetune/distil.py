@@ -9,7 +9,7 @@ and teacher at temperature 2; with equal widths the mean squared difference of t
 
 Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: a score
 between those of the teacher and of the small model trained on the labels alone. Measured: SICK with half of MiniLM's layers,
-0.671 alone, 0.754 with the teacher, which has 0.840 (experiments/README.md).
+0.671 alone, 0.754 with the teacher, which has 0.840 (experiments/results/finetuning.md).
 """
 
 from ml_collections import ConfigDict

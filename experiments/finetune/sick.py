@@ -13,7 +13,8 @@ it learned 89.5 / 78.5 / 84.4, ccg2lambda 90.4 / 75.8 / 83.1, with phrases that 
 each prover gives these too.
 
 Hardware: v5e:1x1, one chip, or a GPU; a laptop for small models. Expected: training on the 4,439 pairs takes minutes; MiniLM
-reaches 0.853 / 0.853 / 0.840 on dev (experiments/README.md), where the most frequent label, NEUTRAL, has 0.189 / 0.333 / 0.568.
+reaches 0.853 / 0.853 / 0.840 on dev (experiments/results/finetuning.md). The most frequent label, NEUTRAL, has 0.189 / 0.333 /
+0.568.
 """
 
 from ml_collections import ConfigDict

@@ -11,7 +11,7 @@ the same student without a teacher.
 Hardware: 2 CPU cores, 2 GiB; larger models on a TPU. Duration: in bfloat16 on one core (AVX512-BF16), with a teacher as large
 as the student, 23 minutes, and 12 alone; longer with the larger teacher.
 Expected: a held-out accuracy between those of the teacher and of the same student without one. Measured figures stand in
-`experiments/README.md`.
+`experiments/results/pretraining.md`.
 """
 
 from ml_collections import ConfigDict

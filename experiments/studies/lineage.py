@@ -8,7 +8,7 @@ r"""Where BERT came from: static vectors, ELMo's biLM, GPT's left-to-right Trans
 `data` holds the folders glue, sick, wnut17 and ud_english_ewt (pod: glue and squad). Every arm trains for the same time on this
 machine and is used as its authors used it: static vectors and the layers of the biLM are frozen features of a BiLSTM (ELMo, with
 trained weights of the layers), the two Transformers are fine-tuned. So the arms differ in more than their pretraining. Learning
-rates and rows of a step are, on the laptop, the best of those tried for each arm (experiments/README.md, "Studies").
+rates and rows of a step are, on the laptop, the best of those tried for each arm (experiments/results/studies.md).
 
 Hardware: 2 CPU cores, and for the pod v5e:2x2, 4 chips, for each host. Duration of the laptop setting: 30 minutes of
 pretraining for each of four arms and three seeds, six hours, and minutes of fine-tuning for each task. The pod gives each arm

@@ -181,7 +181,11 @@ def test_a_list_of_names_that_is_no_text_is_refused(tmp_path: pathlib.Path):
 def test_a_piece_is_of_the_first_kind_that_fits():
     pieces = ("[CLS]", "added", "[unused1]", "<s>", "a", "##a", "12", "##12", "the", "##the", "\u2581the", "\u2581", "##", "[ab")
     tokenizer = types.SimpleNamespace(
-        pieces=pieces, special_ids={0}, added={"added"}, continuation_table=np.array([piece.startswith("##") for piece in pieces])
+        pieces=pieces,
+        special_ids={0},
+        added={"added"},
+        continuation_table=np.array([piece.startswith("##") for piece in pieces]),
+        tokens=lambda ids: [pieces[i] for i in ids],
     )
     found = [read_piece(tokenizer, i) for i in range(len(pieces))]  # type: ignore[arg-type]
     assert [(piece.id, piece.piece) for piece in found] == list(enumerate(pieces))

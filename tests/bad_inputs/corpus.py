@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import tarfile
@@ -50,6 +51,17 @@ def zipped(name: str, data: bytes) -> bytes:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(name, data)
     return file.getvalue()
+
+
+def bytes_vocabulary(specials: str = "[PAD] [UNK] [CLS] [SEP] [MASK]", **parts: Any) -> str:
+    """A tokenizer.json of byte-level BPE with these special tokens, the small letters and no merges."""
+    ids = {piece: i for i, piece in enumerate([*specials.split(), *"\u0120abcdefghijklmnopqrstuvwxyz"])}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    added = [{"id": ids[token], "content": token, "special": True, **flags} for token in specials.split()]
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": ids, "merges": []}
+    content = {"added_tokens": added, "normalizer": None, "pre_tokenizer": split, "decoder": split, "model": model}
+    return json.dumps({"version": "1.0", "post_processor": None} | content | parts)
 
 
 LINES = b"A sentence of some words.\n" * 200
@@ -104,8 +116,21 @@ CASES = [
       "give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one"),
     Case("no vocabulary", says="give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one",
       without=NO_VOCAB),
-    Case("a trainer that is none", "--train-vocab=bpe",
-      "argument --train-vocab: invalid choice: 'bpe' (choose from 'wordpiece', 'sentencepiece')", without=NO_VOCAB),
+    Case("a trainer that is none", "--train-vocab=bytes",
+      "argument --train-vocab: invalid choice: 'bytes' (choose from 'wordpiece', 'sentencepiece', 'bpe')", without=NO_VOCAB),
+    Case("a splitting that is none", "--train-vocab=bpe --splitting=gpt5",
+      "argument --splitting: invalid choice: 'gpt5' (choose from 'gpt2', 'gpt4')", without=NO_VOCAB),
+    Case("a splitting of WordPiece", f"{TRAIN} --splitting=gpt4",
+      "--splitting is a setting of --train-vocab=bpe, not of wordpiece; leave it out", without=NO_VOCAB),
+    Case("unused tokens of SentencePiece", "--train-vocab=sentencepiece --unused-tokens=9",
+      "--unused-tokens is a setting of --train-vocab=bpe, not of sentencepiece; leave it out", without=NO_VOCAB),
+    Case("an alphabet of bytes", "--train-vocab=bpe --alphabet=10",
+      "--alphabet is a setting of WordPiece; byte-level BPE has all bytes: leave it out", without=NO_VOCAB),
+    Case("long words of bytes", "--train-vocab=bpe --max-word-characters=10",
+      "--max-word-characters is a setting of WordPiece; byte-level BPE has no such limit: leave it out", without=NO_VOCAB),
+    Case("a vocabulary smaller than the bytes", "--train-vocab=bpe --vocab-size=100",
+      "--vocab-size=128 is less than the 261 pieces of the special tokens, the bytes and --unused-tokens=0", without=NO_VOCAB,
+      leaves="corpus*"),
     Case("a vocabulary that every host trains", f"{TRAIN} --shard=0/2",
       "--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab=corpus/tokenizer",
       without=NO_VOCAB),
@@ -321,6 +346,30 @@ CASES = [
     Case("a vocabulary that does not show its casing", "--vocab=vocab.txt",
       "vocab.txt: 0 of its 3 pieces have capitals, which does not show its casing; give --lowercase or --cased",
       files={"vocab.txt": WORDS}, without="--lowercase"),
+    Case("a tokenizer without a mask", "--vocab=words",
+      'words/tokenizer.json: none of its 31 pieces is known as [MASK] ... name one in tokenizer_config.json beside it, as',
+      files={"words/tokenizer.json": bytes_vocabulary("[PAD] [UNK] [CLS] [SEP]")}, without="--lowercase"),
+    Case("a mask that is no piece", "--vocab=words",
+      "words/tokenizer.json: the files beside it say mask_token='<mask>', which is none of its pieces; correct one",
+      files={"words/tokenizer.json": bytes_vocabulary(), "words/special_tokens_map.json": '{"mask_token": "<mask>"}'},
+      without="--lowercase"),
+    Case("a broken tokenizer", "--vocab=words/tokenizer.json",
+      "words/tokenizer.json cannot be read as JSON (Unterminated string ... copy the file again",
+      files={"words/tokenizer.json": bytes_vocabulary()[:-40]}, without="--lowercase"),
+    Case("merges of what is no piece", "--vocab=words/tokenizer.json",
+      "words/tokenizer.json: the library tokenizers ... cannot read it ( ... copy the file again, or choose another model",
+      files={"words/tokenizer.json": bytes_vocabulary(model={"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]})},
+      without="--lowercase"),
+    Case("a normaliser that is none", "--vocab=words",
+      "words/tokenizer.json: its normalizer (Fold) is none that the library tokenizers ... has; copy the file again, or choose",
+      files={"words/tokenizer.json": bytes_vocabulary(normalizer={"type": "Fold"})}, without="--lowercase"),
+    Case("a casing that is not the tokenizer's", "--vocab=words",
+      "--lowercase does not fit the vocabulary words/tokenizer.json: the normalizer of tokenizer.json keeps capitals; use --cas",
+      files={"words/tokenizer.json": bytes_vocabulary()}),
+    Case("a tokenizer.json that its class does not heed", "--vocab=words",
+      "words/tokenizer.json: it holds a BPE model, which BertTokenizer, its class, does not heed; take the files of one model",
+      files={"words/tokenizer.json": bytes_vocabulary(), "words/tokenizer_config.json": '{"tokenizer_class": "BertTokenizer"}'},
+      without="--lowercase"),
     Case("a vocabulary of noise", "--vocab=$noise", "vocabulary $noise is not UTF-8 at byte 0; convert it with iconv"),
     Case("a SentencePiece model of noise", "--vocab=spiece.model",
       "spiece.model is not a SentencePiece model (INTERNAL: src/sentencepiece_processor.cc(109)", copies="spiece.model=noise"),

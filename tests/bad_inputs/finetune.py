@@ -149,7 +149,7 @@ CASES = [
     Case("random weights and a kept head", "--config.init_random=true --config.keep_head=true",
       "config.init_random starts from random weights, without keep_head and init_new; leave them out"),
     Case("a decay for pretraining", "--config.optimizer.decay_power=2.0",
-      "config.optimizer.decay_power, end_learning_rate, schedule and layer_decay are for pretraining; set training.schedule"),
+      "config.optimizer.decay_power, end_learning_rate, schedule, layer_decay and decouple_rate are for pretraining; "),
     Case("texts too short for anything", "--config.task.length=4", "config.task.length=4 must be at least 8"),
     Case("a negative number of training rows", "--config.task.train_rows=-1", "config.task.train_rows=-1 must be at least 0"),
     Case("a context that is none", "--config.task.context=page", "config.task.context='page' is not one of sentence, document"),

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from tests.bad_inputs.case import Case, Spoil, Table
+from tests.bad_inputs.corpus import bytes_vocabulary
 from tests.bad_inputs.damage import cut, extra_tensors, flip, keys, remove, turned_round
 from tests.compressed import zstd
 
@@ -294,6 +295,10 @@ CASES = [
     Case("a vocabulary of another model", "score --model=model x",
       "model: the vocabulary has 132 entries but the model's vocab_size is 91; use the vocabulary that the model",
       copies="model model/vocab.txt=vocabulary", spoil=remove("model/tokenizer.json")),
+    scored("bytes for a model of words",
+      "model: the vocabulary in this directory ... is not the one that the model was trained with ... restore the model's own",
+      spoil=[remove("model/vocab.txt"), keys("model/tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")],
+      files={"model/tokenizer.json": bytes_vocabulary()}),
     scored("a vocabulary in another order",
       "model: id 5 is '.' in vocab.txt, is missing in tokenizer.json, which ... remove the one the model was not trained with",
       spoil=turned_round("model/vocab.txt", 5)),

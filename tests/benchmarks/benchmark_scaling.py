@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def report(points: list[Point], generation: str, file: pathlib.Path | None) -> None:
-    """The table of experiments/README.md, but for its last column."""
+    """The table of experiments/results/tpu.md without its last column."""
     times = ["GiB", "ms a step", "waiting for the network", "MiB sent a chip", "of peak", "rows/s"]
     columns = ["model", "tokens", "chips", "rows a chip", "batch", *times]
     figures = {"generation": generation, "points": [dataclasses.asdict(point) for point in points]}

@@ -35,7 +35,7 @@ def give(
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as Markdown has it, so that it can be pasted into experiments/README.md; numbers stand to the right."""
+    """A table as Markdown has it, so that it can be pasted into experiments/results/; numbers are aligned to the right."""
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     number = re.compile(r"([-+]?\d[\d,]*(\.\d+)?(e[-+]\d+)?( ?%)?( \([\d.]+\))?)?")
     numbers = [all(number.fullmatch(row[i]) for row in rows) for i in range(len(columns))]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bert_jax.configs.files import read_experiment
-from bert_jax.configs.pretraining import PretrainingExperiment, with_total_steps
+from bert_jax.configs.pretraining import PretrainingExperiment, batch_ramp, with_total_steps
 from bert_jax.errors import UserError
 from bert_jax.training.schedules import Span
 
@@ -66,7 +66,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("phases.0.length", 1024, "length=1024 is longer than the position table, model.max_position=512"),
         ("phases.0.batch_size", 0, "batch_size=0 must be at least 1"),
         ("phases.0.accumulation", 3, "batch_size=256 does not divide into 3 microbatches"),
-        ("phases.0.warmup_steps", 11, "warmup_steps=11 must be between 0 and the phase's steps=10"),
+        ("phases.0.warmup_steps", 16, "warmup_steps=16 must be between 0 and the phase's steps=15"),
         ("phases.0.continue_schedule", True, "no phase precedes the first one"),
         ("phases.0.max_predictions", 0, "max_predictions=0"),
         ("examples.pairs", "papper", "did you mean 'paper'"),
@@ -311,3 +311,97 @@ def test_an_objective_in_a_file_that_changes_during_the_run_stays_as_it_was(tmp_
 def test_a_step_belongs_to_the_phase_that_it_is_trained_in():
     experiment = PretrainingExperiment.from_dict(SMALL)
     assert [experiment.phase_after(step) for step in (0, 9, 10, 14)] == [0, 0, 1, 1]
+
+
+# ------------------------------------------------------------------------------------------------------------- recipes of phases
+
+
+def of_phases(*phases, **values):
+    return PretrainingExperiment.from_dict({"phases": list(phases), **values})
+
+
+def test_a_budget_in_tokens_gives_the_steps_of_a_phase_rounded_up():
+    found = of_phases(
+        {"tokens": 1_000_000, "length": 100, "batch_size": 32},
+        {"tokens": 64 * 128, "batch_size": 64},
+        {"steps": 7},
+    )
+    assert [phase.steps for phase in found.phases] == [313, 1, 7]
+    assert PretrainingExperiment.from_dict(found.to_dict()) == found
+    assert of_phases({"tokens": 600, "batch_size": 2}, examples={"length": 30, "max_predictions": 5}).phases[0].steps == 10
+
+
+def test_a_run_of_other_steps_has_no_budget_in_tokens_left():
+    values = {"phases": [{"tokens": 320_000, "length": 100, "batch_size": 32}, {"steps": 100}]}
+    found = PretrainingExperiment.from_dict(with_total_steps(values, 20))
+    assert [(phase.steps, phase.tokens) for phase in found.phases] == [(10, 0), (10, 0)]
+
+
+@pytest.mark.parametrize(
+    ("phase", "says"),
+    [
+        ({}, r"config\.phases\.0 needs steps, at least 1, or a budget in tokens"),
+        ({"steps": 0}, r"config\.phases\.0 needs steps, at least 1, or a budget in tokens"),
+        (
+            {"steps": 3, "tokens": 1_000, "length": 10, "batch_size": 10, "max_predictions": 2},
+            "has steps=3 and tokens=1,000, which are 10 steps of 10 x 10 tokens; give one of them, and the other as 0",
+        ),
+        ({"tokens": -1}, "tokens=-1 must be at least 0"),
+        ({"steps": 3, "masked_fraction": 0.0}, "masked_fraction=0.0 must be above 0"),
+        ({"steps": 3, "mask_probability": 0.95}, r"config\.phases\.0: mask_probability=0.95 and random_probability=0.1 sum to"),
+        ({"steps": 3, "packed_examples": 2, "masked_fraction": 0.3}, "one row can have 39 masks; set max_predictions=39"),
+        ({"steps": 3, "end_fraction": 1.5}, "end_fraction=1.5 must be at least 0 and at most 1"),
+    ],
+)
+def test_an_impossible_phase_is_an_error_of_one_sentence(phase, says):
+    with pytest.raises(UserError, match=says):
+        of_phases(phase)
+
+
+def test_a_phase_has_its_own_masks_and_the_held_out_rows_have_the_same_ones_in_all_phases():
+    found = of_phases(
+        {"steps": 1, "masked_fraction": 0.3, "max_predictions": 39, "mask_probability": 1.0, "random_probability": 0.0},
+        {"steps": 1},
+        {"steps": 1, "masked_fraction": 0.05, "max_predictions": 6, "length": 128},
+        {"steps": 1, "masked_fraction": 0.3, "max_predictions": 42, "packed_examples": 4},
+    )
+    trained = [found.example_config(phase) for phase in range(4)]
+    assert [(one.masked_fraction, one.mask_probability) for one in trained] == [(0.3, 1.0), (0.15, 0.8), (0.05, 0.8), (0.3, 0.8)]
+    heldout = [found.heldout_config(phase) for phase in range(4)]
+    assert {(one.masked_fraction, one.mask_probability, one.random_probability) for one in heldout} == {(0.15, 0.8, 0.1)}
+    assert [one.max_predictions for one in heldout] == [19, 20, 19, 21], "of a phase with the same masks, its own"
+
+
+def test_held_out_rows_may_have_another_fraction_of_masks_and_words_keep_their_proportion():
+    phase = {"steps": 1, "masked_fraction": 0.3, "max_predictions": 60}
+    found = of_phases(phase, examples={"masking": "words"}, evaluation={"masked_fraction": 0.1})
+    assert (found.heldout_config(0).masked_fraction, found.heldout_config(0).max_predictions) == (0.1, 20)
+
+
+def test_pieces_of_a_schedule_are_those_of_the_phases_and_a_ramp_shares_its_warmup():
+    steady = {"tokens": 100_000, "length": 10, "batch_size": 40, "max_predictions": 2, "warmup_steps": 150}
+    steady |= {"schedule": "constant"}
+    found = of_phases(
+        *batch_ramp(steady, sizes=[10, 20, 30], tokens=60_000),
+        {"steps": 10, "schedule": "1-sqrt", "end_fraction": 0.1, "learning_rate": 5e-5},
+    )
+    assert [(phase.steps, phase.batch_size) for phase in found.phases[:-1]] == [(100, 10), (100, 20), (100, 30), (100, 40)]
+    assert [phase.warmup_steps for phase in found.phases] == [150, 0, 0, 0, 0]
+    spans = found.schedules()
+    found = [(one.schedule, one.start, one.steps, one.warmup_steps) for one in spans]
+    assert found == [("constant", 0, 400, 150), ("1-sqrt", 400, 10, 0)]
+    assert (spans[1].peak, spans[1].end_fraction) == (5e-5, 0.1)
+
+
+def test_a_ramp_beyond_its_phase_is_refused():
+    with pytest.raises(UserError, match="a ramp of 6,000 tokens is longer than its phase of 5,000"):
+        batch_ramp({"tokens": 5_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=6_000)
+
+
+def test_a_fully_decoupled_weight_decay_is_divided_by_the_peak_of_the_schedule():
+    phases = [{"steps": 1, "learning_rate": 8e-4}, {"steps": 1, "continue_schedule": True}, {"steps": 1, "learning_rate": 3e-4}]
+    found = of_phases(*phases, optimizer={"weight_decay": 1e-5, "decouple_rate": True})
+    assert [found.phase_optimizer(phase).weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
+    assert of_phases({"steps": 1}).phase_optimizer(0).weight_decay == 0.01
+    with pytest.raises(UserError, match=r"phases\.0\.learning_rate=0 has no weight decay with config\.optimizer\.decouple_rate"):
+        of_phases({"steps": 1, "learning_rate": 0.0}, optimizer={"decouple_rate": True})

@@ -1,4 +1,4 @@
-"""The README's task in one file, as it stands there: fine-tuned, continued and asked."""
+"""The task in one file of bert_jax/tasks/README.md, as it is there: fine-tuned, continued and asked."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.flags import replacing
 
 
 def readme_file() -> str:
-    """The Python of the README that defines a task."""
-    return python_file("README.md", "NAMES, KIND")
+    """The Python of that page that defines a task."""
+    return python_file("bert_jax/tasks/README.md", "NAMES, KIND")
 
 
 @pytest.fixture(scope="module")

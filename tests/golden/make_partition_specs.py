@@ -12,7 +12,7 @@ import pathlib
 from typing import Any
 
 import jax
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType
+from jax.sharding import AxisType
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig, published
@@ -39,14 +39,14 @@ def partition_specs(layout: str) -> dict[str, list[Any]]:
     experiment = PretrainingExperiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
     named = dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))
     shape = tuple(named.get(axis, 1) for axis in AXES)
-    cpu = AbstractDevice("cpu", None, "cpu")
-    mesh: Any = AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), abstract_device=cpu)
+    mesh = jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     shardings = pretraining_program(experiment, mesh).shardings
     leaves, _ = jax.tree_util.tree_flatten_with_path(shardings)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): list(sharding.spec) for path, sharding in leaves}
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
     text = ",\n".join(
         f'"{name}": {{\n' + ",\n".join(f'  "{path}": {json.dumps(spec)}' for path, spec in partition_specs(name).items()) + "\n}"
         for name in LAYOUTS

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.huggingface_config import (
     ARCHITECTURES,
-    FIXED,
     architecture_from_json,
     architecture_of,
     config_from_json,
@@ -31,7 +31,7 @@ CONFIG = ModelConfig(
 
 
 def as_json(config: ModelConfig = CONFIG) -> dict:
-    return config_to_json(config, architecture="BertForPreTraining", pad_token_id=0)
+    return config_to_json(config, architecture="BertForPreTraining", ids={"pad": 0})
 
 
 @pytest.mark.parametrize("fields", [{"activation": name} for name in ("gelu", "gelu_tanh", "relu")] + [{"tied_decoder": False}])
@@ -66,8 +66,8 @@ def test_positions_that_are_not_learned_are_named_among_our_own_fields(positions
     config = dataclasses.replace(CONFIG, positions=positions)
     assert own_fields(CONFIG, None) == {}
     assert config_from_json(as_json(config) | {"bert_jax": own_fields(config, None)}, "") == config
-    with pytest.raises(UserError, match='c: "positions" under "bert_jax" is \'rotary\'; known: learned, sinusoidal, none'):
-        config_from_json(as_json() | {"bert_jax": {"positions": "rotary"}}, "c")
+    with pytest.raises(UserError, match='c: "positions" under "bert_jax" is \'sideways\'; known: learned, sinusoidal, none'):
+        config_from_json(as_json() | {"bert_jax": {"positions": "sideways"}}, "c")
 
 
 def test_how_a_model_is_compiled_does_not_travel():
@@ -85,7 +85,7 @@ def test_how_a_model_is_compiled_does_not_travel():
         ("is_encoder_decoder", True),
         ("model_type", "roberta"),
         ("pruned_heads", {"0": [1]}),
-        ("hidden_act", "silu"),
+        ("hidden_act", "tanh"),
         ("quantization_config", {"bits": 8}),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_cannot_be_represented_is_refused_by_name(field, value):
 
 
 def test_fields_that_later_versions_of_the_format_leave_out_default_to_a_plain_bert():
-    fields = {name: value for name, value in as_json().items() if name not in FIXED}
+    fields = {name: value for name, value in as_json().items() if name not in BERT.fixed}
     assert config_from_json(fields, "") == CONFIG
 
 
@@ -113,15 +113,15 @@ def test_a_missing_shape_a_wrong_type_and_an_impossible_shape_name_the_file_and_
 @pytest.mark.parametrize("name", ["gelu", "gelu_python", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu"])
 def test_a_function_of_several_names_keeps_the_one_it_came_with(name):
     config = config_from_json(as_json() | {"hidden_act": name}, "")
-    again = config_to_json(config, architecture="BertModel", pad_token_id=0, other_fields={"hidden_act": name})
+    again = config_to_json(config, architecture="BertModel", ids={"pad": 0}, other_fields={"hidden_act": name})
     assert again["hidden_act"] == name
     other = dataclasses.replace(config, activation="relu" if name != "relu" else "gelu")  # a model changed since is not it
-    again = config_to_json(other, architecture="BertModel", pad_token_id=0, other_fields={"hidden_act": name})
+    again = config_to_json(other, architecture="BertModel", ids={"pad": 0}, other_fields={"hidden_act": name})
     assert again["hidden_act"] == other.activation
 
 
 def test_carried_fields_never_stand_in_for_the_models_own():
-    fields = config_to_json(CONFIG, architecture="BertModel", pad_token_id=3, other_fields={"hidden_size": 1, "mine": [1]})
+    fields = config_to_json(CONFIG, architecture="BertModel", ids={"pad": 3}, other_fields={"hidden_size": 1, "mine": [1]})
     assert (fields["hidden_size"], fields["pad_token_id"], fields["mine"]) == (24, 3, [1])
 
 
@@ -140,7 +140,7 @@ HEADS = [
 def test_there_and_back_is_the_same_head(head):
     architecture = architecture_of({head.part, "mlm_head"} | ({"pooler"} if head.reads_pooler else set()))
     assert head.part in ARCHITECTURES[architecture]
-    fields = json.loads(json.dumps(config_to_json(CONFIG, architecture=architecture, pad_token_id=0, head=head)))
+    fields = json.loads(json.dumps(config_to_json(CONFIG, architecture=architecture, ids={"pad": 0}, head=head)))
     assert architecture_from_json(fields, (), "") == architecture
     assert head_from_json(fields, architecture, "") == head
 

@@ -9,12 +9,12 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bert_jax.errors import UserError
+from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.names import (
-    POSITIONS,
-    TABLE,
     our_shapes,
     params_from_tensors,
     reading_notes,
+    rows,
     tensors_from_params,
     their_names,
     their_shape,
@@ -32,12 +32,12 @@ def test_the_table_names_every_parameter_of_the_model_once_with_its_shape(tiny):
     _, config = tiny
     model = flatten_dict(nn.unbox(abstract_parameters(config)), sep="/")
     assert {path: leaf.shape for path, leaf in model.items()} == our_shapes(config)
-    assert len(TABLE) == len(model)
+    assert {row.ours for row in rows(config)} == {row.ours for row in BERT.table if row.ours in model} == set(model)
 
 
 def test_a_foreign_shape_is_pytorchs_out_by_in(tiny):
     _, config = tiny
-    shapes = {row.theirs: their_shape(row, config) for row in TABLE}
+    shapes = {row.theirs: their_shape(row, config) for row in rows(config)}
     d, f = config.hidden_size, config.intermediate_size
     assert shapes["bert.encoder.layer.{}.intermediate.dense.weight"] == (f, d)
     assert shapes["bert.encoder.layer.{}.attention.self.query.weight"] == (d, d)
@@ -165,8 +165,9 @@ def test_positions_that_are_computed_are_stored_and_compared(vocabulary, change)
     params, config = make_model(vocabulary, positions="sinusoidal", vocab_multiple=1)
     tensors = tensors_from_params(params, config)
     jax.tree.map(np.testing.assert_array_equal, params_from_tensors(tensors, config, ""), params)
-    table = tensors.pop(POSITIONS)
-    tensors |= {"another": {POSITIONS: table + np.float32(1e-3)}, "short": {POSITIONS: table[:-1]}, "absent": {}}[change]
+    table = tensors.pop(BERT.position_table)
+    name = BERT.position_table
+    tensors |= {"another": {name: table + np.float32(1e-3)}, "short": {name: table[:-1]}, "absent": {}}[change]
     with pytest.raises(UserError, match=r"file: .* is not the sinusoidal table of 40 rows that config\.json names"):
         params_from_tensors(tensors, config, "file")
 
@@ -241,5 +242,5 @@ def test_parameters_that_do_not_fit_the_configuration_are_a_bug_that_says_which(
 
 def test_every_row_stands_for_one_tensor_or_one_per_layer(tiny):
     _, config = tiny
-    names = [name for row in TABLE for name in their_names(row, config)]
+    names = [name for row in rows(config) for name in their_names(row, config)]
     assert len(names) == len(set(names)) == 16 * config.num_layers + 14

@@ -40,7 +40,7 @@ def vocabulary(tmp_path_factory):
 
 def model_of(vocabulary, name: str, *, head: bool = False) -> Model:
     params, config = make_model(vocabulary, **SETTINGS[name])
-    params.pop("pooler")
+    params.pop("pooler", None)
     tagger = make_head("token", labels=("A", "B")) if head else None
     if tagger:
         shapes = our_shapes(config, tagger)

@@ -181,8 +181,8 @@ def test_layers_that_are_not_there_or_out_of_order_are_refused(model, keep, mess
 def test_sizes_of_nothing_are_refused(model):
     with pytest.raises(UserError, match="max_position=0 must be at least 1"):
         with_positions(model, 0)
-    with pytest.raises(UserError, match="type_vocab_size=0 must be at least 1"):
-        with_token_types(model, 0)
+    with pytest.raises(UserError, match="type_vocab_size=-1 must be at least 0"):
+        with_token_types(model, -1)
     with pytest.raises(UserError, match="did you mean 'random'"):
         with_positions(model, 50, "randum")
 

@@ -277,9 +277,11 @@ def test_the_command_line_is_the_number_of_restarts_the_verb_and_its_arguments(m
     assert restarts.main() == ("pretrain", ["--config=a"], 3)  # type: ignore[comparison-overlap]
 
 
-def test_the_table_of_exit_statuses_in_the_readme_is_the_one_that_decides():
+def test_the_documented_table_of_exit_statuses_is_the_one_that_decides():
     rows = re.findall(
-        r"^\| ([\d, ]+) \| .* \| (starts again|ends)[^|]* \|$", (REPOSITORY / "README.md").read_text(), re.MULTILINE
+        r"^\| ([\d, ]+) \| .* \| (starts again|ends)[^|]* \|$",
+        (REPOSITORY / "bert_jax" / "runtime" / "README.md").read_text(),
+        re.MULTILINE,
     )
     table = {int(status): what for statuses, what in rows for status in statuses.split(", ")}
     assert {status for status, what in table.items() if what == "starts again"} == set(MENDED_BY_RESTART)

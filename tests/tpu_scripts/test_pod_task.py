@@ -72,7 +72,7 @@ def test_the_version_of_skypilot_is_the_pinned_one_wherever_it_is_named():
     (pinned,) = re.findall(
         r'^(skypilot\[gcp\]==\S+) ; extra == "sky"', (REPOSITORY / "requirements.txt").read_text(), re.MULTILINE
     )
-    for page in (TASK, REPOSITORY / "README.md"):
+    for page in (TASK, REPOSITORY / "tpu_scripts" / "README.md"):
         assert set(re.findall(r"skypilot\[gcp\]\S*\d", page.read_text())) == {pinned}, page
 
 

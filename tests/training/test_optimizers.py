@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import unflatten_dict
 
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.interop.names import rows
 from bert_jax.model.characters import CharacterCnn, symbols_of
@@ -22,9 +24,12 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.layers import VOCABULARY_ARRAYS
 from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training import OPTIMIZERS
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.optimizers import decayed, described, layerwise_trust_ratio, make_optimizer
+from tests.golden import make_stable_adamw
 from tests.random_features import HEADS, LABELS
 from tests.random_rows import TINY, boxed, largest_difference, random_parameters
 
@@ -107,6 +112,82 @@ def test_the_trust_ratio_is_that_of_the_norms_of_each_layer_and_one_where_either
     found, _ = layerwise_trust_ratio(described(boxed(weights))).update(updates, optax.EmptyState(), weights)
     np.testing.assert_allclose(found["layers"]["kernel"], [[0.0, 5.0], [0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
     np.testing.assert_allclose(found["bias"], [0.1, 0.0], rtol=1e-6)
+
+
+AUTHORS = np.load(make_stable_adamw.GOLDEN)
+
+
+def stacked_tree(arrays):
+    numbers = range(make_stable_adamw.LAYERS)
+    layers = {path: np.stack([arrays[f"{n}/{path}"] for n in numbers]) for path in make_stable_adamw.SHAPES}
+    return {
+        "embeddings": {"word_embeddings": {"embedding": arrays["table"]}},
+        "encoder": {"layers": unflatten_dict(layers, sep="/")},
+    }
+
+
+def unstacked_tree(arrays):
+    tree = stacked_tree(arrays)
+    layers = range(make_stable_adamw.LAYERS)
+    return tree | {"encoder": {f"layer_{n}": jax.tree.map(operator.itemgetter(n), tree["encoder"]["layers"]) for n in layers}}
+
+
+def stable(tree_of, run, place=lambda tree: tree):
+    """The parameters after the authors' 50 steps, as float64."""
+    decay, decoupled = make_stable_adamw.RUNS[run]
+    b1, b2 = make_stable_adamw.BETAS
+    phase = {"steps": make_stable_adamw.STEPS, "learning_rate": make_stable_adamw.PEAK}
+    settings = {"name": "stable_adamw", "b1": b1, "b2": b2, "epsilon": make_stable_adamw.EPSILON, "weight_decay": decay}
+    experiment = PretrainingExperiment.from_dict({"optimizer": settings | {"decouple_rate": decoupled}, "phases": [phase]})
+    params = place(tree_of(make_stable_adamw.random_arrays(0)))
+    optimizer = make_optimizer(experiment.phase_optimizer(0), boxed(params))
+
+    @jax.jit
+    def update(params, state, grads, rate):
+        direction, state = optimizer.update(grads, state, params)
+        return jax.tree.map(lambda p, d: p - rate * d, params, direction), state
+
+    state = jax.jit(optimizer.init)(params)
+    for step in range(make_stable_adamw.STEPS):
+        params, state = update(params, state, place(tree_of(make_stable_adamw.gradients(step))), make_stable_adamw.rate(step))
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+
+@pytest.mark.parametrize("run", make_stable_adamw.RUNS)
+@pytest.mark.parametrize("tree_of", [stacked_tree, unstacked_tree])
+def test_stable_adamw_is_its_authors_rule_with_stacked_layers_or_without(tree_of, run):
+    """The authors hold query, key and value, and the halves of the gated feed-forward, in one tensor each."""
+    authors = tree_of({name: AUTHORS[f"{run}/{name}"].astype(np.float64) for name in make_stable_adamw.random_arrays(0)})
+    assert largest_difference(authors, stable(tree_of, run)) < 1e-6
+
+
+def test_stable_adamw_is_the_same_with_sharded_arrays():
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+
+    def place(tree):
+        def spread(x):
+            axes, free = [None] * x.ndim, ["data", "fsdp", "tensor"]
+            for d, size in enumerate(x.shape):
+                if free and size % 2 == 0:
+                    axes[d] = free.pop()
+            return jax.device_put(x, jax.NamedSharding(mesh, jax.P(*axes)))
+
+        return jax.tree.map(spread, tree)
+
+    assert largest_difference(stable(stacked_tree, "decoupled"), stable(stacked_tree, "decoupled", place)) < 1e-6
+
+
+def test_the_spikes_of_the_authors_gradients_are_clipped_by_the_rule():
+    """Without it, AdamW ends elsewhere: the comparison above can tell them apart."""
+    params = stacked_tree(make_stable_adamw.random_arrays(0))
+    config = OptimizerConfig(name="adamw", b2=0.98, epsilon=1e-6, weight_decay=0.1)
+    optimizer = make_optimizer(config, boxed(params))
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for step in range(make_stable_adamw.STEPS):
+        direction, state = update(stacked_tree(make_stable_adamw.gradients(step)), state, params)
+        rate = make_stable_adamw.rate(step)
+        params = jax.tree.map(lambda p, d, rate=rate: p - rate * d, params, direction)
+    assert largest_difference(stable(stacked_tree, "decoupled"), params) > 0.01
 
 
 EXCLUDED = ("LayerNorm", "layer_norm", "bias")

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import math
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,3 +150,71 @@ def test_each_phase_may_name_its_schedule():
         ]
     )
     assert [float(rate(jnp.int32(step))) for step in (5, 9, 10, 15)] == [1.0, 1.0, 1.0, 0.5]
+
+
+# ----------------------------------------------------------------------------------------------------------- pieces of a schedule
+
+GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "schedules_golden.json").read_text())
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: "{decay} {warmup}-{stable}-{falling}".format(**case))
+def test_a_constant_phase_and_a_decay_are_transformers_wsd_schedule_at_every_step(case):
+    steady = case["warmup"] + case["stable"]
+    spans = [
+        Span(schedule="constant", start=0, steps=steady, warmup_steps=case["warmup"], peak=1.0),
+        Span(schedule=case["decay"], start=steady, steps=case["falling"], warmup_steps=0, peak=1.0),
+    ]
+    rate = jax.jit(jax.vmap(piecewise(spans[steady == 0 :])))
+    found = rate(jnp.arange(len(case["factors"])))
+    np.testing.assert_allclose(found, case["factors"], rtol=1e-5, atol=1e-7)
+
+
+SHAPES = {
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "1-sqrt": lambda progress: 1 - math.sqrt(progress),
+}
+
+
+@pytest.mark.parametrize(("steps", "warmup_steps"), [(100, 10), (40, 0), (7, 6), (1, 0)])
+@pytest.mark.parametrize("end", [None, 0.0, 0.02, 0.5, 1.0])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_decay_falls_by_its_closed_form_to_its_end_fraction(name, end, steps, warmup_steps):
+    def expected(step):
+        if step < warmup_steps:
+            return 3e-4 * step / warmup_steps
+        progress = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
+        least = end or 0.0
+        return 3e-4 * (least + (1 - least) * SHAPES[name](progress))
+
+    span = Span(schedule=name, start=5, steps=steps, warmup_steps=warmup_steps, peak=3e-4, end_fraction=end)
+    found = [float(span.rate()(jnp.int32(5 + step))) for step in range(steps + 2)]
+    np.testing.assert_allclose(found, [expected(step) for step in range(steps + 2)], rtol=1e-5, atol=1e-10)
+
+
+@pytest.mark.parametrize("end", [None, 0.25])
+def test_a_phase_of_warmup_rises_from_0_to_its_end_fraction(end):
+    rate = Span(schedule="warmup", start=100, steps=40, warmup_steps=0, peak=2.0, end_fraction=end).rate()
+    found = [float(rate(jnp.int32(100 + step))) for step in (0, 1, 20, 39, 40)]
+    np.testing.assert_allclose(found, [2.0 * (end or 1.0) * step / 40 for step in (0, 1, 20, 39, 40)], rtol=1e-6)
+
+
+def test_pieces_follow_each_other_without_a_jump_where_a_phase_begins_at_the_rate_at_which_the_last_one_ended():
+    """ModernBERT's and Ettin's phases in small: warmup, constant, 1-sqrt to a half, 1-sqrt from there to 0.04."""
+    rate = piecewise(
+        [
+            Span(schedule="warmup", start=0, steps=10, warmup_steps=0, peak=8e-4),
+            Span(schedule="constant", start=10, steps=50, warmup_steps=0, peak=8e-4),
+            Span(schedule="1-sqrt", start=60, steps=20, warmup_steps=0, peak=8e-4, end_fraction=0.5),
+            Span(schedule="1-sqrt", start=80, steps=20, warmup_steps=0, peak=4e-4, end_fraction=0.04),
+        ]
+    )
+    ends = {0: 0.0, 10: 8e-4, 59: 8e-4, 60: 8e-4, 80: 4e-4, 100: 1.6e-5, 1_000: 1.6e-5}
+    assert [float(rate(jnp.int32(step))) for step in ends] == pytest.approx([*ends.values()], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["constant", "original", "slanted_triangular"])
+def test_an_end_fraction_is_refused_where_a_schedule_has_none(name):
+    span = Span(schedule=name, key="config.phases.1.schedule", start=0, steps=9, warmup_steps=0, peak=1.0, end_fraction=0.1)
+    with pytest.raises(UserError, match=f"end_fraction=0.1 of a phase is not for config.phases.1.schedule={name}"):
+        span.rate()

@@ -123,7 +123,7 @@ def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowP
     if not words:
         raise UserError(f"{shortened(text)} holds no token; give text")
     room = min(each.config.max_position for each in engines) - 2
-    both = [[_in_pieces(each, word, room) for word in words] for each in engines]
+    both = [[_in_pieces(each, word, room, n == 0) for n, word in enumerate(words)] for each in engines]
     waiting: list[tuple[Word, ...]] = []
     sizes = [0, 0]
     for pair in zip(*both, strict=True):
@@ -136,9 +136,11 @@ def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowP
     yield _pair(engines, waiting)
 
 
-def _in_pieces(engine: Engine, word: Word, room: int) -> Word:
+def _in_pieces(engine: Engine, word: Word, room: int, is_first: bool) -> Word:
     tokenizer = engine.model.tokenizer
-    ids = word.ids if word.kind in (Kind.CLS, Kind.SEP) else tuple(tokenizer.encode_with_specials(word.text))
+    follows_space = tokenizer.distinguishes_spaces and not is_first and word.kind is Kind.WORD
+    text = f" {word.text}" if follows_space else word.text
+    ids = word.ids if word.kind in (Kind.CLS, Kind.SEP) else tuple(tokenizer.encode_with_specials(text))
     return dataclasses.replace(word, ids=(ids or (tokenizer.unk_id,))[:room])
 
 

@@ -102,7 +102,7 @@ _RESERVED = re.compile(r"\[[^\[\]]+\]|<[^<>]+>")
 _NO_SCRIPTS = {"modifier", "feminine", "masculine", "micro", "superscript", "subscript", "script", "double-struck", "unknown"}
 """First words of the names of letters that do not name a script."""
 _SPACE = "\u2581"
-"""SentencePiece's sign of a space before a word."""
+"""The sign of a space before a word, of SentencePiece and byte-level BPE."""
 _PARTS = {
     "attention": "attention", "attention_layer_norm": "attention",
     "feed_forward": "feed-forward", "feed_forward_layer_norm": "feed-forward",
@@ -186,7 +186,8 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
     piece = tokenizer.pieces[i]
     continues = bool(tokenizer.continuation_table[i])
     reserved = not piece or i in tokenizer.special_ids or piece in tokenizer.added or _RESERVED.fullmatch(piece) is not None
-    text = piece if reserved else (piece.removeprefix("##") if continues else piece).removeprefix(_SPACE) or piece
+    shown = piece if reserved else tokenizer.tokens([i])[0]
+    text = piece if reserved else (shown.removeprefix("##") if continues else shown).removeprefix(_SPACE) or shown
     if reserved:
         kind = "reserved"
     elif len(text) == 1:
@@ -195,7 +196,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
         kind = "number"
     else:
         kind = "continuation" if continues else "word"
-    return Piece(i, piece, text, kind, continues, "none" if reserved else script_of(text))
+    return Piece(i, shown, text, kind, continues, "none" if reserved else script_of(text))
 
 
 def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:

@@ -11,13 +11,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.errors import UserError
 
 SPLITS = ("train", "heldout")
 ARRAYS = ("tokens", "sentences", "documents")
+WORDS = "words"
 TOKEN_COUNTS = "token_counts.npy"
 DOCUMENT_HASHES = "document_hashes.npy"
-"""The names of the arrays of a shard: ARRAYS for each of the SPLITS, the other two for the whole shard."""
+"""The names of the arrays of a shard: ARRAYS for each of the SPLITS, and WORDS too if the pieces do not tell where words begin
+(`VocabularyInfo.marks_words`); the other two for the whole shard. WORDS is uint8 with a bit for each token, the lowest bit first:
+1 where a word begins."""
 
 
 def shard_name(index: int, shards: int) -> str:
@@ -75,6 +79,20 @@ def map_array(path: pathlib.Path) -> np.ndarray:
         return np.load(path, mmap_mode="r")
     except ValueError:
         return np.load(path)
+
+
+def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
+    """The token ids of a split of a shard, with the bit BEGINS where WORDS has one, as uint32; as they are without WORDS."""
+    tokens, words = map_array(directory / f"{split}.tokens.npy"), directory / f"{split}.{WORDS}.npy"
+    if not words.is_file():
+        return tokens
+    begins = np.unpackbits(map_array(words), count=len(tokens), bitorder="little")
+    return tokens | begins.astype(np.uint32) << np.uint32(31)
+
+
+def packed_words(marked: np.ndarray) -> np.ndarray:
+    """WORDS of ids with the bit BEGINS."""
+    return np.packbits((marked & np.uint32(BEGINS)) > 0, bitorder="little")
 
 
 def checksum(path: pathlib.Path) -> str:

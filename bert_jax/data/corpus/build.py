@@ -13,13 +13,12 @@ import os
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources, store
-from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
+from bert_jax.data.corpus.arrays import DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
 from bert_jax.data.corpus.report import ShardSurvey, corpus_report, format_report, repeated_documents, sampling, survey_shard
 from bert_jax.data.corpus.shard import (
     ShardWork,
@@ -27,6 +26,7 @@ from bert_jax.data.corpus.shard import (
     drop_documents,
     resplit_shard,
     rewrite_shard,
+    shard_arrays,
     usable_fraction,
     write_shard,
 )
@@ -291,7 +291,7 @@ def _split_one(work: _SplitWork, report: Report) -> None:
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")
         hashes = arrays.map_array(path / DOCUMENT_HASHES)
-        by_split: Any = {split: tuple(arrays.map_array(path / f"{split}.{name}.npy") for name in ARRAYS) for split in SPLITS}
+        by_split = {split: shard_arrays(path, split) for split in SPLITS}
         by_split = resplit_shard(by_split, hashes, content["heldout_fraction"], work.fraction)
         content["heldout_fraction"] = work.fraction
         rewrite_shard(work.directory, (work.index, work.shards), by_split, hashes, content, work.vocabulary_size)

@@ -28,9 +28,12 @@ from bert_jax.data.corpus.arrays import (
     DOCUMENT_HASHES,
     SPLITS,
     TOKEN_COUNTS,
+    WORDS,
     ArrayWriter,
     checksum,
     map_array,
+    marked_tokens,
+    packed_words,
     shard_name,
     token_dtype,
     write_array,
@@ -38,6 +41,7 @@ from bert_jax.data.corpus.arrays import (
 from bert_jax.data.corpus.cleaning import CleaningConfig, clean_document
 from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.sources import ReadOptions, Span
+from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.files import JsonObject
 
@@ -84,15 +88,19 @@ def is_heldout(sentences: Sequence[str], fraction: float) -> bool:
 
 
 class _SplitWriter:
-    """The three arrays of one split, flushed every `_FLUSH_TOKENS` tokens."""
+    """The arrays of one split, flushed every `_FLUSH_TOKENS` tokens; WORDS too if `marks_words`."""
 
-    def __init__(self, directory: pathlib.Path, split: str, dtype: np.dtype, opened: contextlib.ExitStack):
+    def __init__(
+        self, directory: pathlib.Path, split: str, dtype: np.dtype, opened: contextlib.ExitStack, *, marks_words: bool = False
+    ):
         def array_file(name: str, kind: np.dtype) -> ArrayWriter:
             return opened.enter_context(ArrayWriter(directory / f"{split}.{name}.npy", kind))
 
         offsets = np.dtype(np.int64)
         self._files = [array_file(name, kind) for name, kind in zip(ARRAYS, (dtype, offsets, offsets), strict=True)]
-        self._held = array("H" if dtype == np.uint16 else "I")
+        self._words = array_file(WORDS, np.dtype(np.uint8)) if marks_words else None
+        self._held = array("H" if dtype == np.uint16 and not marks_words else "I")
+        self._unwritten = np.zeros(0, np.uint32)  # the last ids, of which WORDS has no whole byte
         self._sentence_ends, self._document_ends = array("q", [0]), array("q", [0])
         self._tokens = self.sentences = self.documents = 0
 
@@ -101,11 +109,15 @@ class _SplitWriter:
         return self._tokens + len(self._held)
 
     def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> bool:
-        """Adds a document; returns whether it has any token. Sentences without tokens are left out."""
+        """Adds a document; returns whether it has any token. Sentences without tokens are left out.
+
+        If a space before a word changes its pieces, every sentence but the first begins with one, as in running text.
+        """
         before = self.sentences
+        space = " " if tokenizer.distinguishes_spaces else ""
         for sentence in sentences:
             length = len(self._held)
-            tokenizer.append(sentence, self._held)
+            tokenizer.append(f"{space}{sentence}" if space and self.sentences > before else sentence, self._held)
             if len(self._held) > length:
                 self.sentences += 1
                 self._sentence_ends.append(self.tokens)
@@ -116,10 +128,17 @@ class _SplitWriter:
             self.flush()
         return self.sentences > before
 
-    def flush(self) -> None:
+    def flush(self, *, last: bool = False) -> None:
+        """Writes what is held; the bits of the last ids only if it is the `last` time."""
         held = (self._held, self._sentence_ends, self._document_ends)
         for file, values in zip(self._files, held, strict=True):
-            file.append(np.frombuffer(values, values.typecode))
+            written = np.frombuffer(values, values.typecode)
+            if values is self._held and self._words is not None:
+                marked = np.concatenate([self._unwritten, written])
+                whole = len(marked) if last else len(marked) // 8 * 8
+                self._words.append(packed_words(marked[:whole]))
+                self._unwritten, written = marked[whole:], written & np.uint32(BEGINS - 1)
+            file.append(written)
         self._tokens += len(self._held)
         self._held, self._sentence_ends, self._document_ends = (array(values.typecode) for values in held)
 
@@ -150,7 +169,8 @@ def _write_splits(
     letters: Counter[str] = Counter()  # frequencies of characters, of a sample of the text
     limit, hashes = config.heldout_fraction * 2.0**64, array("Q")
     with contextlib.ExitStack() as opened:
-        writers = {split: _SplitWriter(part, split, token_dtype(tokenizer.size), opened) for split in SPLITS}
+        dtype, marks_words = token_dtype(tokenizer.size), tokenizer.marks_words
+        writers = {split: _SplitWriter(part, split, dtype, opened, marks_words=marks_words) for split in SPLITS}
         for span in spans:
             for document in read_span(span, config.options, counts):
                 sentences = clean_document(
@@ -170,7 +190,7 @@ def _write_splits(
                 progress(done / total, sum(writer.tokens for writer in writers.values()))
             before += span.weight
         for writer in writers.values():
-            writer.flush()
+            writer.flush(last=True)
     write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
     return {
         "heldout_fraction": config.heldout_fraction,
@@ -261,7 +281,7 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
     content = files.read_json(final / "shard.json")
     rewritten = {}
     for split in SPLITS:
-        tokens, sentences, documents = (map_array(final / f"{split}.{name}.npy") for name in ARRAYS)
+        tokens, sentences, documents = shard_arrays(final, split)
         keep = ~dropped[split]
         keep_sentences = np.repeat(keep, np.diff(documents))
         rewritten[split] = (
@@ -279,6 +299,12 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
     rewrite_shard(store, (index, shards), rewritten, hashes, content, vocabulary_size)
 
 
+def shard_arrays(shard: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ARRAYS of a split of a shard, the tokens marked by WORDS (`marked_tokens`)."""
+    sentences, documents = (map_array(shard / f"{split}.{name}.npy") for name in ARRAYS[1:])
+    return marked_tokens(shard, split), sentences, documents
+
+
 def rewrite_shard(
     store: pathlib.Path,
     shard: tuple[int, int],
@@ -287,13 +313,17 @@ def rewrite_shard(
     content: JsonObject,
     vocabulary_size: int,
 ) -> None:
-    """Replaces shard (index, number of shards) by `arrays` (split -> `ARRAYS`), with `content` and the new counts as its
-    shard.json."""
+    """Replaces shard (index, number of shards) by `arrays` (split -> those of `shard_arrays`), with `content` and the new counts
+    as its shard.json."""
     final, part = store / shard_name(*shard), store / temporary_name(*shard)
     files.remove_tree(part)
     part.mkdir()
     for split, values in arrays.items():
-        for name, held, dtype in zip(ARRAYS, values, (values[0].dtype, np.dtype(np.int64), np.dtype(np.int64)), strict=True):
+        if (final / f"{split}.{WORDS}.npy").is_file():
+            write_array(part / f"{split}.{WORDS}.npy", packed_words(values[0]), np.dtype(np.uint8))
+            values = (values[0] & np.uint32(BEGINS - 1), *values[1:])
+        dtypes = (token_dtype(vocabulary_size), np.dtype(np.int64), np.dtype(np.int64))
+        for name, held, dtype in zip(ARRAYS, values, dtypes, strict=True):
             write_array(part / f"{split}.{name}.npy", held, dtype)
         tokens, sentences, documents = map(len, values)
         content["splits"][split] = {"documents": documents - 1, "sentences": sentences - 1, "tokens": tokens}

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from bert_jax import files
-from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, map_array, shard_name, token_dtype
-from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
+from bert_jax.data.corpus.arrays import ARRAYS, DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, WORDS, map_array, shard_name, token_dtype
+from bert_jax.data.tokenizers.tokenizer import TABLE_KINDS, Tokenizer, VocabularyInfo, load_tokenizer
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.words import counted
@@ -29,6 +29,8 @@ from bert_jax.interface.words import counted
 MANIFEST = "manifest.json"
 FILES = frozenset({*(f"{split}.{name}.npy" for split in SPLITS for name in ARRAYS), TOKEN_COUNTS, DOCUMENT_HASHES})
 """The files of a shard."""
+WORD_FILES = frozenset(f"{split}.{WORDS}.npy" for split in SPLITS)
+"""The files that it has too if the vocabulary does not tell where words begin (`VocabularyInfo.marks_words`)."""
 _SHARD = re.compile(r"shard-\d+-of-(\d+)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COUNTS = ("documents", *ARRAYS[:2])
@@ -46,7 +48,7 @@ def check_manifest(directory: pathlib.Path, manifest: JsonObject) -> None:
         _refuse_manifest(path, f'"shards" is {str(shards)[:40]}', "a list of shards")
     for i, shard in enumerate(shards):
         _check_name(path, shard.get("name"), i, len(shards))
-        _check_files(path, shard)
+        _check_files(path, shard, marks_words(manifest))
     for split in SPLITS:
         parts = [_counts(path, shard, f'"splits" of {shard["name"]}', split) for shard in shards]
         total, found = {name: sum(part[name] for part in parts) for name in _COUNTS}, _counts(path, manifest, '"splits"', split)
@@ -68,11 +70,17 @@ def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None
         _refuse_manifest(path, found, f"{counted(total, 'shard')}, {shard_name(index, total)} in that place")
 
 
-def _check_files(path: pathlib.Path, shard: JsonObject) -> None:
-    listed = shard.get("files")
-    if not isinstance(listed, dict) or listed.keys() != FILES:
+def marks_words(manifest: JsonObject) -> bool:
+    """Whether the shards of a corpus have WORD_FILES."""
+    vocabulary = manifest.get("vocabulary")
+    return isinstance(vocabulary, dict) and vocabulary.get("kind", TABLE_KINDS[0]) not in TABLE_KINDS
+
+
+def _check_files(path: pathlib.Path, shard: JsonObject, has_words: bool) -> None:
+    listed, expected = shard.get("files"), FILES | WORD_FILES if has_words else FILES
+    if not isinstance(listed, dict) or listed.keys() != expected:
         names = sorted(listed) if isinstance(listed, dict) else listed
-        _refuse_manifest(path, f"the files of {shard['name']} are {str(names)[:200]}", ", ".join(sorted(FILES)))
+        _refuse_manifest(path, f"the files of {shard['name']} are {str(names)[:200]}", ", ".join(sorted(expected)))
     for name, facts in listed.items():
         size, digest = (facts.get("bytes"), facts.get("sha256")) if isinstance(facts, dict) else (None, None)
         if not _is_count(size) or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
@@ -117,6 +125,11 @@ def read_arrays(
             found = f"offsets from {offsets[0]:,} to {offsets[-1]:,}"
             _refuse(path / f"{split}.{name}.npy", found, f"offsets that ascend from 0 to {end:,}")
     return arrays
+
+
+def read_words(path: pathlib.Path, shard: JsonObject, split: str) -> np.ndarray:
+    """WORDS of a split of the shard in `path`, memory-mapped."""
+    return _array(path / f"{split}.{WORDS}.npy", np.dtype(np.uint8), -(-shard["splits"][split]["tokens"] // 8))
 
 
 def ascending(offsets: np.ndarray) -> bool:
@@ -250,13 +263,40 @@ class TokenStore:
 
     def views(self, start: int, stop: int) -> list[np.ndarray]:
         """The ids at [start, stop) as views, one of each shard that holds some of them."""
-        first = int(np.searchsorted(self.bounds, start, side="right")) - 1
-        parts = []
+        return [self.shard(shard)[first:last] for shard, first, last in self.places(start, stop)]
+
+    def places(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """(shard, first, last) of each shard that holds some of the ids at [start, stop): those are [first, last) in it."""
+        shard = int(np.searchsorted(self.bounds, start, side="right")) - 1
+        found = []
         while start < stop:
-            end = min(stop, int(self.bounds[first + 1]))
-            parts.append(self.shard(first)[start - self.bounds[first] : end - self.bounds[first]])
-            start, first = end, first + 1
-        return parts
+            begin, end = int(self.bounds[shard]), min(stop, int(self.bounds[shard + 1]))
+            found.append((shard, start - begin, end - begin))
+            start, shard = end, shard + 1
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class WordStarts:
+    """For every token of a `TokenStore` with the same `bounds`, whether it begins a word."""
+
+    shards: tuple[np.ndarray, ...]  # WORDS, uint8, memory-mapped
+    firsts: np.ndarray  # int64 [shards]: the bit of the first token of each shard
+    bounds: np.ndarray  # int64 [shards + 1]
+
+    def at(self, places: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
+        """Whether the tokens at these places begin a word; arbitrary outside the store."""
+        begins = np.zeros(places.shape, bool)
+        if not self.bounds[-1]:
+            return begins
+        inside = np.clip(places, 0, self.bounds[-1] - 1)
+        shard_of = np.searchsorted(self.bounds, inside, side="right") - 1
+        bits = inside + (self.firsts - self.bounds[:-1])[shard_of]
+        for shard in np.unique(shard_of).tolist():
+            here = shard_of == shard
+            check_mapped(self.shards[shard])
+            begins[here] = self.shards[shard][bits[here] >> 3] >> (bits[here] & 7).astype(np.uint8) & 1
+        return begins
 
 
 class ShardedOffsets:
@@ -317,6 +357,7 @@ class Corpus:
     split: str
     directory: pathlib.Path | None  # None: built in memory
     tokenizer: Tokenizer | None = None  # with `vocabulary`; None: built in memory
+    word_starts: WordStarts | None = None  # None: `Tokenizer.continuation_table` tells
 
     @property
     def num_documents(self) -> int:
@@ -345,6 +386,7 @@ class Corpus:
         Raises CorruptedCorpus where its offsets do not ascend.
         """
         tokens: list[np.ndarray] = []
+        words: list[tuple[np.ndarray, int]] = []
         sentences, documents = [], []
         for first, last in ranges:
             in_sentences = np.asarray(self.document_offsets[first : last + 1])
@@ -355,13 +397,19 @@ class Corpus:
                     "split do not ascend; compare all its files by python -m bert_jax.corpus --verify=DIR"
                 )
             tokens += self.tokens.views(int(in_tokens[0]), int(in_tokens[-1]))
+            if starts := self.word_starts:
+                places = self.tokens.places(int(in_tokens[0]), int(in_tokens[-1]))
+                words += [(starts.shards[shard], int(starts.firsts[shard]) + place) for shard, place, _ in places]
             sentences.append(in_tokens - in_tokens[0])
             documents.append(in_sentences - in_sentences[0])
         store = TokenStore(*_laid_end_to_end(tokens))
         of_sentences, of_documents = (
             ShardedOffsets(parts or [np.zeros(1, np.int64)]).joined() for parts in (sentences, documents)
         )
-        return Corpus(store, of_sentences, of_documents, self.token_counts, self.vocabulary, self.split, None, self.tokenizer)
+        starts = self.word_starts and _word_starts(words, store.bounds)
+        return dataclasses.replace(
+            self, tokens=store, sentence_offsets=of_sentences, document_offsets=of_documents, directory=None, word_starts=starts
+        )
 
     def __reduce__(self) -> tuple[Callable[..., Corpus], tuple[object, ...]]:
         """Pickles the directory and split only: pickling a memory map would copy the corpus."""
@@ -401,8 +449,17 @@ def open_splits(directory: pathlib.Path | str, splits: Sequence[str] = SPLITS) -
         of_sentences, of_documents = (
             ShardedOffsets(parts).joined() if whole else ShardedOffsets(parts) for parts in (sentences, documents)
         )
-        opened.append(Corpus(store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer))
+        starts = None
+        if tokenizer.marks_words:
+            starts = _word_starts([(read_words(path, shard, split), 0) for path, shard in shards], store.bounds)
+        opened.append(
+            Corpus(store, of_sentences, of_documents, token_counts, tokenizer.vocabulary, split, directory, tokenizer, starts)
+        )
     return opened
+
+
+def _word_starts(shards: Sequence[tuple[np.ndarray, int]], bounds: np.ndarray) -> WordStarts:
+    return WordStarts(tuple(words for words, _ in shards), np.array([first for _, first in shards], np.int64), bounds)
 
 
 def _laid_end_to_end(shards: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, ...], np.ndarray]:

@@ -23,7 +23,7 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from bert_jax import files
 from bert_jax.data.corpus.store import MANIFEST, CorruptedCorpus, check_sizes, read_manifest, remedy
@@ -169,6 +169,32 @@ class Verification:
         with contextlib.suppress(OSError):  # no home directory, or a full one: the next start verifies again
             self._memory.parent.mkdir(parents=True, exist_ok=True)
             files.write_json(self._memory, content, indent=1)
+
+
+class Verifications:
+    """The verification of several corpora as one."""
+
+    def __init__(self, directories: Iterable[pathlib.Path | str]):
+        self._each = [Verification(directory) for directory in dict.fromkeys(map(str, directories))]
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Verifications:
+        for one in self._each:
+            self._stack.enter_context(one)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def check(self) -> None:
+        """Raises CorruptedCorpus if a file of any was found damaged."""
+        for one in self._each:
+            one.check()
+
+    def wait(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Waits until all are verified, as `Verification.wait` does."""
+        for one in self._each:
+            one.wait(alive)
 
 
 def verify(directory: pathlib.Path | str) -> tuple[int, int]:

@@ -1,10 +1,11 @@
-"""Tokenizer, one interface to WordPiece and SentencePiece, and VocabularyInfo, the identity of a vocabulary, which is saved with
-every corpus and model.
+"""Tokenizer, one interface to WordPiece, SentencePiece and any tokenizer.json, and VocabularyInfo, the identity of a vocabulary,
+which is saved with every corpus and model.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import pathlib
 import re
@@ -13,9 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from bert_jax.data.tokenizers.json_tokenizer import BEGINS, JsonTokenizer
 from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer_files import (
+    BACKENDS,
     CONFIG_FILE,
     JSON_FILE,
     MAP_FILE,
@@ -29,18 +32,22 @@ from bert_jax.data.tokenizers.tokenizer_files import (
     read_description,
     unfit_for_vocab_txt,
 )
-from bert_jax.data.tokenizers.wordpiece import MAX_WORD_CHARACTERS, WordPiece
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, write_json
+from bert_jax.files import Json, JsonObject, write_json
 from bert_jax.interface.words import counted
 
+TABLE_KINDS = ("wordpiece", "sentencepiece")
+"""The kinds of vocabularies whose pieces tell whether they continue a word."""
+PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>")
+"""Pieces that are there for tokens that are added later."""
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyInfo:
     """The properties of a vocabulary that must be equal for two tokenizers to give the same ids. `sha256` is the hash of its
-    pieces, independent of line endings.
+    pieces, independent of line endings; for a tokenizer.json of its text rules too.
 
     Manifests of older corpora lack the last two fields; their defaults are the behaviour of that time.
     """
@@ -48,7 +55,7 @@ class VocabularyInfo:
     size: int
     sha256: str
     lowercase: bool
-    kind: str  # "wordpiece" | "sentencepiece"
+    kind: str  # "wordpiece" | "sentencepiece"; of a tokenizer.json "bpe" | "unigram" | "wordlevel" | "library-wordpiece"
     pad_id: int
     unk_id: int
     cls_id: int
@@ -58,8 +65,13 @@ class VocabularyInfo:
     split_cjk: bool = True
 
     @property
+    def marks_words(self) -> bool:
+        """Whether a corpus stores where words begin, since the pieces alone do not tell."""
+        return self.kind not in TABLE_KINDS
+
+    @property
     def special_ids(self) -> frozenset[int]:
-        """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK]."""
+        """The ids of [PAD], [UNK], [CLS], [SEP] and [MASK]. A byte-level vocabulary without [UNK] has [PAD] in its place."""
         return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
 
     def to_json(self) -> JsonObject:
@@ -81,7 +93,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        model: WordPiece | SentencePiece,
+        model: WordPiece | SentencePiece | JsonTokenizer,
         *,
         specials: Mapping[str, str] | None = None,
         added: Sequence[str] = (),
@@ -92,11 +104,14 @@ class Tokenizer:
         self.max_length = max_length
         self.notes = tuple(notes)
         ids = {piece: i for i, piece in enumerate(model.pieces)}
-        special = {}
+        special: dict[str, int] = {}
         for role, names in SPECIAL_NAMES.items():
             if specials and role in specials:
                 names = (specials[role],)
             present = [name for name in names if name in ids]
+            if not present and role == "unk" and isinstance(model, JsonTokenizer):
+                special["unk_id"] = special["pad_id"]  # no text has it
+                continue
             if not present:
                 raise UserError(
                     f"the vocabulary of {counted(len(ids), 'piece')} has no {names[0]}; BERT needs "
@@ -118,9 +133,29 @@ class Tokenizer:
         self._special_pieces |= {token: ids[token] for token in self.added}
         longest_first = sorted(self._special_pieces, key=len, reverse=True)
         self._special_pattern = re.compile("|".join(map(re.escape, longest_first)))
-        #: bool [V]: pieces that continue a word, for whole-word masking
-        self.continuation_table = np.array([model.is_continuation(piece) for piece in model.pieces])
-        self.continuation_table[sorted(self.special_ids)] = False
+
+    @functools.cached_property
+    def continuation_table(self) -> np.ndarray:
+        """bool [V]: the pieces that continue a word; where words are marked in the text (`marks_words`), those that more often
+        do."""
+        table = np.array([self._model.is_continuation(piece) for piece in self._model.pieces])
+        table[sorted(self.special_ids)] = False
+        return table
+
+    @property
+    def marks_words(self) -> bool:
+        """Whether `append` marks the ids that begin a word, since the pieces alone do not tell."""
+        return self.vocabulary.marks_words
+
+    @property
+    def distinguishes_spaces(self) -> bool:
+        """Whether a word has other pieces after a space than at the beginning of a text."""
+        return isinstance(self._model, JsonTokenizer) and self._model.distinguishes_spaces
+
+    @property
+    def mask_takes_space(self) -> bool:
+        """Whether [MASK] in a text stands for a word with the space before it."""
+        return isinstance(self._model, JsonTokenizer) and bool(self._model.added.get(self.pieces[self.mask_id], {}).get("lstrip"))
 
     @property
     def size(self) -> int:
@@ -174,7 +209,7 @@ class Tokenizer:
 
     def append(self, text: str, out: array[int]) -> None:
         """Appends the ids of `text` to `out`, an `array` of an unsigned type. The corpus build uses it to avoid a list per
-        sentence.
+        sentence. With `marks_words`, ids that begin a word have the bit BEGINS, so `out` has 32 bits.
         """
         self._model.append(text, out)
 
@@ -182,23 +217,34 @@ class Tokenizer:
         """The ids of the pieces of `text`; a special token in the text, such as "[MASK]", is ordinary text."""
         ids = array("I")
         self._model.append(text, ids)
-        return ids.tolist()
+        return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of `encode`, and for each its characters [start, end) of `text`."""
         return self._model.encode_with_offsets(text)
 
+    def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], np.ndarray]:
+        """The ids and characters of `encode_with_offsets`, and bool [ids]: whether each continues the word of the one before."""
+        if isinstance(self._model, JsonTokenizer):
+            ids, offsets, begins = self._model.encode_with_words(text)
+            return ids, offsets, ~np.array(begins, bool)
+        ids, offsets = self._model.encode_with_offsets(text)
+        return ids, offsets, self.continuation_table[np.array(ids, np.int64)]
+
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
         """Encodes text that is split into words: (ids, for each word the index of its first piece in `ids`, its number of
         pieces).
 
-        Each word is tokenised separately, as with transformers' `is_split_into_words`. A word without pieces (empty, or only
-        control characters) becomes the unknown token, so that every word has a first piece.
+        Each word is tokenised separately, as with transformers' `is_split_into_words`. If a space before a word changes its
+        pieces, all words but the first have one, as in running text. A word without pieces (empty, or only control characters)
+        becomes the unknown token, so that every word has a first piece.
         """
+        space = " " if self.distinguishes_spaces else ""
         ids: list[int] = []
-        firsts, counts = [], []
+        firsts: list[int] = []
+        counts: list[int] = []
         for word in words:
-            pieces = self.encode(word) or [self.unk_id]
+            pieces = self.encode(f"{space}{word}" if word and firsts else word) or [self.unk_id]
             firsts.append(len(ids))
             counts.append(len(pieces))
             ids += pieces
@@ -206,7 +252,8 @@ class Tokenizer:
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
         """The characters [start, end) of each word of `text`, in order. WordPiece separates words at white space and punctuation,
-        and each punctuation mark and ideograph is a word; SentencePiece separates them at white space. Every non-empty span of
+        and each punctuation mark and ideograph is a word; SentencePiece separates them at white space; a tokenizer.json has the
+        words of its pre-tokenizer. Every non-empty span of
         `encode_with_offsets` is inside exactly one of them.
         """
         return self._model.word_spans(text)
@@ -215,6 +262,8 @@ class Tokenizer:
         """The ids of `text`, with special tokens in the text, such as "[MASK]", as their ids. For prompts of users; never for
         corpora.
         """
+        if isinstance(self._model, JsonTokenizer):
+            return self._model.encode_with_specials(text)
         ids: list[int] = []
         start = 0
         for match in self._special_pattern.finditer(text):
@@ -223,15 +272,24 @@ class Tokenizer:
         return ids + self.encode(text[start:])
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The pieces with these ids."""
+        """The pieces with these ids, for display: those of a byte-level vocabulary are decoded, with a space as ▁."""
+        if isinstance(self._model, JsonTokenizer):
+            return [self._model.readable([i]) for i in ids]
         return [self._model.pieces[i] for i in ids]
+
+    def word(self, ids: Sequence[int]) -> str:
+        """The pieces of one word joined, for display; a byte-level or SentencePiece word may begin with ▁."""
+        if isinstance(self._model, JsonTokenizer):
+            return self._model.readable(ids)
+        first, *rest = [self._model.pieces[i] for i in ids]
+        return first + "".join(piece.removeprefix(CONTINUATION) for piece in rest)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of these ids. WordPiece does not restore the original white space around punctuation."""
         return self._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:
-        """bool, of the shape of `ids`: whether the piece continues the word of the piece before it."""
+        """bool, of the shape of `ids`: whether the piece continues the word of the piece before it (`continuation_table`)."""
         return self.continuation_table[ids]
 
     def save(self, directory: pathlib.Path | str) -> None:
@@ -241,6 +299,9 @@ class Tokenizer:
         directory.mkdir(parents=True, exist_ok=True)
         specials = {role: self._model.pieces[getattr(self, f"{role}_id")] for role in SPECIAL_NAMES}
         names = {f"{role}_token": piece for role, piece in specials.items()}
+        if isinstance(self._model, JsonTokenizer):
+            self._save_json(self._model, directory, names)
+            return
         config: JsonObject = {"do_lower_case": self.vocabulary.lowercase, **names}
         rust = rust_tokenizer(self._model, specials, self.added)
         if isinstance(self._model, WordPiece):
@@ -263,6 +324,34 @@ class Tokenizer:
         write_json(directory / CONFIG_FILE, config)
         write_json(directory / MAP_FILE, names)
 
+    def _save_json(self, model: JsonTokenizer, directory: pathlib.Path, names: dict[str, str]) -> None:
+        """Writes tokenizer.json as it was read, and the settings beside it with the names of the special tokens."""
+        if self.unk_id == self.pad_id:
+            del names["unk_token"]
+        (directory / VOCAB_FILE).unlink(missing_ok=True)
+        (directory / JSON_FILE).write_bytes(model.content.encode())
+        config: JsonObject = {"tokenizer_class": BACKENDS[0], "model_input_names": _INPUTS, "clean_up_tokenization_spaces": False}
+        config |= model.settings | {name: piece for name, piece in names.items() if _name(model.settings.get(name)) != piece}
+        if self.max_length:
+            config["model_max_length"] = self.max_length
+        write_json(directory / CONFIG_FILE, config)
+        changed = {name: piece for name, piece in names.items() if _name(model.names.get(name)) != piece}
+        write_json(directory / MAP_FILE, model.names | changed)
+
+
+def _name(token: Json) -> Json:
+    """The text of a special token, which a file has as a string or as {"content": string}."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def with_added_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
+    """The tokenizer of a tokenizer.json with more tokens; those in brackets, such as "[E1]", are special."""
+    model = tokenizer._model
+    assert isinstance(model, JsonTokenizer)
+    specials = {role: tokenizer.pieces[getattr(tokenizer, f"{role}_id")] for role in SPECIAL_NAMES}
+    made = model.with_tokens(tokens, PLACEHOLDER)
+    return Tokenizer(made, specials=specials, added=made.special_tokens, max_length=tokenizer.max_length)
+
 
 def load_tokenizer(
     path: pathlib.Path | str, *, lowercase: bool | None = None, max_word_characters: int | None = None
@@ -275,8 +364,11 @@ def load_tokenizer(
     every capitalised word would become [UNK].
     """
     described = read_description(pathlib.Path(path))
-    model: WordPiece | SentencePiece
-    if described.path.suffix == ".model":
+    model: WordPiece | SentencePiece | JsonTokenizer
+    if described.library is not None:
+        model = described.library
+        _casing(described, model.pieces, False, lowercase)
+    elif described.path.suffix == ".model":
         content = described.path.read_bytes()
         try:
             if not content:
@@ -338,7 +430,9 @@ def infer_casing(pieces: Sequence[str], folds: bool = False) -> tuple[bool | Non
     return None, f"{capitals:,} of its {counted(len(words), 'piece')} have capitals"
 
 
-def _content(model: WordPiece | SentencePiece) -> bytes:
+def _content(model: WordPiece | SentencePiece | JsonTokenizer) -> bytes:
+    if isinstance(model, JsonTokenizer):
+        return model.identity
     return model.model if isinstance(model, SentencePiece) else "".join(f"{piece}\n" for piece in model.pieces).encode()
 
 

@@ -1,9 +1,10 @@
 """Reads the tokenizer files of transformers: `vocab.txt` or `spiece.model`, `tokenizer.json`, `tokenizer_config.json`,
 `special_tokens_map.json`, `added_tokens.json`.
 
-Their content becomes one `TokenizerDescription`. Features and classes of tokenizers that ours lack raise a UserError that names
-them. If two files give a piece different ids, that is an error. If they state different text rules, tokenizer_config.json wins,
-as in transformers, and a note says so. `Tokenizer.save` writes the files.
+Their content becomes one `TokenizerDescription`. A tokenizer.json with other components than BERT's is run by the library
+(`json_tokenizer`). Features and classes of tokenizers that ours lack raise a UserError that names them. If two files give a piece
+different ids, that is an error. If they state different text rules, tokenizer_config.json wins, as in transformers, and a note
+says so. `Tokenizer.save` writes the files.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from bert_jax import files
+from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, JsonTokenizer, model_type, parts
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
@@ -46,7 +48,6 @@ _SHIFTED = (
 )
 MOST_PIECES = 10_000_000
 _NO_LIMIT = 10**9  # transformers writes 10**30 for "no maximum length"
-_BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ class TokenizerDescription:
     """The content of the files of one tokenizer; None for properties that no file states."""
 
     path: pathlib.Path  # of the vocabulary
+    library: JsonTokenizer | None = None  # of a tokenizer.json with other components than BERT's
     pieces: tuple[str, ...] = ()  # by id; empty for a SentencePiece model
     lowercase: bool | None = None
     lowercase_source: str = ""  # the file that states `lowercase`, for error messages
@@ -110,7 +112,10 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
         if path.suffix == ".model":
             return TokenizerDescription(path=path)
         if path.suffix == ".json":
-            return _described(path, None, _read_json(path), {}, {}, {})
+            spec = _object(path)
+            if _other_than_berts(path, spec):
+                return _described_library(path, spec, {}, {}, {})
+            return _described(path, None, _read_json(path, spec), {}, {}, {})
         pieces = _read_vocabulary(path)
         return TokenizerDescription(path=path, pieces=tuple(pieces[: _end_of_pieces(pieces)]))
     found = vocabulary_files(path)
@@ -119,12 +124,21 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     config, names, later = (
         _object(path / name) if (path / name).is_file() else {} for name in (CONFIG_FILE, MAP_FILE, ADDED_FILE)
     )
+    beside = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
+    if beside is not None and found[0].suffix != ".model" and (why := _other_than_berts(path / JSON_FILE, beside)):
+        name = _class_of(path, config)[1]
+        if _stem(name) in WORDPIECE_CLASSES:
+            raise UserError(f"{path / JSON_FILE}: {why}, which {name}, its class, does not heed; take the files of one model")
+        if _stem(name) in _FAIRSEQ or name is None:
+            _check_class(path, config, found[0])
+        fields = _object(path / "config.json") if (path / "config.json").is_file() else {}
+        return _described_library(path / JSON_FILE, beside, config, names, fields)
     _check_class(path, config, found[0])
     _check_config(path / CONFIG_FILE, config)
     if found[0].suffix == ".model":
         return _described_sentencepiece(found[0], config, names)
     lines = _read_vocabulary(found[0]) if found[0].name == VOCAB_FILE else None
-    content = _read_json(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
+    content = _read_json(path / JSON_FILE, beside) if beside is not None else None
     described = _described(found[0], lines, content, config, names, later)
     end = _end_of_pieces(described.pieces)
     rows = _rows_of_model(path)
@@ -245,7 +259,7 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     _check_not_shifted(file, content)
     vocabulary = content.get("model", {}).get("vocab")
     if not isinstance(vocabulary, list):
-        raise UserError(f"{file} holds a {_model_type(content)} model, {path.name} beside it a SentencePiece one; remove one")
+        raise UserError(f"{file} holds a {model_type(content)} model, {path.name} beside it a SentencePiece one; remove one")
     ids = {entry[0]: i for i, entry in enumerate(vocabulary)}
     ids |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     _check_same_pieces(path, pieces, ids)
@@ -299,18 +313,28 @@ def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
             raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, which is no character; copy the files again")
 
 
-def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathlib.Path) -> None:
-    """Raises UserError if transformers reads the files in `directory` by a class with other rules than ours, or by one that does
-    not read the file `vocabulary`. The class is that of tokenizer_config.json, else that of the model's config.json."""
+def _class_of(directory: pathlib.Path, config: JsonObject) -> tuple[pathlib.Path, str | None]:
+    """(the file that names the class of the tokenizer, its name)."""
     name, path = config.get("tokenizer_class"), directory / CONFIG_FILE
     if name is None and (directory / "config.json").is_file():
         path = directory / "config.json"
         name = _object(path).get("tokenizer_class")
+    return path, name
+
+
+def _stem(name: str | None) -> str:
+    return re.sub("Tokenizer(Fast|Legacy)?$", "", str(name))
+
+
+def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathlib.Path) -> None:
+    """Raises UserError if transformers reads the files in `directory` by a class with other rules than ours, or by one that does
+    not read the file `vocabulary`. The class is that of tokenizer_config.json, else that of the model's config.json."""
+    path, name = _class_of(directory, config)
     if name is None and "AutoTokenizer" in (config.get("auto_map") or ()):
         raise UserError(
             f"{directory / CONFIG_FILE}: auto_map names a tokenizer with its own code, which is not run; {_CLASSES_READ}"
         )
-    stem = re.sub("Tokenizer(Fast|Legacy)?$", "", str(name))
+    stem = _stem(name)
     if name is None or str(name) in {*BACKENDS, *_READ_CLASSES}:
         read = {**dict.fromkeys(WORDPIECE_CLASSES, VOCAB_FILE), **dict.fromkeys(SENTENCEPIECE_CLASSES, MODEL_FILES[0])}.get(stem)
         if read and (read == VOCAB_FILE) == (vocabulary.suffix == ".model"):
@@ -357,7 +381,7 @@ def _check_config(path: pathlib.Path, config: JsonObject) -> None:
     for name, ours in (("word_tokenizer_type", "basic"), ("subword_tokenizer_type", "wordpiece")):
         if config.get(name, ours) != ours:
             raise UserError(f"{path}: {name}={config[name]!r} is not supported, only {ours!r} is")
-    split = [word for word in config.get("never_split") or () if not _BRACKETED.fullmatch(word)]
+    split = [word for word in config.get("never_split") or () if not BRACKETED.fullmatch(word)]
     if split:
         raise UserError(f"{path}: never_split={split} is not supported, nor does transformers 5 heed it; remove it")
 
@@ -367,10 +391,10 @@ def _as_json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)[:80]
 
 
-def _special_names(*sources: JsonObject) -> dict[str, str]:
+def _special_names(*sources: JsonObject, roles: Sequence[str] = tuple(SPECIAL_NAMES)) -> dict[str, str]:
     """role -> piece, from the first source that has it, as a string or as {"content": string}."""
     names: dict[str, str] = {}
-    for source, part in itertools.product(sources, SPECIAL_NAMES):
+    for source, part in itertools.product(sources, roles):
         name = source.get(f"{part}_token")
         name = name.get("content") if isinstance(name, dict) else name
         if isinstance(name, str):
@@ -400,7 +424,7 @@ def _added_tokens(directory: pathlib.Path, config: JsonObject, later: Mapping[st
 def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int, str]:
     """id -> content. Raises UserError for tokens that are not special, which transformers would also match inside words."""
     for token in tokens:
-        if not token.get("special") and not _BRACKETED.fullmatch(token["content"]):
+        if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
             raise UserError(
                 f"{path}: the added token {token['content']!r} (id {token['id']}) is not a special token; transformers also "
                 "matches it inside words, which WordPiece cannot do: take it out of the files, and add it as a whole word by "
@@ -448,30 +472,119 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
             )
 
 
-def _model_type(content: JsonObject) -> str:
-    """The type of the model in a tokenizer.json, inferred for older files without it."""
-    model = content.get("model") or {}
-    guess = "BPE" if "merges" in model else "WordPiece" if isinstance(model.get("vocab"), dict) else "Unigram"
-    return model.get("type") or guess
-
-
-def _read_json(path: pathlib.Path) -> _Json:
-    """Reads a tokenizer.json with the components of BERT. Raises UserError, with its name, for any other component."""
-    content = _object(path)
-    kind = _model_type(content)
+def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
+    """The component of a tokenizer.json that BERT's tokenizers lack, as a clause; None if `WordPiece` has them all."""
     _check_not_shifted(path, content)
+    kind, model = model_type(content), content.get("model") or {}
     if kind != "WordPiece":
-        raise UserError(
-            f"{path} holds a {kind} model, only WordPiece is read; SentencePiece is read from {MODEL_FILES[0]}: copy it, or "
-            "choose another model"
-        )
-    model = content["model"]
+        return f"it holds a {kind} model"
     prefix = model.get("continuing_subword_prefix", CONTINUATION)
     if prefix != CONTINUATION:
-        raise UserError(f"{path}: continuing_subword_prefix={prefix!r} is not supported, only {CONTINUATION!r} is")
-    splitter = [part.get("type") for part in _parts(content.get("pre_tokenizer"), "pretokenizers")]
+        return f"its continuing_subword_prefix is {prefix!r}"
+    splitter = [part.get("type") for part in parts(content.get("pre_tokenizer"), "pretokenizers")]
     if splitter != ["BertPreTokenizer"]:
-        raise UserError(f"{path}: the pre_tokenizer {_named(splitter)} is not supported, only BertPreTokenizer is")
+        return f"its pre_tokenizer is {_named(splitter)}"
+    steps = parts(content.get("normalizer"), "normalizers")
+    types = [step.get("type") for step in steps]
+    berts = [step for step in steps if step.get("type") == "BertNormalizer"]
+    marks = [kind for kind in types if kind in ("NFD", "StripAccents")]
+    known = {"BertNormalizer", "Lowercase", "NFD", "StripAccents"}
+    if not berts or not {*types} <= known or marks not in ([], ["NFD", "StripAccents"]):
+        return f"its normalizer is {_named(types)}"
+    if not any(bert.get("clean_text", True) for bert in berts):
+        return "its normalizer has clean_text=false"
+    for token in content.get("added_tokens") or ():
+        if not token.get("special") and not BRACKETED.fullmatch(token["content"]):
+            return f"its added token {token['content']!r} is matched inside words"
+    return None
+
+
+def _described_library(
+    path: pathlib.Path, content: JsonObject, config: JsonObject, names: JsonObject, fields: JsonObject
+) -> TokenizerDescription:
+    """The TokenizerDescription of a tokenizer.json that the library runs. `fields` is the config.json of the model."""
+    _check_text(path, [token["content"] for token in content.get("added_tokens") or ()])
+    try:
+        library = JsonTokenizer(path.read_text("utf-8"), settings=config, names=names)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; copy the file again, or choose another model") from error
+    specials = _roles(path, content, library, (config, names), fields)
+    notes = []
+    for texts, wanted in (
+        (("a",), ["cls", "a", "sep"]),
+        (("a", "a"), ["cls", "a", "sep", "a", "sep"]),
+    ):
+        inside = library.encode_with_specials("a")
+        ours = [i for part in wanted for i in (inside if part == "a" else [library.pieces.index(specials[part])])]
+        if library.framed(*texts) != ours:
+            theirs = " ".join(library.pieces[i] for i in library.framed(*texts))
+            shown = " ".join(library.pieces[i] for i in ours)
+            notes.append(f"transformers makes {theirs!r} of {' + '.join(map(repr, texts))}, here it is {shown!r}")
+            break
+    return TokenizerDescription(
+        path=path,
+        library=library,
+        lowercase=library.lowercase,
+        lowercase_source=f"the normalizer of {JSON_FILE} {'lower-cases' if library.lowercase else 'keeps capitals'}",
+        specials=specials,
+        added=tuple(library.special_tokens),
+        max_length=_max_length(config),
+        notes=tuple(notes),
+    )
+
+
+_OTHER_NAMES = {
+    "pad": ("<|pad|>", "<|padding|>"),
+    "cls": ("<s>", "<cls>"),
+    "sep": ("</s>", "<sep>"),
+    "mask": ("<mask>", "<|mask|>"),
+}
+"""role -> names of the special token outside BERT."""
+
+
+def _roles(
+    path: pathlib.Path, content: JsonObject, library: JsonTokenizer, sources: Sequence[JsonObject], fields: JsonObject
+) -> dict[str, str]:
+    """role -> piece. The files beside a tokenizer.json name it, then the model's config.json by its id, then the file itself: by
+    the usual names, and by the frame of its post-processor. A beginning and an end of texts (bos, eos) serve as [CLS] and [SEP]
+    where these are missing.
+    """
+    ids = {piece: i for i, piece in enumerate(library.pieces) if piece}
+    named = _special_names(*sources, roles=("pad", "unk", "cls", "sep", "mask", "bos", "eos"))
+    for role, piece in named.items():
+        if role in ("pad", "cls", "sep", "mask") and piece not in ids:
+            raise UserError(f"{path}: the files beside it say {role}_token={piece!r}, which is none of its pieces; correct one")
+
+    def by_id(key: str) -> str | None:
+        i = fields.get(key)
+        return library.pieces[i] if type(i) is int and 0 <= i < len(library.pieces) else None
+
+    frame = library.framed("a")
+    inside = library.encode_with_specials("a")
+    ends = {"cls": frame[0], "sep": frame[-1]} if len(frame) == len(inside) + 2 and frame[1:-1] == inside else {}
+    unknown = content["model"].get("unk_token")
+    if type(content["model"].get("unk_id")) is int:
+        unknown = library.pieces[content["model"]["unk_id"]]
+    roles: dict[str, str] = {}
+    for role, usual in SPECIAL_NAMES.items():
+        other = {"cls": "bos", "sep": "eos"}.get(role, role)
+        found: list[str | None] = [named.get(role), *(name for name in usual if name in ids), by_id(f"{role}_token_id")]
+        found += [unknown if role == "unk" else None, named.get(other), by_id(f"{other}_token_id")]
+        found += [library.pieces[ends[role]] if role in ends else None, *_OTHER_NAMES.get(role, ())]
+        known = [name for name in found if name in ids]
+        if known:
+            roles[role] = str(known[0])
+        elif role != "unk":
+            raise UserError(
+                f"{path}: none of its {counted(len(ids), 'piece')} is known as [{role.upper()}], without which there is no "
+                f'masked language modelling; name one in {CONFIG_FILE} beside it, as {{"{role}_token": "<{role}>"}}'
+            )
+    return roles
+
+
+def _read_json(path: pathlib.Path, content: JsonObject) -> _Json:
+    """Reads a tokenizer.json with the components of BERT."""
+    model = content["model"]
     added = _checked_added(path, content.get("added_tokens") or [])
     ids = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
     wrong = next((piece for piece, i in ids.items() if type(i) is not int or not 0 <= i < MOST_PIECES), None)
@@ -488,36 +601,24 @@ def _read_json(path: pathlib.Path) -> _Json:
         own=len(model["vocab"]),
         unknown=model.get("unk_token") or "[UNK]",
         limit=model.get("max_input_chars_per_word"),
-        **_normalizer(path, content.get("normalizer")),
+        **_normalizer(content.get("normalizer")),
     )
-
-
-def _parts(part: JsonObject | None, inside: str) -> list[JsonObject]:
-    """The steps of a normalizer or pre-tokenizer, with nested sequences flattened."""
-    if part is None:
-        return []
-    return [step for p in part[inside] for step in _parts(p, inside)] if part.get("type") == "Sequence" else [part]
 
 
 def _named(types: Sequence[str | None]) -> str:
     return " + ".join(map(str, types)) or "null"
 
 
-def _normalizer(path: pathlib.Path, part: JsonObject | None) -> dict[str, bool]:
+def _normalizer(part: JsonObject | None) -> dict[str, bool]:
     """The fields of `_Json` from a normalizer: BertNormalizer, also with its components Lowercase and NFD + StripAccents."""
-    steps = _parts(part, "normalizers")
+    steps = parts(part, "normalizers")
     types = [step.get("type") for step in steps]
     berts = [step for step in steps if step.get("type") == "BertNormalizer"]
-    marks = [kind for kind in types if kind in ("NFD", "StripAccents")]
-    known = {"BertNormalizer", "Lowercase", "NFD", "StripAccents"}
-    if not berts or not {*types} <= known or marks not in ([], ["NFD", "StripAccents"]):
-        raise UserError(f"{path}: the normalizer {_named(types)} is not supported, only BertNormalizer is")
-    if not any(bert.get("clean_text", True) for bert in berts):
-        raise UserError(f"{path}: clean_text=false of the normalizer is not supported")
     lowers = [bool(bert.get("lowercase", True)) for bert in berts]
     strips = [bert.get("strip_accents") for bert in berts]
     return {
         "lowercase": any(lowers) or "Lowercase" in types,
-        "strip_accents": any(lower if own is None else own for own, lower in zip(strips, lowers, strict=True)) or bool(marks),
+        "strip_accents": any(lower if own is None else own for own, lower in zip(strips, lowers, strict=True))
+        or "StripAccents" in types,
         "split_cjk": any(bert.get("handle_chinese_chars", True) for bert in berts),
     }

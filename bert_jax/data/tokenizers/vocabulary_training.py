@@ -1,4 +1,5 @@
-"""Trains a vocabulary on the corpus, deterministically: WordPiece with the Rust `tokenizers`, SentencePiece with its library."""
+"""Trains a vocabulary on the corpus, deterministically: WordPiece and byte-level BPE with the Rust `tokenizers`, SentencePiece
+with its library."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from bert_jax.data.corpus.cleaning import clean_document
 from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.shard import TextConfig, is_heldout
 from bert_jax.data.corpus.sources import Item, cut
+from bert_jax.data.tokenizers.json_tokenizer import GPT4_SPLIT, JsonTokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, WordPiece, basic_words, stands_alone, stripped
@@ -18,6 +20,10 @@ from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # ids 0-4
+SPLITTINGS = ("gpt2", "gpt4")
+"""How byte-level BPE divides text before the merges. GPT-4's keeps numbers in groups of up to three digits, and joins a word to a
+punctuation mark before it."""
+_MULTIPLE = 64  # of the size of a byte-level vocabulary, as matrix units want it
 _COVERAGE = 0.9999  # of the text's characters; words with others are unknown
 MARKS_LIMIT = 0.002
 """A vocabulary whose text rules change a larger share of the letters beyond their case loses meaning. In the English Wikipedia
@@ -190,3 +196,71 @@ def train_sentencepiece(
     except RuntimeError as error:
         raise UserError(f"SentencePiece cannot make {counted(size, 'piece')} from this text: {error}") from error
     return Tokenizer(SentencePiece(model.getvalue(), lowercase=lowercase))
+
+
+def train_bpe(
+    documents: Iterable[list[str]],
+    size: int,
+    lowercase: bool | None,
+    *,
+    splitting: str = "gpt2",
+    nfc: bool = False,
+    unused: int = 0,
+) -> Tokenizer:
+    """A byte-level BPE tokenizer, which can spell any text. Its `size` is rounded up to a multiple of 64, with `unused` pieces
+    or more at the end, [unused0] and so on, for tokens that are added later; fewer pieces if the text has no more merges.
+
+    lowercase: None: no. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode's NFC), as ModernBERT does; without
+    it, and cased, the text of the ids is the text itself.
+    """
+    from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer as Rust
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    size = -(-size // _MULTIPLE) * _MULTIPLE
+    if size < len(SPECIALS) + len(letters) + unused:
+        raise UserError(
+            f"--vocab-size={size:,} is less than the {counted(len(SPECIALS) + len(letters) + unused, 'piece')} of the special "
+            f"tokens, the bytes and --unused-tokens={unused:,}"
+        )
+    rust = Rust(models.BPE())
+    steps = [*([normalizers.NFC()] if nfc else []), *([normalizers.Lowercase()] if lowercase else [])]
+    if steps:
+        rust.normalizer = normalizers.Sequence(steps)
+    if splitting == "gpt2":
+        rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        splitter = pre_tokenizers.Split(Regex(GPT4_SPLIT), "isolated")
+        rust.pre_tokenizer = pre_tokenizers.Sequence(
+            [splitter, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - unused,
+        min_frequency=2,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=letters,
+        show_progress=False,
+    )
+    read = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal read
+        for sentences in documents:
+            read += 1
+            yield " ".join(sentences)
+
+    rust.train_from_iterator(texts(), trainer)
+    if not read:
+        raise UserError("there is no text to train a vocabulary on")
+    learned = rust.get_vocab_size()
+    spare = -(-(learned + unused) // _MULTIPLE) * _MULTIPLE - learned
+    rust.add_special_tokens([AddedToken(token, lstrip=token == "[MASK]", normalized=False, special=True) for token in SPECIALS])
+    rust.add_special_tokens([AddedToken(f"[unused{i}]", normalized=False, special=True) for i in range(spare)])
+    framing = [("[CLS]", SPECIALS.index("[CLS]")), ("[SEP]", SPECIALS.index("[SEP]"))]
+    rust.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=framing
+    )
+    rust.decoder = decoders.ByteLevel()
+    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), SPECIALS, strict=True))
+    model = JsonTokenizer(rust.to_str(pretty=True))
+    return Tokenizer(model, specials=roles, added=model.special_tokens)

@@ -132,8 +132,8 @@ class WordPiece:
         self._continuations = {piece[2:]: i for piece, i in ids.items() if piece.startswith(CONTINUATION)}
         self._longest = max(map(len, self.pieces), default=0)
         self._unknown = ids.get(unknown, -1)  # `Tokenizer` rejects a vocabulary without it
-        self._chunks = _Cache(self._encode_chunk)
-        self._words = _Cache(self.encode_word)
+        self._chunks = ChunkCache(self._encode_chunk)
+        self._words = ChunkCache(self.encode_word)
 
     def encode_word(self, word: str) -> tuple[int, ...]:
         """The ids of a word by greedy longest match; only the unknown token if any part of the word has no piece."""
@@ -208,7 +208,7 @@ class WordPiece:
         return piece.startswith(CONTINUATION)
 
 
-class _Cache(dict[str, tuple[int, ...]]):
+class ChunkCache(dict[str, tuple[int, ...]]):
     """Caches `compute(key)`; emptied when it holds `_CACHED_CHUNKS` keys, which bounds memory."""
 
     def __init__(self, compute: Callable[[str], tuple[int, ...]]):

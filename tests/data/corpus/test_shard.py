@@ -20,6 +20,7 @@ class Letters:
 
     size = 200
     strips = False
+    distinguishes_spaces = marks_words = False
 
     def append(self, text, out) -> None:
         out.extend(ord(c) for c in text if c.isalpha())

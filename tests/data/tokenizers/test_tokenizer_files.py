@@ -152,26 +152,40 @@ def normalizer(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "a BPE model"),
-        ({"model": {"vocab": {}, "merges": []}}, "a BPE model"),
-        ({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}, "a Unigram model"),
-        ({"model": changed(continuing_subword_prefix="@@")}, "continuing_subword_prefix='@@'"),
         ({"model": changed(vocab={"[UNK]": 0, "a": 1, "b": 1}), "added_tokens": []}, "two pieces have one id"),
-        ({"normalizer": None}, "normalizer null"),
-        ({"normalizer": {"type": "NFC"}}, "normalizer NFC"),
-        ({"normalizer": {"type": "Sequence", "normalizers": [normalizer(), {"type": "NFC"}]}}, r"BertNormalizer \+ NFC"),
-        ({"normalizer": {"type": "Sequence", "normalizers": [normalizer(), {"type": "StripAccents"}]}}, r"\+ StripAccents"),
-        ({"normalizer": normalizer(clean_text=False)}, "clean_text=false"),
-        ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer Whitespace"),
-        ({"added_tokens": [added("covid", 99, special=False)]}, r"added token 'covid' \(id 99\)"),
         ({"added_tokens": [added("[MASK]", 7)]}, r"'\[MASK\]' has the id 4 in the vocabulary and 7"),
         ({"added_tokens": [added("[E1]", len(PIECES) + 1)]}, f"no piece has the id {len(PIECES)}"),
-        ({"model": None}, "holds a Unigram model, only WordPiece is read"),
+        ({"model": None}, "the library tokenizers .* cannot read it"),
     ],
 )
-def test_what_no_bert_tokenizer_does_is_refused_by_name(tmp_path, changes, message):
+def test_a_broken_tokenizer_json_is_refused_with_its_fault(tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
         load_tokenizer(write(tmp_path, tokenizer=tokenizer_json(**changes)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "clause"),
+    [
+        ({"model": changed(continuing_subword_prefix="@@")}, "its continuing_subword_prefix is '@@'"),
+        ({"normalizer": None}, "its normalizer is null"),
+        ({"normalizer": {"type": "NFC"}}, "its normalizer is NFC"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [normalizer(), {"type": "NFC"}]}}, r"is BertNormalizer \+ NFC"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [normalizer(), {"type": "StripAccents"}]}}, r"\+ StripAccents"),
+        ({"normalizer": normalizer(clean_text=False)}, "its normalizer has clean_text=false"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "its pre_tokenizer is Whitespace"),
+        ({"added_tokens": [*tokenizer_json()["added_tokens"], added("b", 6, special=False)]}, "token 'b' is matched inside"),
+    ],
+)
+def test_what_no_bert_tokenizer_does_is_run_by_the_library_unless_the_class_does_not_heed_it(tmp_path, changes, clause):
+    content = tokenizer_json(**changes)
+    rust = tokenizers.Tokenizer.from_str(json.dumps(content))
+    tokenizer = load_tokenizer(write(tmp_path, vocab=PIECES, tokenizer=content))
+    assert tokenizer.vocabulary.kind == "library-wordpiece"
+    for text in (TEXT, "a\tbc  abc [MASK]\x00b", "é中文A!"):
+        assert tokenizer.encode_with_specials(text) == rust.encode(text, add_special_tokens=False).ids
+    write(tmp_path, tokenizer_config={"tokenizer_class": "BertTokenizer"})
+    with pytest.raises(UserError, match=rf"{clause}.*, which BertTokenizer, its class, does not heed; take"):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(

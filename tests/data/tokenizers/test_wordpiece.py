@@ -190,7 +190,7 @@ def test_a_cache_computes_a_key_once_and_is_emptied_when_it_is_full(monkeypatch)
         computed.append(key)
         return (len(key),)
 
-    cache = wordpiece._Cache(compute)
+    cache = wordpiece.ChunkCache(compute)
     assert [cache[key] for key in ("a", "bb", "a", "ccc", "bb", "a")] == [(1,), (2,), (1,), (3,), (2,), (1,)]
     assert computed == ["a", "bb", "ccc"]
     assert cache["d"] == (1,)

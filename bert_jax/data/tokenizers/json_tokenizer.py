@@ -1,0 +1,376 @@
+"""Any `tokenizer.json`, run by the library `tokenizers`: byte-level BPE, Unigram, WordPiece with other text rules.
+
+The words of a text are those of the library (`word_ids`): what its pre-tokenizer separates, so a piece alone does not tell
+whether it begins a word. `append` therefore marks each id that begins one.
+
+The rules of most tokenizers stop at a single space: the ids of a text are those of its parts, each cut before a space. One cache
+from part to ids then answers nearly all lookups, as for WordPiece. Whether this holds is decided by the components of the
+tokenizer (`_stops_at_spaces`); a text with other white space, and any text of a tokenizer with other components, is encoded as a
+whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
+from bert_jax.data.tokenizers.wordpiece import CONTINUATION, ChunkCache
+from bert_jax.files import JsonObject, parse_json
+
+BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
+"""Names of special tokens."""
+BEGINS = 1 << 31
+"""The bit that `append` sets in an id that begins a word."""
+GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT4_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The expressions by which the tokenizers of GPT-2 and GPT-4 (as in Llama 3) divide text before the merges."""
+_SPACE_SPLITS = {
+    GPT2_SPLIT,
+    GPT4_SPLIT,
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",  # Qwen 2
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",  # cl100k
+}
+_LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled", "Nmt"}
+_LOCAL_SPLITS = {"ByteLevel", "Metaspace", "BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation"}
+_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_PROBES = (
+    "a b",
+    "It's 12 cats, isn't it?",
+    "x. (y) #1 $2",
+    "é ü ß 中文 日 本",
+    "don't stop",
+    "A-b c_d e/f",
+    "a",
+    "the  end ",
+    " a b",
+)
+
+
+class JsonTokenizer:
+    """Converts text to piece ids with a tokenizer of the library; the methods are those of `wordpiece.WordPiece`.
+
+    `content` is the text of the tokenizer.json, which `save` writes again byte for byte; `settings` and `names` are the content
+    of tokenizer_config.json and special_tokens_map.json.
+
+    Raises ValueError, with the fault as a clause, if the library cannot run it.
+    """
+
+    max_word_characters = None
+    strip_accents = None
+    split_cjk = True  # not used here; a field of VocabularyInfo
+
+    def __init__(self, content: str, *, settings: JsonObject | None = None, names: JsonObject | None = None):
+        self.content = content
+        self.settings, self.names = settings or {}, names or {}
+        self._spec: JsonObject = parse_json(content)
+        text_content, hidden = _without_specials(content, self._spec)
+        self._rust = _load(text_content, self._spec)
+        self._rust.encode_special_tokens = True  # special tokens in a text are ordinary text, except for `encode_with_specials`
+        self._rust.no_truncation()
+        self._rust.no_padding()
+        vocabulary = self._rust.get_vocab(with_added_tokens=True)
+        if len(set(vocabulary.values())) < len(vocabulary):
+            raise ValueError("two pieces have one id")
+        self.pieces = [""] * (max(vocabulary.values(), default=-1) + 1)
+        for piece, i in vocabulary.items():
+            self.pieces[i] = hidden.get(piece, piece)
+        self._hides = bool(hidden)
+        model = model_type(self._spec)
+        self.kind = "library-wordpiece" if model == "WordPiece" else model.lower()
+        self.is_byte_level = any(
+            part.get("type") == "ByteLevel"
+            for name, inside in (("pre_tokenizer", "pretokenizers"), ("decoder", "decoders"))
+            for part in parts(self._spec.get(name), inside)
+        )
+        self.added = {token["content"]: token for token in self._spec.get("added_tokens") or ()}
+        probe = self._rust.normalizer.normalize_str if self._rust.normalizer else str
+        #: whether text is lower-cased, and whether accents are dropped
+        self.lowercase = "A" not in probe("A")
+        self.strips = "é" not in probe("é") and "e\u0301" not in probe("é")
+        self.folds = self.lowercase
+        #: whether a space before a text changes its first piece, so that words inside running text have other ids
+        self.distinguishes_spaces = [*self._rust.encode("a", add_special_tokens=False).ids] != [
+            *self._rust.encode(" a", add_special_tokens=False).ids
+        ]
+        self._joins_words = len({*self._rust.encode("a b", add_special_tokens=False).word_ids}) < 2
+        self._opens = {i for i, piece in enumerate(self.pieces) if piece.startswith((WORD_START, "Ġ", " "))}
+        self._first = ChunkCache(self._marked)
+        self._inner = ChunkCache(self._marked_after_space)
+        self._only_ascii = "Precompiled" in _types(self._spec, "normalizer")  # the rules of other letters may span a space
+        self._is_local = _stops_at_spaces(self._spec) and all(map(self._is_sum_of_parts, _PROBES))
+
+    def __reduce__(self) -> tuple[Callable[..., JsonTokenizer], tuple[str, JsonObject, JsonObject]]:
+        return _made, (self.content, self.settings, self.names)
+
+    @functools.cached_property
+    def identity(self) -> bytes:
+        """The content that decides the ids of a text, in one spelling for all writers of the file."""
+        content = {name: self._spec.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
+        model: JsonObject = dict(self._spec["model"])
+        if "merges" in model:  # older files have "a b", newer ones ["a", "b"]
+            model["merges"] = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        if isinstance(model.get("vocab"), list):  # the library reads and writes scores with an error in their last digit
+            model["vocab"] = [[piece, f"{score:.10g}"] for piece, score in model["vocab"]]
+        model = {name: value for name, value in model.items() if value is not None and value is not False} | {
+            "type": model_type(self._spec)
+        }
+        return json.dumps(content | {"model": model}, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
+
+    def _begins(self, ids: Sequence[int], words: Sequence[int | None]) -> list[bool]:
+        """Whether each piece begins a word. If the pre-tokenizer leaves spaces inside its words, so does a piece with a space."""
+        begins = [i == 0 or word is None or word != words[i - 1] for i, word in enumerate(words)]
+        return [found or piece in self._opens for found, piece in zip(begins, ids, strict=True)] if self._joins_words else begins
+
+    def _marked(self, text: str) -> tuple[int, ...]:
+        """The ids of a text, with BEGINS in those that begin a word."""
+        encoded = self._rust.encode(text, add_special_tokens=False)
+        ids = encoded.ids
+        return tuple(i | BEGINS if begins else i for i, begins in zip(ids, self._begins(ids, encoded.word_ids), strict=True))
+
+    def _marked_after_space(self, text: str) -> tuple[int, ...]:
+        return self._marked(f" {text}")
+
+    def _by_parts(self, text: str, out: array[int]) -> None:
+        first, *rest = text.split(" ")
+        if first:
+            out.extend(self._first[first])
+        out.extend(chain.from_iterable(map(self._inner.__getitem__, rest)))
+
+    def _is_sum_of_parts(self, text: str) -> bool:
+        made = array("I")
+        self._by_parts(text, made)
+        return "  " in text or made.tolist() == [*self._marked(text)]
+
+    def append(self, text: str, out: array[int]) -> None:
+        """Appends the ids of `text` to `out`, with BEGINS in those that begin a word; never ids of special tokens."""
+        if self._is_local and "  " not in text and text.isprintable() and (not self._only_ascii or text.isascii()):
+            self._by_parts(text, out)  # the space is the only white space that is printable
+        else:
+            out.extend(self._marked(text))
+
+    def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], list[bool]]:
+        """The ids; for each its characters [start, end) of `text`, without white space at its ends; and whether it begins a
+        word."""
+        encoded = self._rust.encode(text, add_special_tokens=False)
+        offsets = []
+        for start, end in encoded.offsets:
+            while start < end and text[start].isspace():
+                start += 1
+            while start < end and text[end - 1].isspace():
+                end -= 1
+            offsets.append((start, end))
+        return encoded.ids, offsets, self._begins(encoded.ids, encoded.word_ids)
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids, and for each its characters [start, end) of `text`, without white space at its ends."""
+        return self.encode_with_words(text)[:2]
+
+    def encode_with_specials(self, text: str) -> list[int]:
+        """The ids of `text`, with special tokens in the text as their ids, as the library gives them."""
+        return self._with_specials.encode(text, add_special_tokens=False).ids
+
+    def framed(self, *texts: str) -> list[int]:
+        """The ids of a text or a pair with the special tokens that the file's post-processor adds."""
+        return self._with_specials.encode(*texts).ids
+
+    @functools.cached_property
+    def _with_specials(self) -> Any:
+        rust = _load(self.content, self._spec)
+        rust.no_truncation()
+        rust.no_padding()
+        return rust
+
+    def word_spans(self, text: str) -> list[tuple[int, int]]:
+        """The characters [start, end) of `text` of each word, without those of white space alone."""
+        spans: list[tuple[int, int]] = []
+        fresh = True
+        for (start, end), begins in zip(*self.encode_with_words(text)[1:], strict=True):
+            fresh |= begins
+            if end > start:
+                begin = start if fresh else spans.pop()[0]
+                spans.append((begin, end))
+                fresh = False
+        return spans
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these ids, special tokens included; the text itself where the tokenizer changes nothing in it."""
+        rust = self._with_specials if self._hides else self._rust
+        return rust.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def readable(self, ids: Sequence[int]) -> str:
+        """The pieces as one text for display: bytes decoded, a space as ▁, and bytes of an incomplete
+        character as hexadecimal numbers."""
+        if not self.is_byte_level:
+            joined = "".join(self.pieces[i] for i in ids[:1])
+            return joined + "".join(self.pieces[i].removeprefix(CONTINUATION) for i in ids[1:])
+        data = b"".join(self._bytes_of(self.pieces[i]) for i in ids)
+        return data.decode("utf-8", "backslashreplace").replace(" ", WORD_START)
+
+    def _bytes_of(self, piece: str) -> bytes:
+        if piece in self.added or not _BYTES.keys() >= {*piece}:
+            return piece.encode()
+        return bytes(map(_BYTES.__getitem__, piece))
+
+    def is_continuation(self, piece: str) -> bool:
+        """Whether a piece more often continues a word than begins one: it has no space before it, and begins with a letter, a
+        digit or a part of a character. Exactly this is known only in a text."""
+        if piece.startswith(CONTINUATION) and self.kind == "library-wordpiece":
+            return True
+        if not piece or piece in self.added or self.kind == "library-wordpiece":
+            return False
+        if not self.is_byte_level:
+            return not piece.startswith((WORD_START, " ")) and (piece[0].isalnum() or piece.startswith("<0x"))
+        data = self._bytes_of(piece)
+        text = data.decode("utf-8", "replace")
+        return text[0].isalnum() or text[0] == "\ufffd"
+
+    @property
+    def special_tokens(self) -> list[str]:
+        """The added tokens that are special: no text has them."""
+        return [token for token, about in self.added.items() if about.get("special")]
+
+    def with_tokens(self, tokens: Sequence[str], placeholder: re.Pattern[str]) -> JsonTokenizer:
+        """Returns this tokenizer with added tokens, which take the ids of pieces that match `placeholder`, then new ones."""
+        spec: JsonObject = parse_json(self.content)
+        free = [i for i, piece in enumerate(self.pieces) if placeholder.fullmatch(piece)][::-1]
+        added = {token["id"]: token for token in spec.get("added_tokens") or ()}
+        vocabulary, size = spec["model"]["vocab"], len(self.pieces)
+        for token in tokens:
+            i = free.pop() if free else size
+            size = max(size, i + 1)
+            special = BRACKETED.fullmatch(token) is not None
+            flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
+            added[i] = {"id": i, "content": token, **flags}
+            if isinstance(vocabulary, dict):
+                if vocabulary.get(self.pieces[i] if i < len(self.pieces) else "") == i:
+                    del vocabulary[self.pieces[i]]
+                    vocabulary[token] = i
+            elif i < len(vocabulary):
+                vocabulary[i][0] = token
+        spec["added_tokens"] = [added[i] for i in sorted(added)]
+        settings = {name: value for name, value in self.settings.items() if name != "added_tokens_decoder"}
+        return JsonTokenizer(json.dumps(spec, ensure_ascii=False, indent=2), settings=settings, names=self.names)
+
+
+def _made(content: str, settings: JsonObject, names: JsonObject) -> JsonTokenizer:
+    return JsonTokenizer(content, settings=settings, names=names)
+
+
+def parts(part: JsonObject | None, inside: str) -> list[JsonObject]:
+    """The steps of a normalizer, pre-tokenizer or decoder, with nested sequences flattened."""
+    if part is None:
+        return []
+    return [step for p in part[inside] for step in parts(p, inside)] if part.get("type") == "Sequence" else [part]
+
+
+def model_type(content: JsonObject) -> str:
+    """The type of the model in a tokenizer.json, inferred for older files without it."""
+    model = content.get("model") or {}
+    guess = "BPE" if "merges" in model else "WordPiece" if isinstance(model.get("vocab"), dict) else "Unigram"
+    return model.get("type") or guess
+
+
+_HIDDEN = "\U0010ffff"
+
+
+def _without_specials(content: str, spec: JsonObject) -> tuple[str, dict[str, str]]:
+    """(the file with the special tokens hidden from the model, each hidden piece -> the token): most models have them among their
+    pieces, and would find them in a text. [UNK] stays."""
+    model = spec.get("model") or {}
+    vocabulary = model.get("vocab") or {}
+    if model_type(spec) == "BPE" and not model.get("ignore_merges"):  # no merge makes them
+        return content, {}
+    specials = {token["content"] for token in spec.get("added_tokens") or () if token.get("special")}
+    specials -= {model.get("unk_token")}
+    if isinstance(vocabulary, dict):
+        specials &= vocabulary.keys()
+        changed: Any = {f"{_HIDDEN}{piece}" if piece in specials else piece: i for piece, i in vocabulary.items()}
+    else:
+        unknown = model.get("unk_id")
+        specials &= {entry[0] for i, entry in enumerate(vocabulary) if i != unknown}
+        changed = [[f"{_HIDDEN}{entry[0]}" if entry[0] in specials else entry[0], *entry[1:]] for entry in vocabulary]
+    if not specials:
+        return content, {}
+    added = [token for token in spec["added_tokens"] if token["content"] not in specials]
+    hidden = spec | {"model": model | {"vocab": changed}, "added_tokens": added, "post_processor": None}
+    return json.dumps(hidden, ensure_ascii=False), {f"{_HIDDEN}{piece}": piece for piece in specials}
+
+
+def _types(spec: JsonObject, name: str) -> list[str]:
+    inside = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}[name]
+    return [str(part.get("type")) for part in parts(spec.get(name), inside)]
+
+
+def _load(content: str, spec: JsonObject) -> Any:
+    """The library's tokenizer. Raises ValueError with the part that the library cannot read."""
+    import tokenizers  # imported here, because it takes 0.1 s
+
+    try:
+        return tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises bare Exceptions
+        for name in _PARTS:
+            if spec.get(name) is None:
+                continue
+            try:
+                tokenizers.Tokenizer.from_str(json.dumps({**spec, name: None}))
+            except Exception:
+                continue
+            shown = " + ".join(_types(spec, name)) if name != "post_processor" else str(spec[name].get("type"))
+            raise ValueError(f"its {name} ({shown}) is none that the library tokenizers {tokenizers.__version__} has") from error
+        raise ValueError(f"the library tokenizers {tokenizers.__version__} cannot read it ({error})") from error
+
+
+def _stops_at_spaces(spec: JsonObject) -> bool:
+    """Whether the ids of any text without other white space are those of its parts, each cut before a single space."""
+    separates = False
+    for part in parts(spec.get("normalizer"), "normalizers"):
+        pattern = part.get("pattern") or {}
+        if part.get("type") == "Replace":
+            text = pattern.get("String")
+            if pattern.get("Regex") != " {2,}" and (text is None or (text != " " and any(map(str.isspace, text)))):
+                return False
+        elif part.get("type") not in _LOCAL_NORMALIZERS:
+            return False
+    for part in parts(spec.get("pre_tokenizer"), "pretokenizers"):
+        kind = part.get("type")
+        if kind == "Split":
+            pattern = part.get("pattern") or {}
+            if pattern.get("Regex") in _SPACE_SPLITS and part.get("behavior") == "Isolated" and not part.get("invert"):
+                separates = True
+            elif pattern.get("String") != " ":  # of Gemma, whose normalizer leaves no space; the probes find any other
+                return False
+        elif kind not in _LOCAL_SPLITS:
+            return False
+        elif kind != "ByteLevel" or part.get("use_regex", True):
+            separates |= kind not in ("Digits", "Punctuation") and part.get("split", True)
+    for token in spec.get("added_tokens") or ():
+        if not token.get("special"):
+            inner = token["content"]
+            if token.get("rstrip") or (" " in inner and not inner.isspace()) or inner == " ":
+                return False
+    return separates or _merges_end_at_spaces(spec)
+
+
+def _merges_end_at_spaces(spec: JsonObject) -> bool:
+    """Whether no merge of a BPE model joins anything to a space behind it."""
+    if model_type(spec) != "BPE":
+        return False
+    return not any(re.search(f"[^{sign}]{sign}", piece) for piece in spec["model"]["vocab"] for sign in (WORD_START, "Ġ"))
+
+
+def _byte_alphabet() -> Mapping[str, int]:
+    """GPT-2's character for each byte, reversed."""
+    kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in kept]
+    return {chr(byte): byte for byte in kept} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()

@@ -1,0 +1,31 @@
+"""The families of models that transformers knows, one file each: the names of tensors, the keys of config.json, the classes.
+
+In: a `model_type`, or the configuration of a model. Out: the `Family`, whose tables `names.py` and `huggingface_config.py` read.
+
+    family.py       Family, Row and Key: the contract; the family of a model
+    bert.py         BERT, and the models that only this package computes
+    rotary.py       the keys about rotary positions, windows and heads, in the spellings of transformers 4 and 5
+    modernbert.py   ModernBERT, with Ettin and mmBERT
+    eurobert.py     EuroBERT
+    nomic_bert.py   nomic-bert
+
+A family is added by a file and a line of FAMILIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FAMILIES: Mapping[str, str] = {
+    "bert": "bert_jax.interop.families.bert:BERT",
+    "modernbert": "bert_jax.interop.families.modernbert:MODERNBERT",
+    "eurobert": "bert_jax.interop.families.eurobert:EUROBERT",
+    "nomic_bert": "bert_jax.interop.families.nomic_bert:NOMIC_BERT",
+}
+"""`model_type` -> the family. A Transformer is exported as the first that computes its function."""
+OWN_FAMILIES: Mapping[str, str] = {
+    "bert_jax": "bert_jax.interop.families.bert:OWN",
+    "bilm": "bert_jax.interop.families.bert:BILM",
+    "static": "bert_jax.interop.families.bert:STATIC",
+}
+"""The same for the models that only this package computes, and that transformers refuses to load."""

@@ -1,0 +1,148 @@
+"""BERT as transformers has it (`modeling_bert.py`), and the models that only this package computes: their files have BERT's names
+where there are such, and names of our own, with dots and our layout, for all other parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.interop.families.family import REQUIRED, Constant, Family, Key, Row, TokenId
+from bert_jax.model.config import ModelConfig
+from bert_jax.model.heads.registry import HEADS
+
+# Axis letters: D width, E width (as an output), H heads, G heads of keys and values, K head width, F feed-forward width, V
+# vocabulary, S positions, T token types, C = 2 classes, Y outputs of a task head.
+TABLE = (
+    Row("embeddings/word_embeddings/embedding", "V D", "bert.embeddings.word_embeddings.weight", "V D"),
+    Row("embeddings/position_embeddings/embedding", "S D", "bert.embeddings.position_embeddings.weight", "S D"),
+    Row("embeddings/token_type_embeddings/embedding", "T D", "bert.embeddings.token_type_embeddings.weight", "T D"),
+    Row("embeddings/layer_norm/scale", "D", "bert.embeddings.LayerNorm.weight", "D"),
+    Row("embeddings/layer_norm/bias", "D", "bert.embeddings.LayerNorm.bias", "D"),
+    Row("encoder/layers/attention/query/kernel", "D H K", "bert.encoder.layer.{}.attention.self.query.weight", "(H K) D"),
+    Row("encoder/layers/attention/query/bias", "H K", "bert.encoder.layer.{}.attention.self.query.bias", "(H K)"),
+    Row("encoder/layers/attention/key/kernel", "D G K", "bert.encoder.layer.{}.attention.self.key.weight", "(G K) D"),
+    Row("encoder/layers/attention/key/bias", "G K", "bert.encoder.layer.{}.attention.self.key.bias", "(G K)"),
+    Row("encoder/layers/attention/value/kernel", "D G K", "bert.encoder.layer.{}.attention.self.value.weight", "(G K) D"),
+    Row("encoder/layers/attention/value/bias", "G K", "bert.encoder.layer.{}.attention.self.value.bias", "(G K)"),
+    Row("encoder/layers/attention/output/kernel", "H K D", "bert.encoder.layer.{}.attention.output.dense.weight", "D (H K)"),
+    Row("encoder/layers/attention/output/bias", "D", "bert.encoder.layer.{}.attention.output.dense.bias", "D"),
+    Row("encoder/layers/attention_layer_norm/scale", "D", "bert.encoder.layer.{}.attention.output.LayerNorm.weight", "D"),
+    Row("encoder/layers/attention_layer_norm/bias", "D", "bert.encoder.layer.{}.attention.output.LayerNorm.bias", "D"),
+    Row("encoder/layers/feed_forward/intermediate/kernel", "D F", "bert.encoder.layer.{}.intermediate.dense.weight", "F D"),
+    Row("encoder/layers/feed_forward/intermediate/bias", "F", "bert.encoder.layer.{}.intermediate.dense.bias", "F"),
+    Row("encoder/layers/feed_forward/output/kernel", "F D", "bert.encoder.layer.{}.output.dense.weight", "D F"),
+    Row("encoder/layers/feed_forward/output/bias", "D", "bert.encoder.layer.{}.output.dense.bias", "D"),
+    Row("encoder/layers/feed_forward_layer_norm/scale", "D", "bert.encoder.layer.{}.output.LayerNorm.weight", "D"),
+    Row("encoder/layers/feed_forward_layer_norm/bias", "D", "bert.encoder.layer.{}.output.LayerNorm.bias", "D"),
+    Row("pooler/dense/kernel", "D E", "bert.pooler.dense.weight", "E D"),
+    Row("pooler/dense/bias", "E", "bert.pooler.dense.bias", "E"),
+    Row("mlm_head/transform/kernel", "D E", "cls.predictions.transform.dense.weight", "E D"),
+    Row("mlm_head/transform/bias", "E", "cls.predictions.transform.dense.bias", "E"),
+    Row("mlm_head/layer_norm/scale", "D", "cls.predictions.transform.LayerNorm.weight", "D"),
+    Row("mlm_head/layer_norm/bias", "D", "cls.predictions.transform.LayerNorm.bias", "D"),
+    Row("mlm_head/bias", "V", "cls.predictions.bias", "V"),
+    Row("mlm_head/decoder", "V D", "cls.predictions.decoder.weight", "V D"),
+    Row("nsp_head/dense/kernel", "D C", "cls.seq_relationship.weight", "C D"),
+    Row("nsp_head/dense/bias", "C", "cls.seq_relationship.bias", "C"),
+    *(
+        row
+        for kind, head in HEADS.items()
+        if head.architecture
+        for row in (
+            Row(f"{kind}_head/dense/kernel", "D Y", f"{head.module}.weight", "Y D"),
+            Row(f"{kind}_head/dense/bias", "Y", f"{head.module}.bias", "Y"),
+        )
+    ),
+)
+
+FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+"""From fields of `ModelConfig` to equivalent fields of `config.json`. Fields that `config.json` may omit have equal defaults."""
+
+SHAPE_FIELDS = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_position")
+"""Fields that `config.json` must have: with an assumed default, the import would fail later with a less clear error."""
+
+ACTIVATIONS = {
+    "gelu": "gelu",  # erf in transformers as in ours; the tanh approximation that TensorFlow BERT moved to is `gelu_new`
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""From transformers' `hidden_act` to `ModelConfig.activation`; exports use the first name for each activation."""
+
+FIXED = {
+    "position_embedding_type": "absolute",
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+
+BERT = Family(
+    model_type="bert",
+    title="BERT",
+    prefix="bert.",
+    table=TABLE,
+    keys=(
+        *(Key(theirs, ours, REQUIRED if ours in SHAPE_FIELDS else getattr(ModelConfig, ours)) for ours, theirs in FIELDS.items()),
+        Key("hidden_act", "activation", "gelu", ACTIVATIONS, carried=True),
+        Constant("position_embedding_type", "absolute", carried=True),
+        TokenId("pad_token_id", "pad"),
+        Key("tie_word_embeddings", "tied_decoder", True),
+        Constant("torch_dtype", "float32"),
+        Key("is_decoder", "direction", False, {False: "both", True: "left_to_right"}, unless=False, carried=True),
+    ),
+    fixed=FIXED,
+    classes={
+        "BertModel": (),
+        "BertForPreTraining": ("pooler", "mlm_head", "nsp_head"),
+        "BertForMaskedLM": ("mlm_head",),
+        "BertLMHeadModel": ("mlm_head",),
+        "BertForNextSentencePrediction": ("pooler", "nsp_head"),
+        **{
+            head.architecture: ("pooler", f"{kind}_head") if head.typical().reads_pooler else (f"{kind}_head",)
+            for kind, head in HEADS.items()
+            if head.architecture
+        },
+    },
+    causal="BertLMHeadModel",
+    tied={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    untied_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    # The published TensorFlow checkpoints, converted long ago, still carry TensorFlow's names for LayerNorm's parameters.
+    # NVIDIA's have a name of their own for layers that apply their activation themselves.
+    renamed={
+        "LayerNorm.gamma": "LayerNorm.weight",
+        "LayerNorm.beta": "LayerNorm.bias",
+        ".dense_act.weight": ".dense.weight",
+        ".dense_act.bias": ".dense.bias",
+    },
+    buffers={
+        "bert.embeddings.position_ids": ("0, 1, 2", np.arange),
+        "bert.embeddings.token_type_ids": ("0, 0, 0", np.zeros),
+    },
+    position_table="bert.embeddings.position_embeddings.weight",
+)
+
+OWN = dataclasses.replace(BERT, model_type="bert_jax", position_table="")
+"""Transformers that no class of transformers computes. Their `model_type` makes transformers refuse them."""
+BILM, STATIC = (dataclasses.replace(BERT, model_type=name, prefix="", table=()) for name in ("bilm", "static"))
+"""The encoders of this package that are not Transformers."""

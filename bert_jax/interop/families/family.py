@@ -1,0 +1,325 @@
+"""`Family`: how other programs write the models of one family: the names and layouts of tensors, the keys of config.json, and the
+classes.
+
+A family is data: a table of `Row`s and a table of `Key`s, each read in both directions. `names.py` and `huggingface_config.py`
+read the tables, and no other module has names of transformers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
+from bert_jax.interface.named import load_named
+from bert_jax.interop.families import FAMILIES, OWN_FAMILIES
+from bert_jax.model.config import Architecture, ModelConfig
+from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.positions import fixed_table
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One kind of parameter. Layouts are axis letters; letters in brackets are flattened into one axis of the other format's
+    tensor.
+
+    A `{}` in `theirs` is the layer number; our array then has a leading axis N. A model has the row only if it has the parameter,
+    so a table lists all biases that a family may have.
+    """
+
+    ours: str
+    our_axes: str
+    theirs: str
+    their_axes: str
+    share: tuple[int, int] = (0, 1)
+    """(i, n): the array is the i-th of n equal parts of their tensor, along its first axis."""
+    first: int = 0
+    """The number of the first layer that has the parameter; our array has no entries for the layers before it."""
+
+    @property
+    def stacked(self) -> bool:
+        """True if our array is stacked over layers along an axis N."""
+        return "{}" in self.theirs
+
+    @property
+    def part(self) -> str:
+        """The top-level part of our tree that the parameter belongs to: embeddings, encoder, pooler or a head."""
+        return self.ours.split("/")[0]
+
+
+def linear(ours: str, inputs: str, outputs: str, theirs: str, share: tuple[int, int] = (0, 1)) -> tuple[Row, Row]:
+    """The rows of the kernel and the bias of a dense layer, which PyTorch stores as [out, in]."""
+    flat_in, flat_out = (f"({axes})" if " " in axes else axes for axes in (inputs, outputs))
+    return (
+        Row(f"{ours}/kernel", f"{inputs} {outputs}", f"{theirs}.weight", f"{flat_out} {flat_in}", share),
+        Row(f"{ours}/bias", outputs, f"{theirs}.bias", flat_out, share),
+    )
+
+
+def norm(ours: str, theirs: str, first: int = 0) -> tuple[Row, Row]:
+    """The rows of the scale and the bias of a norm."""
+    return (
+        Row(f"{ours}/scale", "D", f"{theirs}.weight", "D", first=first),
+        Row(f"{ours}/bias", "D", f"{theirs}.bias", "D", first=first),
+    )
+
+
+class KeyLike(Protocol):
+    """A key of config.json, or several that belong together."""
+
+    @property
+    def carried(self) -> bool:
+        """Whether the value that a model came with is kept in `Model.other_fields`, and written again where it means the same."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys."""
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """The fields of `ModelConfig` that follow from a config.json; `read` has those of the keys before. Raises UserError with
+        `source` for a value that is missing, of the wrong type or cannot be represented."""
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """The keys of `config`. `ids` are the ids of the special tokens by role, `carried` what the model came with."""
+
+
+REQUIRED = object()
+"""The default of a key without which the shape of a model is unknown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """A key of config.json with the value of one or more fields of `ModelConfig`."""
+
+    theirs: str
+    ours: str
+    """The names of the fields, separated by spaces. A model whose fields differ is not of the family."""
+    default: Any = REQUIRED
+    """The value that transformers assumes where the key is missing."""
+    values: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
+    """Their value -> ours, where the two differ; exports use the first for each of ours, or the one that the model came with."""
+    also: tuple[str, ...] = ()
+    """Other names of the same key, which other programs read: all are written, and any may be read."""
+    unless: Any = REQUIRED
+    """A value that is not written."""
+    carried: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys of config.json that it reads and writes."""
+        return (self.theirs, *self.also)
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """The values of the fields. `read` has those of the keys before this one. Raises UserError with `source` for a value that
+        is missing, of the wrong type or cannot be represented."""
+        name, value = stated(fields, self.names, source)
+        if not name:
+            if self.default is REQUIRED:
+                raise UserError(
+                    f"{source}: {self.theirs} is missing, so the model's shape is unknown; copy the model's whole file"
+                )
+            name, value = self.theirs, self.default
+        translated = self.translated(name, value, source)
+        for field in self.ours.split():
+            if read.get(field, translated) != translated:
+                raise UserError(f"{source}: {name}={value!r} contradicts another field, which gives {read[field]!r}; correct one")
+        return dict.fromkeys(self.ours.split(), translated)
+
+    def translated(self, name: str, value: Any, source: str) -> Any:
+        """Our value for theirs. Raises UserError if there is none."""
+        if self.values:
+            known = next((key for key in self.values if key == value and type(key) is type(value)), None)
+            if known is None:
+                names = ", ".join(sorted(map(str, self.values)))
+                raise UserError(f"{source}: {name}={value!r} cannot be represented; known: {names}")
+            return self.values[known]
+        kind = type(getattr(ModelConfig, self.ours.split()[0]))
+        if kind is bool:
+            if not isinstance(value, bool):
+                raise UserError(f"{source}: {name}={value!r} must be true or false")
+            return value
+        if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int):
+            raise UserError(f"{source}: {name}={value!r} must be {'a number' if kind is float else 'a whole number'}")
+        return kind(value)
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """The keys of `config`. `ids` are the ids of the special tokens by role. `carried` are the fields that the model came
+        with, whose spelling is kept where it means the same."""
+        value = getattr(config, self.ours.split()[0])
+        if self.values:
+            spelt = carried.get(self.theirs)
+            same = isinstance(spelt, str) and self.values.get(spelt) == value
+            value = spelt if same else next((theirs for theirs, ours in self.values.items() if ours == value), None)
+        return {} if value == self.unless else dict.fromkeys(self.names, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A key that has the same value in every model; it is not read."""
+
+    theirs: str
+    value: Any
+    carried: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.theirs,)
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """Nothing: no field of ours depends on it."""
+        return {}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """The constant, or the value that the model came with."""
+        return {self.theirs: carried.get(self.theirs, self.value) if self.carried else self.value}
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenId:
+    """A key with the id of a special token, which is that of the tokenizer."""
+
+    theirs: str
+    role: str
+    carried: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.theirs,)
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """Nothing: the tokenizer has the ids."""
+        return {}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """The id, if the tokenizer has one for the role, or the value that the model came with."""
+        if self.carried and carried.get(self.theirs) is not None:
+            return {self.theirs: carried[self.theirs]}
+        return {self.theirs: ids[self.role]} if self.role in ids else {}
+
+
+def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str, Any]:
+    """(the first of the `names` of a key that is in `fields`, its value), ("", None) without one. Raises UserError if two names
+    have different values."""
+    there = [name for name in names if name in fields]
+    for name in there[1:]:
+        if fields[name] != fields[there[0]]:
+            raise UserError(
+                f"{source}: {there[0]}={fields[there[0]]!r} and {name}={fields[name]!r} contradict each other; correct one"
+            )
+    return (there[0], fields[there[0]]) if there else ("", None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """The models that other programs know under one `model_type`."""
+
+    model_type: str
+    title: str
+    """The name of the family in text."""
+    prefix: str
+    """The first part of the names of the encoder's tensors, with its dot. A model without heads is stored without it."""
+    table: tuple[Row, ...]
+    keys: tuple[KeyLike, ...]
+    """In the order in which they are read and written."""
+    always: JsonObject = dataclasses.field(default_factory=dict)
+    """The fields of `ModelConfig` that are the same in all models of the family, where they are not BERT's."""
+    fixed: JsonObject = dataclasses.field(default_factory=dict)
+    """Keys of config.json with the only value that can be represented: it may be omitted."""
+    classes: Mapping[str, tuple[str, ...]]
+    """The classes of transformers -> the parts that their files must have besides embeddings and encoder. The first is the one
+    without heads, and those with pretraining heads stand before those with fewer of them."""
+    causal: str = ""
+    """The class of a left-to-right language model."""
+    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Copies of a tied tensor that some files also hold -> the tensor."""
+    untied_bias: tuple[str, str] = ("", "")
+    """(the name of the decoder's bias, the name under which transformers reads it if the decoder is not tied)."""
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Old endings of tensor names -> the present ones."""
+    buffers: Mapping[str, tuple[str, Callable[[int], np.ndarray]]] = dataclasses.field(default_factory=dict)
+    """Buffers of transformers, which some versions saved: their names, what they hold, and the values."""
+    position_table: str = ""
+    """The name of the position table, which files always hold; it is a parameter of ours only where positions are learned."""
+
+    @property
+    def word_table(self) -> str:
+        """The name of the table of word embeddings."""
+        return next((row.theirs for row in self.table if row.ours == "embeddings/word_embeddings/embedding"), "")
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The names of the modules beside the encoder: what the names of heads begin with."""
+        return tuple({row.theirs.split(".")[0]: None for row in self.table if not row.theirs.startswith(self.prefix)})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys of config.json that it reads or writes."""
+        return tuple(name for key in self.keys for name in key.names)
+
+    def read(self, fields: JsonObject, source: str) -> JsonObject:
+        """The fields of `ModelConfig` that a config.json gives. Raises UserError naming `source` and the key."""
+        for name, value in self.fixed.items():
+            if fields.get(name, value) != value:
+                raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")
+        read: JsonObject = dict(self.always)
+        for key in self.keys:
+            read |= key.read(fields, read, source)
+        return read
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """The keys of a model."""
+        return {name: value for key in self.keys for name, value in key.write(config, ids, carried).items()}
+
+    def has_class_for(self, head: TaskHead) -> bool:
+        """Whether transformers has a class with this head."""
+        return head.is_plain and any(row.part == head.part for row in self.table)
+
+    def represents(self, config: ModelConfig) -> bool:
+        """Whether a model of the family can compute the function of `config`: what is written gives it back."""
+        try:
+            return _normal(ModelConfig(**self.read(self.write(config, {}, {}), ""))) == _normal(config)
+        except UserError:
+            return False
+
+
+def _normal(config: ModelConfig) -> Architecture:
+    """The architecture with one value for all those that mean the same."""
+    c = config.architecture
+    sliding, rotary = "sliding" in c.layer_types, c.positions == "rotary"
+    theta = c.rotary_theta if c.sliding_rotary_theta is None else c.sliding_rotary_theta
+    return dataclasses.replace(
+        c,
+        num_key_value_heads=c.key_value_heads,
+        norm_bias=c.norm_bias and c.norm_scale and c.norm != "rms_norm",
+        layer_types=c.layer_types if sliding else (),
+        sliding_radius=c.sliding_radius if sliding else 0,
+        rotary_theta=c.rotary_theta if rotary else 1.0,
+        sliding_rotary_theta=theta if sliding and rotary else 1.0,
+        rotary_pairing=c.rotary_pairing if rotary else "halves",
+    )
+
+
+def family_named(model_type: Any, source: str) -> Family:
+    """The family of a config.json with this "model_type". Raises UserError for an unknown one."""
+    known = {**FAMILIES, **OWN_FAMILIES}
+    if not isinstance(model_type, str) or model_type not in known:
+        raise UserError(f"{source}: model_type={model_type!r} cannot be represented; known: {', '.join(FAMILIES)}")
+    family: Family = load_named(model_type, known, "model_type")
+    return family
+
+
+@functools.lru_cache(maxsize=256)
+def family_of(config: ModelConfig) -> Family:
+    """The family that `config` is exported as. A fixed position table is written as a learned one, which computes the same."""
+    if config.encoder != "transformer":
+        return family_named(config.encoder, "")
+    stored = config if fixed_table(config) is None else dataclasses.replace(config, positions="learned")
+    families = (family_named(model_type, "") for model_type in FAMILIES)
+    return next((family for family in families if family.represents(stored)), family_named("bert_jax", ""))

@@ -1,0 +1,118 @@
+"""ModernBERT as transformers has it (`modeling_modernbert.py`), with Ettin's encoders and mmBERT (arXiv:2412.13663, 2507.11412,
+2509.06888)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from bert_jax.files import JsonObject
+from bert_jax.interop.families.bert import ACTIVATIONS
+from bert_jax.interop.families.family import Constant, Family, Key, Row, TokenId, linear, norm
+from bert_jax.interop.families.rotary import LayerTypes, RotaryThetas, Window
+from bert_jax.model.config import ModelConfig
+
+HEADS = ("sequence", "token", "span", "choice")
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropouts:
+    """The rates of dropout. transformers has one for the attention weights and the output of attention; that of our
+    `attention_output_dropout` is lost to it if it differs."""
+
+    carried: bool = False
+    names: ClassVar[tuple[str, ...]] = ("attention_dropout", "embedding_dropout", "mlp_dropout")
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """The four rates. Raises UserError for rates that are no numbers."""
+        rates = {name: Key(name, "hidden_dropout", 0.0).read(fields, {}, source)["hidden_dropout"] for name in self.names}
+        hidden, attention, embedding = rates["mlp_dropout"], rates["attention_dropout"], rates["embedding_dropout"]
+        return {
+            "hidden_dropout": hidden,
+            "attention_dropout": attention,
+            "embedding_dropout": None if embedding == hidden else embedding,
+            "attention_output_dropout": None if attention == hidden else attention,
+        }
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """The three rates."""
+        embedding = config.hidden_dropout if config.embedding_dropout is None else config.embedding_dropout
+        rates = (config.attention_dropout, embedding, config.hidden_dropout)
+        return dict(zip(self.names, rates, strict=True))
+
+
+ALWAYS = {
+    "type_vocab_size": 0, "positions": "rotary", "norm_placement": "pre", "first_attention_norm": False, "final_norm": True,
+    "gate": "first", "initializer": "modernbert",
+}  # fmt: skip
+
+MODERNBERT = Family(
+    model_type="modernbert",
+    title="ModernBERT",
+    prefix="model.",
+    table=(
+        Row("embeddings/word_embeddings/embedding", "V D", "model.embeddings.tok_embeddings.weight", "V D"),
+        *norm("embeddings/layer_norm", "model.embeddings.norm"),
+        *norm("encoder/layers/attention_layer_norm", "model.layers.{}.attn_norm", first=1),
+        *linear("encoder/layers/attention/query", "D", "H K", "model.layers.{}.attn.Wqkv", share=(0, 3)),
+        *linear("encoder/layers/attention/key", "D", "G K", "model.layers.{}.attn.Wqkv", share=(1, 3)),
+        *linear("encoder/layers/attention/value", "D", "G K", "model.layers.{}.attn.Wqkv", share=(2, 3)),
+        *linear("encoder/layers/attention/output", "H K", "D", "model.layers.{}.attn.Wo"),
+        *norm("encoder/layers/feed_forward_layer_norm", "model.layers.{}.mlp_norm"),
+        *linear("encoder/layers/feed_forward/intermediate", "D", "F", "model.layers.{}.mlp.Wi", share=(0, 2)),
+        *linear("encoder/layers/feed_forward/gate", "D", "F", "model.layers.{}.mlp.Wi", share=(1, 2)),
+        *linear("encoder/layers/feed_forward/output", "F", "D", "model.layers.{}.mlp.Wo"),
+        *norm("encoder/final_layer_norm", "model.final_norm"),
+        *linear("mlm_head/transform", "D", "E", "head.dense"),
+        *norm("mlm_head/layer_norm", "head.norm"),
+        Row("mlm_head/bias", "V", "decoder.bias", "V"),
+        Row("mlm_head/decoder", "V D", "decoder.weight", "V D"),
+        *linear("pooler/dense", "D", "E", "head.dense"),
+        *norm("pooler/layer_norm", "head.norm"),
+        *(row for kind in HEADS for row in linear(f"{kind}_head/dense", "D", "Y", "classifier")),
+    ),
+    keys=(
+        Key("vocab_size", "vocab_size"),
+        Key("hidden_size", "hidden_size"),
+        Key("intermediate_size", "intermediate_size"),
+        Key("num_hidden_layers", "num_layers"),
+        Key("num_attention_heads", "num_heads"),
+        Key("max_position_embeddings", "max_position", 8_192),
+        Key("hidden_activation", "activation", "gelu", ACTIVATIONS, carried=True),
+        Key("norm_eps", "layer_norm_epsilon", 1e-5, also=("layer_norm_eps",)),
+        Key("norm_bias", "norm_bias", False),
+        Key("attention_bias", "attention_bias", False),
+        Key("mlp_bias", "intermediate_bias output_bias", False),
+        Key("decoder_bias", "decoder_bias", True),
+        Key("classifier_bias", "head_dense_bias", False),
+        Key("classifier_activation", "activation", "gelu", ACTIVATIONS, carried=True),
+        Key("classifier_pooling", "classifier_pooling", "cls", {"cls": "cls", "mean": "mean"}),
+        Key("tie_word_embeddings", "tied_decoder", True),
+        LayerTypes(every=3),
+        Window(default=128),
+        RotaryThetas(full=160_000.0, sliding=10_000.0),
+        Dropouts(),
+        Key("initializer_range", "initializer_range", 0.02),
+        Constant("initializer_cutoff_factor", 2.0, carried=True),
+        Constant("deterministic_flash_attn", False, carried=True),
+        Constant("classifier_dropout", 0.0, carried=True),
+        TokenId("pad_token_id", "pad"),
+        TokenId("cls_token_id", "cls"),
+        TokenId("sep_token_id", "sep"),
+        TokenId("bos_token_id", "cls", carried=True),
+        TokenId("eos_token_id", "sep", carried=True),
+        Constant("torch_dtype", "float32"),
+    ),
+    always=ALWAYS,
+    fixed={"is_decoder": False, "is_encoder_decoder": False, "quantization_config": None},
+    classes={
+        "ModernBertModel": (),
+        "ModernBertForMaskedLM": ("mlm_head",),
+        "ModernBertForSequenceClassification": ("pooler", "sequence_head"),
+        "ModernBertForTokenClassification": ("pooler", "token_head"),
+        "ModernBertForQuestionAnswering": ("pooler", "span_head"),
+        "ModernBertForMultipleChoice": ("pooler", "choice_head"),
+    },
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+)

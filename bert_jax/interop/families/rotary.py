@@ -1,0 +1,256 @@
+"""The keys of config.json about rotary positions, layers with a window, and heads, which families share.
+
+transformers 4 and 5 spell them differently, and version 4 falls back to its defaults without a word where it finds only the new
+spelling. Both are written, either is read, and two spellings that contradict each other are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
+from bert_jax.interface.words import counted
+from bert_jax.interop.families.family import stated
+from bert_jax.model.config import ModelConfig
+
+AS_GLOBAL = (None, -1)
+"""The bases of sliding layers that mean "that of the full layers": null in transformers 4, -1 in ModernBERT's own files."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryTheta:
+    """The base of rotary positions that are the same in all layers: "rope_parameters", and an older key."""
+
+    default: float
+    old: str = "rope_theta"
+    carried: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys."""
+        return ("rope_parameters", self.old, "rope_scaling")
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """The base. Raises UserError for another type of rotary positions, and for two bases."""
+        _check_scaling(fields, source)
+        found = {
+            "rope_parameters": theta_of(fields.get("rope_parameters"), "rope_parameters", source),
+            self.old: _positive(fields.get(self.old), self.old, source),
+        }
+        return {"rotary_theta": _agreed(found, self.default, source)}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """Both spellings."""
+        return {"rope_parameters": _parameters(config.rotary_theta), self.old: config.rotary_theta}
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryThetas:
+    """The bases of full and of sliding layers: "rope_parameters" with a group for each, and two older keys."""
+
+    full: float
+    sliding: float
+    carried: bool = False
+    names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """Both bases; that of sliding layers is None if it is the same. Raises UserError for another type of rotary positions,
+        for groups of other names, and for two bases of the same layers."""
+        _check_scaling(fields, source)
+        groups = fields.get("rope_parameters") or {}
+        known = {"full_attention", "sliding_attention"}
+        if not isinstance(groups, dict) or not groups.keys() <= known:
+            raise UserError(
+                f"{source}: rope_parameters={str(groups)[:100]} must have the groups full_attention and sliding_attention; "
+                "export the model again"
+            )
+        new = {layers: f"rope_parameters.{layers}" for layers in sorted(known)}
+        full = _agreed(
+            {
+                new["full_attention"]: theta_of(groups.get("full_attention"), new["full_attention"], source),
+                "global_rope_theta": _positive(fields.get("global_rope_theta"), "global_rope_theta", source),
+            },
+            self.full,
+            source,
+        )
+        group = groups.get("sliding_attention")
+        found: dict[str, float | None] = {}
+        if isinstance(group, dict) and group.get("rope_theta", 0) in AS_GLOBAL:
+            found[new["sliding_attention"]] = full
+            group = {name: value for name, value in group.items() if name != "rope_theta"}
+        stated_theta = theta_of(group, new["sliding_attention"], source)
+        if stated_theta is not None:
+            found[new["sliding_attention"]] = stated_theta
+        if "local_rope_theta" in fields:
+            old = fields["local_rope_theta"]
+            found["local_rope_theta"] = full if old in AS_GLOBAL else _positive(old, "local_rope_theta", source)
+        sliding = _agreed(found, self.sliding, source)
+        return {"rotary_theta": full, "sliding_rotary_theta": None if sliding == full else sliding}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """Both spellings."""
+        full = config.rotary_theta
+        sliding = full if config.sliding_rotary_theta is None else config.sliding_rotary_theta
+        groups = {"full_attention": _parameters(full), "sliding_attention": _parameters(sliding)}
+        return {"rope_parameters": groups, "global_rope_theta": full, "local_rope_theta": sliding}
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerTypes:
+    """The attention of each layer: "layer_types", or "every n-th layer is full, from the first on"."""
+
+    every: int
+    carried: bool = True
+    names: ClassVar[tuple[str, ...]] = ("layer_types", "global_attn_every_n_layers")
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """The type of each layer; () if all are full. Raises UserError for unknown types, for another number of layers, and for
+        two keys that contradict each other."""
+        layers, types, every = read["num_layers"], fields.get("layer_types"), fields.get("global_attn_every_n_layers")
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+            raise UserError(f"{source}: global_attn_every_n_layers={every!r} must be a whole number from 1")
+        if types is None:
+            return {"layer_types": _every(every or self.every, layers)}
+        names = {"full_attention": "full", "sliding_attention": "sliding"}
+        if not isinstance(types, list) or not all(isinstance(name, str) and name in names for name in types):
+            raise UserError(f"{source}: layer_types={str(types)[:100]} must be a list of {' and '.join(names)}")
+        if len(types) != layers:
+            raise UserError(
+                f"{source}: layer_types names {counted(len(types), 'layer')}, and num_hidden_layers={layers}; correct one of them"
+            )
+        ours = tuple(names[name] for name in types)
+        ours = ours if "sliding" in ours else ()
+        if every is not None and _every(every, layers) != ours:
+            raise UserError(
+                f"{source}: layer_types and global_attn_every_n_layers={every} contradict each other; correct one of them"
+            )
+        return {"layer_types": ours}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """Both spellings. Where no number says it, the older key is null, at which older programs fail; without it they would
+        compute another function without a word."""
+        ours = config.layer_types if "sliding" in config.layer_types else ()
+        usual = carried.get("global_attn_every_n_layers") or self.every
+        numbers = (n for n in (usual, *range(1, config.num_layers + 1)) if _every(n, config.num_layers) == ours)
+        types = [f"{config.layer_type(n)}_attention" for n in range(config.num_layers)]
+        return {"layer_types": types, "global_attn_every_n_layers": next(numbers, None)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """`sliding_radius` as "local_attention", the number of tokens on both sides together."""
+
+    default: int
+    carried: bool = True
+    names: ClassVar[tuple[str, ...]] = ("local_attention", "sliding_window")
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """The radius. Raises UserError for no whole number, and for a "sliding_window" of another size, which transformers would
+        take in its place."""
+        value = fields.get("local_attention", self.default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise UserError(f"{source}: local_attention={value!r} must be a whole number")
+        radius = fields.get("sliding_window")
+        if radius is not None and radius != value // 2:
+            raise UserError(
+                f"{source}: sliding_window={radius!r} and local_attention={value} contradict each other: the second is twice the "
+                "first; correct one of them"
+            )
+        return {"sliding_radius": value // 2}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """Twice the radius, or the odd number that the model came with."""
+        came = carried.get("local_attention")
+        same = isinstance(came, int) and came // 2 == config.sliding_radius
+        return {"local_attention": came if same else 2 * config.sliding_radius}
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyValueHeads:
+    """`num_key_value_heads`, which is the number of heads where it is null or missing."""
+
+    carried: bool = False
+    names: ClassVar[tuple[str, ...]] = ("num_key_value_heads",)
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """0 if each head has keys and values of its own. Raises UserError for no whole number."""
+        value = fields.get("num_key_value_heads")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UserError(f"{source}: num_key_value_heads={value!r} must be a whole number from 1, or null")
+        return {"num_key_value_heads": 0 if value in (None, read["num_heads"]) else value}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """The number."""
+        return {"num_key_value_heads": config.key_value_heads}
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadWidth:
+    """"head_dim", which must be the quotient of width and heads."""
+
+    carried: bool = False
+    names: ClassVar[tuple[str, ...]] = ("head_dim",)
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """Nothing. Raises UserError for heads of another width."""
+        value, width, heads = fields.get("head_dim"), read["hidden_size"], read["num_heads"]
+        if value is not None and value * heads != width:
+            raise UserError(
+                f"{source}: head_dim={value!r} cannot be represented; only {width / heads:g}, hidden_size / num_attention_heads, "
+                "is supported"
+            )
+        return {}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """The quotient."""
+        return {"head_dim": config.head_width}
+
+
+def theta_of(parameters: Any, name: str, source: str) -> float | None:
+    """The base in a group of rotary parameters, None if it does not say it. Raises UserError for rotary positions of another type
+    than "default"."""
+    if parameters is None:
+        return None
+    if not isinstance(parameters, dict):
+        raise UserError(f"{source}: {name}={parameters!r} must be an object such as {{'rope_type': 'default'}}")
+    kind, share = parameters.get("rope_type", parameters.get("type", "default")), parameters.get("partial_rotary_factor", 1)
+    if kind != "default":
+        raise UserError(f"{source}: rope_type={kind!r} in {name} cannot be represented; only rope_type='default' is supported")
+    if share != 1:
+        raise UserError(f"{source}: partial_rotary_factor={share!r} in {name} cannot be represented; only 1.0 is supported")
+    nested = next((key for key, value in parameters.items() if isinstance(value, dict)), None)
+    if nested is not None:
+        raise UserError(f"{source}: {name} has a group {nested!r}, but all layers have the same positions; remove the groups")
+    return _positive(parameters.get("rope_theta"), f"{name}.rope_theta", source)
+
+
+def _check_scaling(fields: JsonObject, source: str) -> None:
+    """Raises UserError for the older key of other types of rotary positions."""
+    theta_of(fields.get("rope_scaling"), "rope_scaling", source)
+
+
+def _positive(value: Any, name: str, source: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise UserError(f"{source}: {name}={value!r} must be a positive number")
+    return float(value)
+
+
+def _agreed(found: Mapping[str, float | None], default: float, source: str) -> float:
+    """The value of those that are stated, the default without one. Raises UserError if two of them differ."""
+    there = {name: value for name, value in found.items() if value is not None}
+    name, _ = stated(there, tuple(there), source)
+    return there[name] if name else default
+
+
+def _parameters(theta: float) -> JsonObject:
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+def _every(n: int, layers: int) -> tuple[str, ...]:
+    types = tuple("sliding" if layer % n else "full" for layer in range(layers))
+    return types if "sliding" in types else ()
