@@ -48,8 +48,7 @@ from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.results import results, trained_model, training_of
-from bert_jax.pretraining.rollback import first_parameters
-from bert_jax.pretraining.teacher import load_teacher, taught_by
+from bert_jax.pretraining.start import first_state, load_teacher, taught_by
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
@@ -103,12 +102,12 @@ def pretrain(
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
-    first_state = functools.partial(first_parameters, experiment, program, corpora.train)
+    begin_state = functools.partial(first_state, experiment, program, corpora.train)
     with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
         with run.ledger.during(Activity.RESTORING):
             state = checkpoints.restore_latest(program.state)
         if state is None:
-            state = first_state()
+            state = begin_state()
     first_step = int(state.step)
     if first_step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
         log.info("all %s are done: see %s", counted(last_step, "step"), place)
@@ -169,7 +168,7 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, first_state),
+            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, begin_state),
             check=corpora.verification.check,
         )
         trained = train(parts, state)

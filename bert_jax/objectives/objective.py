@@ -54,13 +54,17 @@ COUNTED = ("tokens", "rows")
 """Counts that every objective needs, since rates are computed from them: without padding."""
 
 
+TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
+"""The parts of a model that a student learns from."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Teacher:
     """The model that a student learns from. Its parameters are an argument of the training step, and no part of the state."""
 
     config: ModelConfig
     params: Params
-    """The parts that the student learns from, as arrays or as their shapes."""
+    """The `TEACHER_PARTS`, as arrays or as their shapes."""
     sha256: str = ""
     """The hash of the weights."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -17,7 +16,7 @@ from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.objectives.model import Params, unboxed
+from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_shardings
@@ -65,12 +64,6 @@ def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) 
 def scalars_of(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
     """The scalars of every step of a run."""
     return {"seed": np.uint32(experiment.seed)}
-
-
-def initial_parameters(experiment: PretrainingExperiment) -> Params:
-    """Random parameters, which depend on the seed only, not on the mesh."""
-    found: Params = nn.unbox(experiment.trained_objective.initial_parameters(jax.random.key(experiment.seed)))
-    return found
 
 
 EXPORTED = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel", "BertForNextSentencePrediction")

@@ -34,11 +34,10 @@ from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import CONFIG, find_model_directory
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.objectives.distillation import TEACHER_PARTS
 from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.model import unboxed
-from bert_jax.objectives.objective import Teacher, abstract_rows
+from bert_jax.objectives.objective import TEACHER_PARTS, Teacher, abstract_rows
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.program import phase_row_flops, phase_step, pretraining_program, scalars_of, taught_config
 from bert_jax.sharding.mesh import make_mesh

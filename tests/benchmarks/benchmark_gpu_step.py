@@ -213,7 +213,8 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     from bert_jax.data.batches import to_device
     from bert_jax.data.prefetch import prefetch
     from bert_jax.model.kernels.dispatch import in_words
-    from bert_jax.pretraining.program import initial_parameters, pretraining_program, scalars_of
+    from bert_jax.pretraining.program import pretraining_program, scalars_of
+    from bert_jax.pretraining.start import initial_parameters
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
     from bert_jax.tpu.costs.memory import used_bytes

@@ -49,8 +49,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.pretraining.program import initial_parameters, pretraining_program
-from bert_jax.pretraining.start import pretraining_start
+from bert_jax.pretraining.program import pretraining_program
+from bert_jax.pretraining.start import initial_parameters, pretraining_start
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.optimizers import make_optimizer

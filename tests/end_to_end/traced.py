@@ -16,7 +16,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.objectives.objective import abstract_rows
-from bert_jax.pretraining.program import initial_parameters, pretraining_program, scalars_of
+from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.start import initial_parameters
 from bert_jax.sharding.config import AXES
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints.digests import _sum_and_nonfinite

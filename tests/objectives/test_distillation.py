@@ -18,14 +18,13 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import (
     PROJECTION,
-    TEACHER_PARTS,
     Distillation,
     attention_divergence,
     projection_parameters,
     soft_loss_sum,
 )
 from bert_jax.objectives.model import Model
-from bert_jax.objectives.objective import Teacher
+from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
 from tests.random_rows import TINY, forward, initial_parameters_of, objective_for, program_for, random_batch
 
 WIDE = dataclasses.replace(TINY, hidden_size=24, num_layers=4, initializer_range=0.3)

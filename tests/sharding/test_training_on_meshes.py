@@ -16,8 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.data.batches import to_device
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.objectives.distillation import TEACHER_PARTS
-from bert_jax.objectives.objective import Objective, Teacher
+from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
 from bert_jax.pretraining.program import pretraining_program, scalars_of
 from bert_jax.sharding import rules
 from bert_jax.sharding.config import AXES, MeshConfig

@@ -12,7 +12,8 @@ import numpy as np
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.batches import to_device
-from bert_jax.pretraining.program import initial_parameters, pretraining_program, scalars_of
+from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.start import initial_parameters
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH

@@ -22,10 +22,10 @@ from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.heads import bert_with_head
 from bert_jax.model.layers import Dropout
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.objectives.distillation import TEACHER_PARTS, Distillation
+from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
-from bert_jax.objectives.objective import Objective, Teacher
+from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
 from bert_jax.pretraining import replay
 from bert_jax.pretraining.program import pretraining_program, taught_config
 from bert_jax.sharding.config import MeshConfig

@@ -14,8 +14,8 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model.characters import symbols_of
-from bert_jax.pretraining import rollback as module
-from bert_jax.pretraining.rollback import first_parameters
+from bert_jax.pretraining import start as module
+from bert_jax.pretraining.start import first_state
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.spikes import LossSpike, Rollback, WatchedTrainState, skipped_batches
 from bert_jax.training.steps import TrainState
@@ -109,7 +109,7 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
     objective = objective_for(model, False)
     experiment: Any = types.SimpleNamespace(init_from=init_from, model=model, trained_objective=objective)
     program: Any = types.SimpleNamespace(begin=begin)
-    return first_parameters(experiment, program, corpus), starts
+    return first_state(experiment, program, corpus), starts
 
 
 def test_a_run_begins_with_random_weights_or_those_of_another_model(monkeypatch):
