@@ -36,8 +36,8 @@ def trained_parts(
     if absent := [part for part in needed if part not in model.params]:
         them = "them" if len(absent) > 1 else "it"
         raise UserError(
-            f"config.init_from={init_from} has no {' and no '.join(absent)}{why_needed}; to start {them} from random weights, give "
-            f"--config.init_new={','.join((*part_names(init_new), *absent))}"
+            f"config.init_from={init_from} has no {' and no '.join(absent)}{why_needed}; to start {them} from random "
+            f"weights, give --config.init_new={','.join((*part_names(init_new), *absent))}"
         )
     unused = [part for part in model.parts if part not in trained]
     if unused:
