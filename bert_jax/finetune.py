@@ -52,7 +52,7 @@ from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.tasks.registry import load_task
 from bert_jax.tasks.scores import PUBLISHED
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import write_results
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.steps import TrainState

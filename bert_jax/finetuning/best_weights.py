@@ -27,7 +27,7 @@ from bert_jax.runtime.goodput import Activity
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import text_columns
 from bert_jax.tasks.text_task import TextTask
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.steps import TrainState
 

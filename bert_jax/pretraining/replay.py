@@ -37,7 +37,7 @@ from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import Place
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.spikes import skipped_batches
 from bert_jax.training.steps import Program, TrainState
 

@@ -11,7 +11,8 @@ log lines, checkpoints, results.json and model/.
     spikes.py             steps whose loss is a spike are left out; the rollback to an earlier state
     data_parallel.py      gradients while the state is sharded over the data axis (ZeRO)
     compilation.py        compiles a step, or saves and loads a compiled one, and logs the time
-    checkpoints/          saves and restores the training state; the only folder that imports Orbax
+    checkpoints.py        saves and restores the training state; the only module that imports Orbax
+    digests.py            digests of the arrays of a state: whether a restored array equals the saved one
     loop.py               the training loop of `pretrain` and `finetune`: start reading here
     log.py                RunLog: the log line and the record of the steps since the last one
     throughput.py         rows and tokens per second, model FLOPs utilisation; the log line of a step

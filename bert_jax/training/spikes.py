@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Params
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.steps import SpikeFilter, TrainState, new_state
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoints import manager
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints, manager
 
 Notes = list[Any]
 

@@ -18,7 +18,7 @@ from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 from bert_jax.errors import UserError
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from tests.sharding.training import experiment_on, first_state, program_of, train
 
 # TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
