@@ -8,7 +8,7 @@ import shutil
 
 import jax
 import pytest
-from tests.training.checkpoints.test_manager import assert_equal, restored, save_all, state_at, steps_in
+from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
 
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoints import UNFINISHED, Checkpoints, manager
