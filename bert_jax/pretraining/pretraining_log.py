@@ -21,9 +21,8 @@ from bert_jax.pretraining.reference_curves import comparison, find_curve, losses
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.training.curves import draw_curves
-from bert_jax.training.log import RunLog
+from bert_jax.training.log import RunLog, Throughput
 from bert_jax.training.steps import Program
-from bert_jax.training.throughput import Throughput
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ log lines, checkpoints, results.json and model/.
     checkpoints.py        saves and restores the training state; the only module that imports Orbax
     digests.py            digests of the arrays of a state: whether a restored array equals the saved one
     loop.py               the training loop of `pretrain` and `finetune`: start reading here
-    log.py                RunLog: the log line and the record of the steps since the last one
-    throughput.py         rows and tokens per second, model FLOPs utilisation; the log line of a step
+    log.py                RunLog: the log line and the record of the steps since the last one, their rates and utilisation
     metrics.py            metrics.jsonl
     sinks.py              TensorBoard, Weights & Biases, MLflow: where the numbers of metrics.jsonl go too
     curves.py             curves.png, drawn from metrics.jsonl

@@ -24,7 +24,7 @@ from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.tasks.scores import Baseline
-from bert_jax.training.throughput import Throughput
+from bert_jax.training.log import Throughput
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
 

@@ -8,11 +8,11 @@ import shutil
 
 import jax
 import pytest
-from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
 
 from bert_jax.errors import UserError
 from bert_jax.training.checkpoints import UNFINISHED, Checkpoints, manager
 from tests.small_disk import files_of_at_most
+from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
 
 SMALL_FILES = 20_000
 """Bytes: less than what any of these states needs."""

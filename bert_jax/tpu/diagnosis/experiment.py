@@ -31,8 +31,8 @@ from bert_jax.tpu.costs.memory import Statistics, used_bytes
 from bert_jax.tpu.diagnosis.judgement import Check
 from bert_jax.tpu.diagnosis.machine import host_memory
 from bert_jax.tpu.programs import Case, StepProgram, cases
+from bert_jax.training.log import utilisation
 from bert_jax.training.steps import TrainState
-from bert_jax.training.throughput import utilisation
 
 # ------------------------------------------------------------------------------------------------------------------- directories
 PROBE = ".doctor"
