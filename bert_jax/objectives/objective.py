@@ -30,7 +30,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -38,7 +38,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.config import Execution, ModelConfig
 from bert_jax.model.layers import Seed
@@ -46,6 +45,9 @@ from bert_jax.objectives.flops import counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
 from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name
+
+if TYPE_CHECKING:  # the steps load no corpus
+    from bert_jax.data.corpus.store import Corpus
 
 MASKED, NEXT, CENTRES = "masked", "next", "centres"
 """The rows of an objective, `ExampleConfig.targets`: tokens are masked and predicted; nothing is masked, and the targets are the
