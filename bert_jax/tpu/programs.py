@@ -117,7 +117,7 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
     program = pretraining_program(experiment, mesh)
     params = with_shardings(unboxed(program.parameters), parameter_shardings(program.parameters, mesh))
-    examples = experiment.heldout_config(phase)
+    examples = experiment.eval_config(phase)
     batch = _sharded_by_row(mesh, _rows(rows, examples))
     lowered = _lower(mesh, program.evaluation_step, params, batch)
     flops = forward_flops(experiment.trained_objective.flops(p.length, examples.max_predictions))

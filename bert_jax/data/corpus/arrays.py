@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.errors import UserError
 
-SPLITS = ("train", "heldout")
+SPLITS = ("train", "eval")
 ARRAYS = ("tokens", "sentences", "documents")
 WORDS = "words"
 TOKEN_COUNTS = "token_counts.npy"
