@@ -10,7 +10,8 @@ import jax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoints import UNFINISHED, Checkpoints, manager
+from bert_jax.training import checkpoints as manager
+from bert_jax.training.checkpoints import UNFINISHED, Checkpoints
 from tests.small_disk import files_of_at_most
 from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
 
