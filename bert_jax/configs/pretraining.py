@@ -37,7 +37,7 @@ from bert_jax.interface.ranges import (
 )
 from bert_jax.interface.words import counted
 from bert_jax.model import natural_objective
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, Theta
 from bert_jax.objectives import OBJECTIVES
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.sharding.config import MeshConfig
@@ -61,11 +61,14 @@ OBJECTIVE = "config.objective"
 ROW_KEYS = ("length", "max_predictions", "packed_examples", "masked_fraction", "mask_probability", "random_probability")
 """The keys of `config.examples` that a phase may override."""
 
+ROTARY_KEYS = ("rotary_theta", "sliding_rotary_theta")
+"""The keys of `config.model` that a phase may override; they change no parameter."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """A phase of training with its own rows, masks, batch size and learning rate. The optimizer's moments carry over to the next
-    phase. The keys of `ROW_KEYS` default to those of `config.examples`."""
+    """A phase of training with its own rows, masks, batch size, learning rate and rotary base. The optimizer's moments carry over
+    to the next phase. The keys of `ROW_KEYS` default to those of `config.examples`, those of `ROTARY_KEYS` to the model's."""
 
     steps: CountOrZero = 0
     """The updates of the phase; it needs these or `tokens`."""
@@ -82,6 +85,11 @@ class PhaseConfig:
     corpus: PathText = ""
     """The directory of a corpus with the vocabulary of `config.corpus`, whose training split the phase reads in its place; held
     out are the texts of `config.corpus` in all phases."""
+    rotary_theta: Theta | None = None
+    """The base of rotary positions in full layers, such as 160,000 for rows of 8,192 tokens (ModernBERT). The exported model has
+    that of the last phase."""
+    sliding_rotary_theta: Theta | None = None
+    """The base of rotary positions in sliding layers."""
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation): the same result, with activations for batch_size / accumulation rows in
     memory."""
@@ -132,6 +140,9 @@ class PretrainingExperiment:
     init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub; empty for random
     weights."""
+    init_state: PathText = ""
+    """WORKDIR@STEP: the state of another run that this one goes on from, with its optimizer and its step: a checkpoint that the
+    run keeps. The phases are those of the whole run: up to STEP those of WORKDIR, then any. Empty to begin at step 0."""
     init_new: str = ""
     """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
@@ -207,6 +218,11 @@ class PretrainingExperiment:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
         if empty := [i for i, phase in enumerate(self.phases) if not phase.steps]:
             raise UserError(f"config.phases.{empty[0]} needs steps, at least 1, or a budget in tokens")
+        if self.init_state and self.init_from:
+            raise UserError(
+                f"config.init_state={self.init_state} and config.init_from={self.init_from} both say what the run starts from; "
+                "leave one of them out"
+            )
         if (steps := self.phase_starts()[-1]) > MAX_COUNT:
             raise UserError(f"config.phases have {counted(steps, 'step')} together, above the limit {MAX_COUNT:,}; shorten them")
         if beyond := [step for step in self.checkpoints.keep_at if step > steps]:
@@ -244,6 +260,12 @@ class PretrainingExperiment:
             if phase.batch_size % phase.accumulation:
                 raise UserError(
                     f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
+                )
+            given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
+            if given and self.model.positions != "rotary":
+                raise UserError(
+                    f"{key}.{given[0]}={getattr(phase, given[0])} is for rotary positions, and config.model.positions is "
+                    f"{self.model.positions}; leave it out, or set config.model.positions=rotary"
                 )
             if self.optimizer.decouple_rate and not phase.continue_schedule and not phase.learning_rate:
                 raise UserError(f"{key}.learning_rate=0 has no weight decay with config.optimizer.decouple_rate; set one of them")
@@ -340,13 +362,23 @@ class PretrainingExperiment:
             if not phase.continue_schedule
         ]
 
-    def phase_optimizer(self, phase: int) -> OptimizerConfig:
-        """The settings of the optimizer in a phase, whose `weight_decay` is multiplied by the learning rate."""
-        if not self.optimizer.decouple_rate:
-            return self.optimizer
-        first = max(i for i in range(phase + 1) if not self.phases[i].continue_schedule)
-        decay = self.optimizer.weight_decay / self.phases[first].learning_rate
-        return dataclasses.replace(self.optimizer, weight_decay=decay, decouple_rate=False)
+    def of_phase(self, phase: int) -> PretrainingExperiment:
+        """The experiment with the model and the optimizer of a phase: its rotary bases, and the `weight_decay` that is multiplied
+        by the learning rate."""
+        from bert_jax.objectives.model import Model
+
+        bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}
+        model, optimizer = dataclasses.replace(self.model, **bases), self.optimizer
+        if optimizer.decouple_rate:
+            first = max(i for i in range(phase + 1) if not self.phases[i].continue_schedule)
+            decay = optimizer.weight_decay / self.phases[first].learning_rate
+            optimizer = dataclasses.replace(optimizer, weight_decay=decay, decouple_rate=False)
+        if (model, optimizer) == (self.model, self.optimizer):
+            return self
+        found = dataclasses.replace(self, model=model, optimizer=optimizer)
+        # the objective of a user's file is not read again
+        vars(found)["trained_objective"] = self.trained_objective.for_model(Model(model, self.next_sentence))
+        return found
 
 
 def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:

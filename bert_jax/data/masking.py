@@ -338,7 +338,7 @@ _SPAN_BOUNDS = np.rint(_SPAN_BOUNDS[:-1] / _SPAN_BOUNDS[-1] * 2**32).astype(np.u
 def _word_bounds(
     candidates: Bool[np.ndarray, "E L"], continues: Bool[np.ndarray, "E L"]
 ) -> tuple[Bool[np.ndarray, "E L"], Int32[np.ndarray, "E L"]]:
-    """(whether a word begins at a position, the position at which the next word begins); a token that is no candidate stands as a
+    """(whether a word begins at a position, the position at which the next word begins); a token that is not a candidate is a
     word of its own."""
     size = candidates.shape[1]
     positions = np.arange(size, dtype=np.int32)

@@ -174,7 +174,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     "architectures" has unknown classes only, `model_type` must be "bert", and only the pooler and the pretraining heads are
     looked for: only the unknown class knows the meaning of other tensors.
 
-    Raises UserError for a class that is no BERT, and where several classes fit the tensors.
+    Raises UserError for a class that is not a BERT, and where several classes fit the tensors.
     """
     family = family_named(fields.get("model_type", "bert"), source)
     named = [] if family.model_type in ENCODERS else fields.get("architectures") or []

@@ -345,7 +345,7 @@ def reading_notes(
     notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
     notes += [f"names were read without {wrapper!r}, with which they begin"] if wrapper and wrapper != OWN_PREFIX else []
     notes += [f"{in_file[name]}, a copy of {in_file.get(family.tied[name], family.tied[name])}, was left out" for name in copies]
-    notes += [f"{name}, which is no parameter, was left out" for name in buffers]
+    notes += [f"{name}, which is not a parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []
     return tuple(notes)
 

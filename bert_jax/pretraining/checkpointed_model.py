@@ -43,7 +43,8 @@ def model_of_step(workdir: Place, step: int) -> Model:
                 program = pretraining_program(experiment, mesh)
                 state = checkpoints.restore(step, program.state)
                 params = on_host(state.params, mesh)
-                return trained_model(experiment, params, _tokenizer(workdir, experiment))
+                phase = experiment.phase_after(max(step - 1, 0))
+                return trained_model(experiment.of_phase(phase), params, _tokenizer(workdir, experiment))
     has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
     raise UserError(
         f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "

@@ -19,6 +19,7 @@ from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.scores import EvalRows
 from bert_jax.pretraining.corpora import Corpora
+from bert_jax.pretraining.program import phase_program
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.out_of_memory import fits_in_memory, require_memory
 from bert_jax.sharding.rules import BATCH, row_multiple
@@ -36,6 +37,7 @@ class Evaluation:
     def __init__(
         self, experiment: PretrainingExperiment, program: Program, phase: int, corpora: Corpora, run: Run, plan: EpochPlan
     ):
+        program, experiment = phase_program(experiment, program, phase), experiment.of_phase(phase)
         mesh, self._program = program.mesh, program
         settings = experiment.evaluation
         examples = experiment.eval_config(phase)

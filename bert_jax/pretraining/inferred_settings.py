@@ -44,7 +44,7 @@ def infer_settings(
 
     The model configuration is that of the model named in `init_from`, or of the run in `workdir` that already started from it;
     without `init_from`, only the vocabulary size is inferred, from the corpus. `given` are the dotted keys of the command line.
-    `download` allows fetching a model from the hub for its configuration. Raises UserError where `init_from` is no model.
+    `download` allows fetching a model from the hub for its configuration. Raises UserError where `init_from` is not a model.
     """
     settled = copy.deepcopy(dict(values))
     notes: list[str] = []

@@ -53,12 +53,15 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
     )
 
 
+def phase_program(experiment: PretrainingExperiment, program: Program, phase: int) -> Program:
+    """The program of a phase: `program`, that of the run, with the settings of the phase. Its state is the same in all phases."""
+    own = experiment.of_phase(phase)
+    return program if own is experiment else dataclasses.replace(pretraining_program(own, program.mesh), teacher=program.teacher)
+
+
 def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) -> jax.stages.Wrapped:
-    """The jitted training step of a phase, with its accumulation and its weight decay."""
-    settings = experiment.phase_optimizer(phase)
-    if settings != experiment.optimizer:  # its state is the same in all phases
-        program = dataclasses.replace(program, optimizer=make_optimizer(settings, program.parameters))
-    return program.training_step(experiment.phases[phase].accumulation)
+    """The jitted training step of a phase."""
+    return phase_program(experiment, program, phase).training_step(experiment.phases[phase].accumulation)
 
 
 def scalars_of(experiment: PretrainingExperiment) -> dict[str, np.uint32]:

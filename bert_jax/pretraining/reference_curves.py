@@ -86,7 +86,7 @@ def read_curve(path: pathlib.Path) -> ReferenceCurve:
             path.stem, tuple(values["seeds"]), values["config"], values["corpus_tokens"], values["corpus_fingerprint"], measures
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is no reference curve ({error!r}); take it from the repository again, or remove it") from error
+        raise UserError(f"{path} is not a reference curve ({error!r}); restore it from the repository, or remove it") from error
 
 
 def as_json(curve: ReferenceCurve) -> str:

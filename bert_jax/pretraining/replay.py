@@ -30,7 +30,7 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
-from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
+from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.start import first_state, load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
@@ -97,6 +97,9 @@ def experiment_of(
     for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher"), *of_phases):
         if isinstance(group, dict) and isinstance(path := group.get(key), str):
             group[key] = from_start(workdir, path)
+    if stored.get("init_state"):
+        trunk, _, kept = stored["init_state"].rpartition("@")
+        stored["init_state"] = f"{from_start(workdir, trunk)}@{kept}"
     for key, text in overrides:
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change):
             raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
@@ -133,11 +136,12 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         weights_of = int(state.step)
         if weights_of != step - 1:
             state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the dropout is that of the step
-        batch, accumulation = batches.at(step - 1), experiment.phases[batches.phase(step - 1)].accumulation
+        batch, phase = batches.at(step - 1), batches.phase(step - 1)
+        of_phase = phase_program(experiment, program, phase)
         arguments = program.arguments(state, to_device(batch, mesh, BATCH), scalars_of(experiment))
-        norms, sums = program.norms_step(accumulation)(*arguments)
+        norms, sums = of_phase.norms_step(experiment.phases[phase].accumulation)(*arguments)
         rate = jax.jit(program.learning_rate)(jnp.int32(step - 1), scalars_of(experiment))
-        losses = _losses_of_rows(program, state.params, batch)
+        losses = _losses_of_rows(of_phase, state.params, batch)
     objective = experiment.trained_objective
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses, objective)
 

@@ -88,7 +88,8 @@ def training_of(
     )
     named = [f"config.{key} {pathlib.PurePath(one['path']).name} ({one['sha256'][:12]})" for key, one in (files or {}).items()]
     own = f" With files of its own: {', '.join(named)}." if named else ""
-    origin = f", starting from {pathlib.PurePath(experiment.init_from).name}" if experiment.init_from else ""
+    start_of = experiment.init_from or experiment.init_state
+    origin = f", starting from {pathlib.PurePath(start_of).name}" if start_of else ""
     return Training(
         data=f"Pretrained on {counted(train.num_tokens, 'token')} in {counted(train.num_documents, 'document')}{name}.",
         steps=f"Steps: {phases}{origin}.{own}",

@@ -25,6 +25,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
+from bert_jax.pretraining.branch import kept_state
 from bert_jax.pretraining.program import taught_config
 from bert_jax.training.steps import Program, TrainState
 from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
@@ -33,8 +34,10 @@ log = logging.getLogger(__name__)
 
 
 def first_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """The state before step 0: the weights of `init_from`, or random ones; with the counts or the characters of the words of
-    `corpus` where the model has them."""
+    """The state that a run begins with: that of `init_state`; or that before step 0, with the weights of `init_from` or random
+    ones, and with the counts or the characters of the words of `corpus` where the model has them."""
+    if experiment.init_state:
+        return kept_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
     state: TrainState = program.begin(lambda start: {**initial_parameters(experiment), **start}, start)
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
@@ -148,8 +151,8 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
         raise UserError(f"{named} has no trained mlm_head, so it predicts no masked words; name a pretrained model with one")
     if (config.direction, config.encoder) != ("both", "transformer"):
         raise UserError(
-            f"{named} is no masked language model: its direction is {config.direction} and its encoder {config.encoder}; name a "
-            "pretrained BERT"
+            f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
+            "a pretrained BERT"
         )
     theirs = model.tokenizer.vocabulary
     if not same_vocabulary(theirs, vocabulary):

@@ -46,7 +46,7 @@ CASES = [
       says="the arm 'b': model.hidden_size=7 does not divide into model.num_heads=2; nearest",
       files=with_arm(pretrain={"model": {"hidden_size": 7}})),
     Case("a direction without a kernel",
-      says="the arm 'b': model.attention='fused' cannot be had: the kernels of fused attention have no left-to-right mask; set",
+      says="the arm 'b': model.attention='fused' is not available: the kernels of fused attention have no left-to-right mask",
       files=with_arm(pretrain=LEFT_TO_RIGHT)),
     Case("a phase that is not there",
       says="the arm 'b': phases.2: the experiment has 2 phases, numbered from 0; name one of them",

@@ -107,7 +107,7 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
         return plain(params)
 
     objective = objective_for(model, False)
-    experiment: Any = types.SimpleNamespace(init_from=init_from, model=model, trained_objective=objective)
+    experiment: Any = types.SimpleNamespace(init_from=init_from, init_state="", model=model, trained_objective=objective)
     program: Any = types.SimpleNamespace(begin=begin)
     return first_state(experiment, program, corpus), starts
 

@@ -87,7 +87,7 @@ def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
     if not words.is_file():
         return tokens
     begins = np.unpackbits(map_array(words), count=len(tokens), bitorder="little")
-    return tokens | begins.astype(np.uint32) << np.uint32(31)
+    return tokens | begins * np.uint32(BEGINS)
 
 
 def packed_words(marked: np.ndarray) -> np.ndarray:

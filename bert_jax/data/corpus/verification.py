@@ -254,7 +254,7 @@ def _copied(text: str, name: str) -> pathlib.Path:
     objects = listed(text)
     if MANIFEST not in objects:
         raise UserError(
-            f"{name}={text} is no corpus: the bucket has no {MANIFEST} there; build one with python -m bert_jax.corpus "
+            f"{name}={text} is not a corpus: the bucket has no {MANIFEST} there; build one with python -m bert_jax.corpus "
             f"--output={text} ..., or upload one: `gcloud storage rsync --recursive DIR {text}`"
         )
     copy = copy_place(text)

@@ -180,7 +180,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is no HLO module."""
+    """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is not an HLO module."""
     computations: dict[str, Computation] = {}
     entry, header, lines = None, None, list[Instruction]()
     for line in text.splitlines():
