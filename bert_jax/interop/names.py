@@ -3,7 +3,7 @@
 
 Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
 [out, in]. Each row of a table has both names and both layouts, from which shapes, transposes, the splitting of heads and of fused
-matrices follow. A parameter without a row, such as those of a head without a transformers class, has our name, with dots, and our
+matrices follow. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
 layout.
 """
 
@@ -130,7 +130,7 @@ def tensors_from_params(
     rows of the vocabulary, and with the position table of a model that does not learn one.
 
     `params` may lack whole parts (as a model without the NSP head), but not single parameters. Raises ValueError listing missing
-    and unknown parameters and those of another shape, which are a bug and not a user's mistake.
+    and unknown parameters and wrong shapes, which are a bug and not a user's mistake.
     """
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)

@@ -28,8 +28,8 @@ from bert_jax.training.steps import Program, new_state
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-    """The program of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed for the steps of a
-    distillation only."""
+    """The program of `experiment` on `mesh`; allocates no arrays except those of a `teacher`, which only distillation steps
+    need."""
     check_objective(experiment)
     objective, settings = experiment.trained_objective, experiment.optimizer
     parameters = objective.abstract_parameters()
@@ -97,7 +97,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
-    """`teacher` with the kernels of `mesh`, and its arrays, or their shapes, sharded as those of a student are without ZeRO."""
+    """`teacher` with the kernels of `mesh`, and its arrays, or their shapes, sharded like a student's without ZeRO."""
     config = taught_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)

@@ -52,7 +52,7 @@ class Replay:
     """A training step and everything that went into it."""
 
     step: int
-    """The number that the log gives to the state after it: its batch is that of `step` - 1."""
+    """The number of the state after it in the log; it reads the batch of `step` - 1."""
     weights_of: int
     """The step of the weights: `step` - 1, or a later one where earlier states are no longer there."""
     learning_rate: float
@@ -88,8 +88,8 @@ def experiment_of(
     """(the experiment of the run in `workdir`, the texts that it was trained on).
 
     Relative paths in its configuration start from the directory in which the run was started. `overrides` are pairs of dotted key
-    and text for keys that match the patterns `may_change`. Raises UserError for other keys, where there is no run, and where the
-    corpus is another one.
+    and text for keys that match the patterns `may_change`. Raises UserError for other keys, if there is no run, and if the
+    corpus differs.
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
@@ -117,8 +117,8 @@ def experiment_of(
 def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, step: int) -> Replay:
     """Computes training step `step` of the run in `workdir` again, and writes nothing.
 
-    Its weights are made again by training from the newest state before it: a checkpoint, or the beginning if that is less than
-    `checkpoints.every` steps before. Where there is neither, they are those of the earliest checkpoint that is left. Raises
+    Its weights are recomputed by training from the newest state before it: a checkpoint, or the initial state if that is less
+    than `checkpoints.every` steps before. If neither exists, the earliest remaining checkpoint is used. Raises
     UserError for a step that the run does not have, and where no state is there.
     """
     last = experiment.phase_starts()[-1]
@@ -135,7 +135,7 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         state = _trained_on(experiment, program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
-            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the dropout is that of the step
+            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the step's own dropout applies
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         of_phase = phase_program(experiment, program, phase)
         arguments = program.arguments(state, to_device(batch, mesh, BATCH), scalars_of(experiment))
@@ -196,7 +196,7 @@ def _trained_on(
 
 
 def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
-    """The norms by the names of the parameters, "encoder/layers/0/attention/query/kernel"; the number of the layer stands behind
+    """The norms by the names of the parameters, "encoder/layers/0/attention/query/kernel"; the number of the layer follows
     "layers"."""
     found: dict[str, float] = {}
     for path, norm in jax.tree_util.tree_leaves_with_path(jax.device_get(norms)):
@@ -226,7 +226,7 @@ def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -
 
 # ---------------------------------------------------------------------------------------------------------------------- as text
 def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """The lines that the verb prints: the step, the norm of every gradient, and the rows, those of the largest loss first."""
+    """The lines that the verb prints: the step, the norm of every gradient, and the rows, largest loss first."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
         yield "with the weights that it had"

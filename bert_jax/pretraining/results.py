@@ -114,8 +114,8 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """The parts of the parameters that are exported: the encoder, and those of the objective that belong to its class of
-    transformers or to the files of this project."""
+    """The parts of the parameters that are exported: the encoder, and the objective's parts that belong to its transformers
+    class or to this project's files."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
     others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def first_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """The state that a run begins with: that of `init_state`; or that before step 0, with the weights of `init_from` or random
+    """The initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
     ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     if experiment.init_state:
         return kept_state(experiment, corpus, program.state)
@@ -139,7 +139,7 @@ def taught_by(experiment: PretrainingExperiment, teacher: Teacher | None) -> Pre
     for name, value in found.items():
         if (given := getattr(experiment.distillation, name)) not in (0, "", value):
             raise UserError(
-                f"config.distillation.{name}={given}, but that of config.teacher={experiment.teacher} is {value}; name the "
+                f"config.distillation.{name}={given}, but config.teacher={experiment.teacher} has {value}; name the "
                 "teacher that belongs to it, or leave the key out"
             )
     return dataclasses.replace(experiment, distillation=dataclasses.replace(experiment.distillation, **found))
