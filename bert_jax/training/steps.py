@@ -164,8 +164,8 @@ class Program:
 
         `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
         reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
-        `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of `data/rows.py`. The gradients of
-        `accumulation` microbatches are added. `teacher` are the parameters of `self.teacher`.
+        `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of `data/rows.py`. The gradients
+        of `accumulation` microbatches are added. `teacher` are the parameters of `self.teacher`.
 
         The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row",
         "grad_norm", and the "learning_rate" of this step. `add_sums` adds several steps; the means are computed last.
