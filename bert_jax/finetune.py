@@ -209,9 +209,9 @@ def finish(result: RunResult, run: Run, inputs: Inputs, predicted: Mapping[str, 
                     job.data.task.write_predictions(run.workdir / PREDICTIONS, split, logits)
 
 
-def main() -> int:
-    """The verb."""
-    flags = parse_flags("finetune", __doc__, schema=FinetuningExperiment)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
+    flags = parse_flags("finetune", __doc__, argv, schema=FinetuningExperiment)
     experiment = FinetuningExperiment.from_dict(flags.config)
     with file_errors_explained(experiment.task.module, "config.task.module"):
         return train_runs(experiment, flags)

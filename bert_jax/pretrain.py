@@ -1,4 +1,4 @@
-"""Pretrains a BERT from a tokenised corpus: masked language modelling and next sentence prediction.
+"""Pretrains a BERT on a corpus: masked language modelling and next sentence prediction.
 
     python -m bert_jax.pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart
 
@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -198,9 +198,9 @@ def pretrain(
     return 0
 
 
-def main() -> int:
-    """The verb."""
-    flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command with the arguments `argv` (default: sys.argv). Returns the exit status."""
+    flags = parse_flags("pretrain", __doc__, argv, schema=PretrainingExperiment)
     if flags.replay is not None:
         from bert_jax.pretraining.replay import replay_step  # which a run does not load
 
