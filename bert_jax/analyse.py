@@ -1,18 +1,18 @@
-"""Looks inside a model: the attention of its heads, for one text and over many, and its vocabulary.
+"""Looks inside a model: its attention, heads, vectors and vocabulary.
 
     python -m bert_jax.analyse attention  --model=MODEL --output=DIR "The cat sat on the mat."
     python -m bert_jax.analyse heads      --model=MODEL --output=DIR --input=texts.txt
-    python -m bert_jax.analyse neighbours --model=MODEL --output=DIR --input=texts.txt bank "the [bank] of the river"
+    python -m bert_jax.analyse neighbours --model=MODEL --output=DIR --input=texts.txt "the [bank]"
     python -m bert_jax.analyse dependencies --model=MODEL --output=DIR --input=treebank.conllu
     python -m bert_jax.analyse coreference --model=MODEL --output=DIR --input=documents.conllu
-    python -m bert_jax.analyse probe      --model=MODEL --output=DIR --input=train.conllu --eval=dev.conllu
+    python -m bert_jax.analyse probe --model=MODEL --output=DIR --input=train.conllu --eval=dev.conllu
     python -m bert_jax.analyse compare    --model=MODEL --output=DIR --input=texts.txt --with=MODEL
     python -m bert_jax.analyse vocabulary --model=MODEL --output=DIR
 
 MODEL is a Hugging Face model directory, a checkpoint of the original, the workdir of a run, or a name on the Hugging Face hub.
 Texts come as arguments, from --input=FILE or from standard input: one text per line, or JSON objects (--jsonl, or a name that
 ends in .jsonl); files may be compressed (.gz, .bz2, .xz, .zst). A line that cannot be read is reported with its number; the
-others are read, and the exit status is 1. Tables are TSV files, every number with its n; beside each picture is the table that
+others are read, and the exit status is 1. Tables are TSV files, every number with its n; next to each picture is the table that
 it shows.
 """
 

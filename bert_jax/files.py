@@ -1,4 +1,4 @@
-"""The one way to write a file atomically, to read and write JSON, to hold a lock and to remove a directory.
+"""Atomic writing of files, reading and writing of JSON, locks, and removal of directories.
 
     write_json(path, value)                    # a reader sees the complete old file or the complete new one
     with replacing(path) as file: ...          # the same for what is written piece by piece

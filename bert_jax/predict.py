@@ -1,4 +1,4 @@
-"""Runs a trained model on texts: masked words, continuations, labels, entities, answers, embeddings.
+"""Runs a model on texts: masked words, continuations, labels, answers, embeddings.
 
     python -m bert_jax.predict fill-mask --model=MODEL "The capital of France is [MASK]."
     python -m bert_jax.predict classify  --model=MODEL --input=FILE --output=answers.jsonl
@@ -117,7 +117,7 @@ def _beside(output: str | None) -> pathlib.Path:
 
 
 def check_output(name: str, flags: argparse.Namespace) -> None:
-    """Raises UserError where the extension of --output is that of a format that is not written."""
+    """Raises UserError if the extension of --output names a format that cannot be written."""
     if not flags.output or flags.output == "-":
         return
     path = pathlib.Path(flags.output)

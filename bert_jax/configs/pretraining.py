@@ -68,7 +68,7 @@ ROTARY_KEYS = ("rotary_theta", "sliding_rotary_theta")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
     """A phase of training with its own rows, masks, batch size, learning rate and rotary base. The optimizer's moments carry over
-    to the next phase. The keys of `ROW_KEYS` default to those of `config.examples`, those of `ROTARY_KEYS` to the model's."""
+    to the next phase. The keys of `ROW_KEYS` default to `config.examples`, the keys of `ROTARY_KEYS` to the model."""
 
     steps: CountOrZero = 0
     """The updates of the phase; it needs these or `tokens`."""
@@ -87,7 +87,7 @@ class PhaseConfig:
     out are the texts of `config.corpus` in all phases."""
     rotary_theta: Theta | None = None
     """The base of rotary positions in full layers, such as 160,000 for rows of 8,192 tokens (ModernBERT). The exported model has
-    that of the last phase."""
+    the last phase's."""
     sliding_rotary_theta: Theta | None = None
     """The base of rotary positions in sliding layers."""
     accumulation: BatchSize = 1
@@ -115,8 +115,8 @@ class EvaluationConfig:
     """At most this many rows, the same rows at every evaluation; all rows of a smaller split."""
     batch_size: BatchSize = 256
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
-    """The fraction of the tokens that is predicted, whatever that of a phase is, so that scores of all phases compare; their
-    replacements are those of `config.examples`."""
+    """The fraction of tokens to predict in every phase's evaluation, so that scores of all phases are comparable. Tokens are
+    replaced as in `config.examples`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,8 +128,8 @@ class CheckpointConfig:
     keep: Count = 2
     """The newest checkpoints that are kept; older ones are deleted."""
     keep_at: tuple[Count, ...] = ()
-    """Steps whose checkpoints are saved and kept beside the newest, for `convert --step`: the model at several moments of one
-    run. Each takes the disk space of a whole state, three times that of the weights in float32."""
+    """Steps whose checkpoints are saved and kept in addition to the newest, for `convert --step`: the model at several steps of
+    one run. Each needs the disk space of a whole state, three times the weights in float32."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,14 +142,14 @@ class PretrainingExperiment:
     weights."""
     init_state: PathText = ""
     """WORKDIR@STEP: the state of another run that this one goes on from, with its optimizer and its step: a checkpoint that the
-    run keeps. The phases are those of the whole run: up to STEP those of WORKDIR, then any. Empty to begin at step 0."""
+    run keeps. The phases describe the whole run: the same as WORKDIR's up to STEP, then any. Empty to start at step 0."""
     init_new: str = ""
     """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
     """Comma-separated parts of `init_from` that are left out."""
     teacher: PathText = ""
-    """The model that this one learns from beside the text, a masked language model of the same vocabulary: directory, workdir, or
-    name on the hub; empty for no distillation."""
+    """The model that this one learns from in addition to the text, a masked language model of the same vocabulary: directory,
+    workdir, or name on the hub; empty for no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
@@ -175,15 +175,17 @@ class PretrainingExperiment:
     @functools.cached_property  # a user's file that is edited during a run must neither change it nor end it
     def trained_objective(self) -> Objective:
         """The objective of the run for its model, with the terms against a teacher if there is one."""
-        from bert_jax.objectives.distillation import Distillation  # these import JAX, which takes a second
-        from bert_jax.objectives.mlm_nsp import MlmNsp
-        from bert_jax.objectives.model import Model
+        from bert_jax.objectives.model import Model  # which imports JAX, and takes a second
 
         kind = objective_class(self.objective, self.model)
         with file_errors_explained(file_of(self.objective), OBJECTIVE):
             plain = kind(**self.objective_options)
-        taught = Distillation(plain, self.distillation) if self.teacher and isinstance(plain, MlmNsp) else plain
-        return taught.for_model(Model(self.model, self.next_sentence))
+        if self.teacher:
+            from bert_jax.objectives.distillation import Distillation  # which other runs do not load
+            from bert_jax.objectives.mlm_nsp import MlmNsp
+
+            plain = Distillation(plain, self.distillation) if isinstance(plain, MlmNsp) else plain
+        return plain.for_model(Model(self.model, self.next_sentence))
 
     @property
     def next_sentence(self) -> bool:
@@ -280,8 +282,6 @@ class PretrainingExperiment:
                 raise UserError(f"{key}: {error}") from None
 
     def _validate_distillation(self) -> None:
-        from bert_jax.objectives.distillation import Distillation
-
         d, model = self.distillation, self.model
         if not self.teacher:
             if d != PretrainingDistillation():
@@ -292,6 +292,8 @@ class PretrainingExperiment:
                 f"config.teacher={self.teacher} teaches masked words, which a model with direction={model.direction} and "
                 f"encoder={model.encoder} does not predict; set direction=both and encoder=transformer, or leave the teacher out"
             )
+        from bert_jax.objectives.distillation import Distillation
+
         if not isinstance(self.trained_objective, Distillation):
             raise UserError(
                 f"config.teacher={self.teacher} teaches masked words, which config.objective={self.objective} does not predict; "
@@ -449,8 +451,8 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
 
 
 def _with_budgets(values: JsonObject) -> JsonObject:
-    """The `values` of an experiment, in which phases with a budget in `tokens` have their `steps` too. Raises UserError for other
-    steps than those of the budget."""
+    """The `values` of an experiment, in which phases with a budget in `tokens` have their `steps` too. Raises UserError for
+    steps that contradict the budget."""
     examples, phases = values.get("examples", {}), values.get("phases")
     if not isinstance(phases, list | tuple):
         return values
@@ -485,7 +487,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
             "bert_jax.objectives.objective.Objective"
         )
     if lacking := sorted(found.__abstractmethods__):
-        raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; write what Objective says of each")
+        raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; write them as described in Objective")
     return found
 
 
@@ -502,8 +504,8 @@ def _with_objective(values: JsonObject) -> JsonObject:
     """The `values` of an experiment with the name of its objective in place of "auto", all of its settings, and the targets of
     its examples.
 
-    So a stored configuration says them all. Raises UserError for other targets than those of the objective, and for settings that
-    it does not have.
+    So a stored configuration holds all of them. Raises UserError for targets that differ from the objective's, and for settings
+    that it does not have.
     """
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):

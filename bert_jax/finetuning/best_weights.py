@@ -27,7 +27,7 @@ from bert_jax.runtime.goodput import Activity
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import text_columns
 from bert_jax.tasks.text_task import TextTask
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.steps import TrainState
 
@@ -46,7 +46,8 @@ class BestWeights:
     def __init__(self, job: Job, until: int | None = None):
         self._job = job
         self.checkpoints = Checkpoints(job.run.durable(job.directory / BEST), keep=1)
-        self._best: Mapping[str, Any] | None = self.checkpoints.restore_latest(best_layout(job.state, job.mesh), until=until)
+        layout = best_layout(job.program.state, job.mesh)
+        self._best: Mapping[str, Any] | None = self.checkpoints.restore_latest(layout, until=until)
 
     def __enter__(self) -> BestWeights:
         return self
@@ -83,8 +84,8 @@ class BestWeights:
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
 
     def logits(self, split: str) -> list[np.ndarray]:
-        """The logits of the best weights on a split: those of the evaluation that selected them, where this process made it; any
-        other split is evaluated once, which is logged."""
+        """The logits of the best weights on a split. If this process ran the evaluation that selected them, its logits are
+        reused; any other split is evaluated once, with a log line."""
         job, best = self._job, self.found
         if split not in job.predicted:
             examples = counted(len(job.data.features[split]), "example")
@@ -109,12 +110,12 @@ class BestWeights:
         params = on_host(best["params"], job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-            config = dataclasses.replace(job.program.config, **dropout)  # dropout was 0 for a frozen encoder
-            whole = dataclasses.replace(start, params=params, config=config, head=job.program.head)
+            config = dataclasses.replace(job.config, **dropout)  # dropout was 0 for a frozen encoder
+            whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
             own = job.experiment.task.own if task.name.startswith("own/") else OwnDataConfig()
-            columns = text_columns(own, job.program.head.kind)
+            columns = text_columns(own, job.head.kind)
             trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs, columns=columns)
             about: JsonObject = {"task": task.name, "step": int(best["step"])}
             export_trained(directory, trained, about, None, training_of(job.experiment, task.name, start, results or {}))
@@ -131,7 +132,7 @@ def training_of(experiment: FinetuningExperiment, task: str, start: Model, resul
             numbers = {metric: value for metric, value in found.items() if isinstance(value, int | float)}
             scores += [(f"{split} {metric}", float(value), baseline.get(metric)) for metric, value in numbers.items()]
     rate = f"{experiment.training.learning_rate:g}"
-    taken = f"; the weights are those of step {results['best_step']:,}" if "best_step" in results else ""
+    taken = f"; the weights are from step {results['best_step']:,}" if "best_step" in results else ""
     steps = f"{counted(results['steps'], 'step')} of " if "steps" in results else ""
     return Training(
         data=f"Fine-tuned on the task {task}{f', starting from {pathlib.PurePath(name).name}' if name else ''}.",
@@ -157,7 +158,7 @@ def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapp
 
 
 def best_layout(state: TrainState, mesh: Mesh) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-    """The abstract arrays of the best evaluation's parameters, score and step, from those of the state."""
+    """The abstract arrays of the best evaluation's parameters, score and step, derived from the state's."""
     whole = NamedSharding(mesh, PartitionSpec())
     scalars = {"score": jnp.float32, "step": jnp.int32}
     kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}

@@ -64,7 +64,6 @@ from bert_jax.interop.names import (
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
@@ -315,6 +314,8 @@ def _drawing(
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = {} if head is not None and parts == (head.part,) else initial_parameters(config, key)
         if head is not None:
+            from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+
             parameters |= initial_label_parameters(config, head, key)
         return nn.unbox({part: parameters[part] for part in parts})
 
@@ -349,8 +350,8 @@ def _check_outputs(
     source: str,
     given: Sequence[str] | None,
 ) -> None:
-    """Raises UserError if a labelled head has another number of outputs than labels, which are the `given` ones or those of
-    config.json."""
+    """Raises UserError if a labelled head has another number of outputs than labels, which are the `given` ones or
+    config.json's."""
     own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.part}/dense/bias")
     module = own.removesuffix(".bias")
     bias = next((x for name, x in tensors.items() if names[name] == own), None)
@@ -370,7 +371,7 @@ def labels_needed(given: int, part: str, outputs: int) -> str:
 
 
 def _config_notes(fields: JsonObject, family: Family, architecture: str, head: TaskHead | None) -> tuple[str, ...]:
-    """Clauses about what config.json says and is not followed: a class of another code, a label2id that is left over."""
+    """Clauses that report entries of config.json that are ignored: a class of custom code, a leftover label2id."""
     notes = []
     named = fields.get("architectures") or []
     if isinstance(named, list) and fields.get("model_type") == family.model_type and architecture not in named and named:

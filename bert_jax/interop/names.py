@@ -3,7 +3,7 @@
 
 Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
 [out, in]. Each row of a table has both names and both layouts, from which shapes, transposes, the splitting of heads and of fused
-matrices follow. A parameter without a row, such as those of a head without a transformers class, has our name, with dots, and our
+matrices follow. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
 layout.
 """
 
@@ -30,7 +30,6 @@ from bert_jax.interop.families.family import Family, Row, family_of
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import HEADS
 from bert_jax.model.positions import fixed_table
@@ -66,6 +65,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     one_layer = dataclasses.replace(config, scan_layers=True) if config.encoder == "transformer" else config  # faster to trace
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder == "transformer")
     if head is not None:
+        from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+
         tree |= jax.eval_shape(lambda: initial_label_parameters(one_layer, head, jax.random.key(0)))
     return flatten_dict(tree, sep="/")
 
@@ -129,7 +130,7 @@ def tensors_from_params(
     rows of the vocabulary, and with the position table of a model that does not learn one.
 
     `params` may lack whole parts (as a model without the NSP head), but not single parameters. Raises ValueError listing missing
-    and unknown parameters and those of another shape, which are a bug and not a user's mistake.
+    and unknown parameters and wrong shapes, which are a bug and not a user's mistake.
     """
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)

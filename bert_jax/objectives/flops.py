@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from bert_jax.data.rows import RowShape
-from bert_jax.model.characters import character_products
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import TaskHead
+
+if TYPE_CHECKING:  # pretraining loads no tasks
+    from bert_jax.data.rows import RowShape
+    from bert_jax.model.heads.head import TaskHead
 
 FORWARD, TRAINING = 2.0, 6.0
 """Operations for each multiply-add of the forward pass: in the forward pass, and in both passes of a training step."""
@@ -35,6 +36,8 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     """
     width, cell = model.word_width, model.intermediate_size
     if model.encoder == "bilm":
+        from bert_jax.model.characters import character_products
+
         projection = 0 if cell == width else cell * width
         layers = length * model.num_layers * (2 * width * 4 * cell + projection)
         characters = length * character_products(width) if model.character_cnn else 0
@@ -76,8 +79,8 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
 
 
 def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
-    """The operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add: those of loops as often
-    as they run, and of branches the costliest."""
+    """The operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. Loops count once per
+    iteration, and of branches the costliest counts."""
     return _flops_of(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 

@@ -16,7 +16,7 @@ from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.runtime.workdir import differences, from_start, run_config
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked, is_remote
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ KEY = "config.init_state"
 def kept_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
     """The state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
 
-    Raises UserError where there is no such state, for the state of another model, objective, optimizer or vocabulary, and where
-    the phases of the experiment up to its step are not those of the run that it comes from.
+    Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
+    phases of the experiment up to its step differ from the phases of its run.
     """
     workdir, step = _named(experiment.init_state)
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", KEY), beside=FINGERPRINT)
@@ -60,7 +60,7 @@ def _named(text: str) -> tuple[Place, int]:
 
 
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:
-    """The settings by which the arrays of a state, and what they mean, follow."""
+    """The settings that determine the arrays of a state and their meaning."""
     model = {f"model.{name}": value for name, value in dataclasses.asdict(experiment.model.architecture).items()}
     return {name: value for name, value in model.items() if name.partition(".")[2] not in ROTARY_KEYS} | {
         "model.vocab_multiple": experiment.model.vocab_multiple,

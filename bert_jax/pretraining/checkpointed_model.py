@@ -21,7 +21,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import Place, is_remote
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import on_host
 
 
@@ -53,7 +53,7 @@ def model_of_step(workdir: Place, step: int) -> Model:
 
 
 def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """The tokenizer of the run: that of its exported model, which is smaller than the corpus; before the end, the corpus's."""
+    """The tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the end."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

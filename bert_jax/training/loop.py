@@ -25,7 +25,7 @@ from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.profile import Profile
 from bert_jax.storage.mirror import Mirror
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.log import RunLog
 from bert_jax.training.metrics import MetricsWriter
@@ -264,7 +264,7 @@ class StepSums:
             raise LossSpike(step, in_a_row)
         if in_a_row >= self._limit:
             raise UserError(
-                f"the loss was far above that of the steps before in {counted(in_a_row, 'step')} in a row, up to step {step:,} "
+                f"the loss was far above the running mean in {counted(in_a_row, 'step')} in a row, up to step {step:,} "
                 "(config.abort_after_skipped); these steps did not change the weights. This is not a spike: lower the learning "
                 "rate, or set config.spikes.policy=none in another --workdir"
             )

@@ -70,7 +70,7 @@ CASES = [
       says="the arm 'b': init_from=$model and continues=a both name its first model; give one",
       files=with_arm(continues="a", pretrain={"init_from": "$model"})),
     Case("an arm that continues one of another vocabulary",
-      says="the arm 'b': its corpus has another vocabulary than that of 'a', which it continues; build it with the same ... "
+      says="the arm 'b': its corpus has a different vocabulary from 'a', which it continues; build it with the same ... "
       "--vocab=CORPUS/tokenizer", files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
       copies="other=corpus", spoil=other_vocabulary("other")),
     Case("a workdir with something else", "--workdir=$tables", "--workdir=$tables holds files that are not of a run",

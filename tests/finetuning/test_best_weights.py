@@ -40,9 +40,10 @@ def job_in(directory: pathlib.Path, **selection: Any) -> Any:
     abstract = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
     return types.SimpleNamespace(
         experiment=experiment, run=types.SimpleNamespace(durable=lambda path: path, is_first=True), directory=directory,
-        evaluations=frozenset({2, 4, 6, 8}), state=types.SimpleNamespace(params={"w": abstract}), mesh=mesh, ledger=Ledger(),
+        evaluations=frozenset({2, 4, 6, 8}), mesh=mesh, ledger=Ledger(),
+        config=dataclasses.replace(TINY, hidden_dropout=0.0), head=HEAD,
         program=types.SimpleNamespace(
-            config=dataclasses.replace(TINY, hidden_dropout=0.0), head=HEAD, copy=functools.partial(jax.tree.map, jnp.copy)
+            state=types.SimpleNamespace(params={"w": abstract}), copy=functools.partial(jax.tree.map, jnp.copy)
         ),
     )  # fmt: skip
 
@@ -196,7 +197,7 @@ def test_the_card_of_the_model_has_the_scores_beside_their_baselines(tmp_path):
     told = best_weights.training_of(experiment, "own/text", start, results)
     assert told.data == "Fine-tuned on the task own/text, starting from start."
     assert told.steps.startswith("9 steps of ")
-    assert told.steps.endswith("; the weights are those of step 6.")
+    assert told.steps.endswith("; the weights are from step 6.")
     assert told.scores == [("dev f1", 0.5, 0.125), ("dev accuracy", 0.75, None), ("test f1", 0.25, None)]
     assert (told.license, told.language) == ("mit", "de")
     assert best_weights.training_of(experiment, "glue/mrpc", start, {}).language == "en"

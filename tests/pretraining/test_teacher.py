@@ -12,7 +12,7 @@ from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.pretraining import teacher
+from bert_jax.pretraining import start as teacher
 from tests.data.corpora import vocabulary
 from tests.random_rows import TINY, initial_parameters_of
 
@@ -67,7 +67,7 @@ def test_a_run_fills_in_the_width_and_the_hash_of_its_teacher(monkeypatch):
     found.params["mlm_head"]["bias"] = np.asarray(found.params["mlm_head"]["bias"]) + 1
     assert teacher._sha256(found.params) != found.sha256
     other = dataclasses.replace(EXPERIMENT, distillation=dataclasses.replace(filled, teacher_sha256="0"))
-    with pytest.raises(UserError, match=r"teacher_sha256=0, but that of config\.teacher=runs/teacher is"):
+    with pytest.raises(UserError, match=r"teacher_sha256=0, but config\.teacher=runs/teacher has"):
         teacher.taught_by(other, found)
 
 
