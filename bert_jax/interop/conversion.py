@@ -18,7 +18,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
-from bert_jax.interop import NEW_POSITIONS, PARTS
+from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import model_card, training_of
 from bert_jax.interop.directory import aside
 from bert_jax.interop.families.family import family_of
@@ -33,6 +33,7 @@ from bert_jax.interop.huggingface import (
     without_parts,
 )
 from bert_jax.interop.locate import local_model
+from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
     extended,
@@ -182,6 +183,13 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         missing = [token for token in tokens if token not in there]
         model, note = _with_words(model, extended(model.tokenizer, missing))
         notes += [note, f"tokens that the vocabulary already had: {len(tokens) - len(missing):,} of {len(tokens):,}"]
+    if flags.pooling or flags.normalise:
+        if model.head is not None:
+            raise UserError(f"--pooling: {model.source} has a {model.head.part}, which gives labels; leave it out with --drop")
+        before = model.vectors or TextVectors(TEXT_POOLINGS[0])
+        pooling = flags.pooling or before.pooling
+        model = dataclasses.replace(model, vectors=TextVectors(pooling, flags.normalise or before.normalise, before.longest))
+        notes.append(f"vectors of texts: {pooling}{', scaled to length 1' if model.vectors and model.vectors.normalise else ''}")
     if (flags.labels or flags.problem) and _new_head(flags) is None:
         model = _relabelled(model, flags)
         notes.append(f"{model.head.part if model.head else 'head'}: labels and problem replaced by those of the flags")

@@ -12,13 +12,15 @@ from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.ranges import COUNT, SEED, InRange
 from bert_jax.interface.words import cut
-from bert_jax.interop import DTYPES, FUNCTIONS, NEW_POSITIONS, PARTS, PLATFORMS
+from bert_jax.interop import DTYPES, FUNCTIONS, NEW_POSITIONS, PARTS, PLATFORMS, TEXT_POOLINGS
 from bert_jax.interop.directory import FORMATS
 from bert_jax.model import ACTIVATIONS
 from bert_jax.model.heads import PROBLEMS
 
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
-FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
+FORMAT_OF_FLAG = {
+    "dtype": "huggingface", "pooling": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo",
+}  # fmt: skip
 
 
 def check_flags(command: str, description: str | None) -> None:
@@ -37,7 +39,7 @@ def _check_values(flags: argparse.Namespace) -> None:
     """Raises UserError for flags with unknown values, and for flags that contradict each other."""
     for name, known in (
         ("format", FORMATS), ("dtype", DTYPES), ("activation", tuple(ACTIVATIONS)), ("problem", PROBLEMS),
-        ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS),
+        ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS), ("pooling", TEXT_POOLINGS),
     ):  # fmt: skip
         value = getattr(flags, name)
         if value is not None and value not in known:
@@ -82,6 +84,9 @@ def flag_parser(description: str | None) -> FlagParser:
     changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N layers")
     changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
     changes.add_argument("--average", type=nonempty, action="append", default=[], metavar="B", help="mean of A and B; repeatable")
+    sentences = parser.add_argument_group("sentence-transformers")
+    sentences.add_argument("--pooling", metavar="|".join(TEXT_POOLINGS), help="how a text's vector is made")
+    sentences.add_argument("--normalise", action="store_true", help="scale these vectors to length 1")
     lowered = parser.add_argument_group("stablehlo")
     lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="default: that of the model's head")
     lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any)")

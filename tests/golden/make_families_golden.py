@@ -31,6 +31,7 @@ MODERN = {"bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id
 LAYERS = {"num_hidden_layers": 5}
 THETAS = {"full_attention": {"rope_type": "default", "rope_theta": 777.0}, "sliding_attention": {"rope_theta": 33.0}}
 BIASED = {"norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_bias": True}
+TANH = "gelu_pytorch_tanh"
 EURO = {"bos_token_id": 2, "eos_token_id": 3, "mask_token_id": 4}
 
 # case -> (class, arguments of its configuration beyond SHAPE)
@@ -43,8 +44,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
-    "modernbert_encoder": ("ModernBertModel", {**MODERN, **LAYERS, "decoder_bias": False, "hidden_activation": "gelu_pytorch_tanh",
-                                               "classifier_activation": "gelu_pytorch_tanh"}),
+    "modernbert_encoder": (
+        "ModernBertModel",
+        {**MODERN, **LAYERS, "decoder_bias": False, "hidden_activation": TANH, "classifier_activation": TANH},
+    ),
     "modernbert_sequence": ("ModernBertForSequenceClassification", {**MODERN, **THREE, "classifier_dropout": 0.25}),
     "modernbert_sequence_mean": (
         "ModernBertForSequenceClassification",
@@ -54,7 +57,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "modernbert_span": ("ModernBertForQuestionAnswering", {**MODERN, "num_labels": 2}),
     "modernbert_choice": ("ModernBertForMultipleChoice", {**MODERN}),
     "eurobert_masked": ("EuroBertForMaskedLM", {**EURO, "num_key_value_heads": 1, "rope_parameters": {"rope_theta": 555.0}}),
-    "eurobert_masked_biased": ("EuroBertForMaskedLM", {**EURO, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "eurobert_masked_biased": (
+        "EuroBertForMaskedLM",
+        {**EURO, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
     "eurobert_encoder": ("EuroBertModel", {**EURO, "hidden_act": "gelu"}),
     "eurobert_sequence": ("EuroBertForSequenceClassification", {**EURO, **THREE}),
     "eurobert_sequence_bos": ("EuroBertForSequenceClassification", {**EURO, **THREE, "classifier_pooling": "bos"}),
@@ -83,7 +89,7 @@ def make_model(class_name: str, fields: dict[str, Any]) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_scale = parameter.ndim == 1 and name.endswith(".weight")
-            centre, deviation = (1.0, 0.2) if is_scale else (0.0, 0.3)
+            centre, deviation = (1.0, 0.2) if is_scale else (0.0, 0.2)
             values = np.clip(centre + deviation * rng.standard_normal(parameter.shape), -1.99, 1.99)
             parameter.copy_(torch.from_numpy(np.round(values * 1024) / 1024))
     return model
