@@ -280,7 +280,7 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
         is_prefix = source.is_file() or (bool(source.name) and index_path(source).is_file())  # of the files of a checkpoint
         if target == os.path.realpath(source.parent if is_prefix else source):
             raise UserError(f"--to={flags.to} is the directory that {path} is read from; name another directory")
-        reading = ["nsp_head", *([model.head.part] if model.head and model.head.reads_pooler else [])]
+        reading = ["nsp_head", *([model.head.part] if model.head and model.head.pooling_of(model.config) else [])]
         lacking = [part for part in reading if part in model.params and "pooler" not in model.params]
         if lacking:
             remedy = f"--new={','.join(('pooler', *flags.new))}"

@@ -231,7 +231,7 @@ def import_model(
     dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
     family = family_of(config)
     needed = (word_head(config) if part == "mlm_head" else part for part in family.classes[architecture])
-    required = {*needed, *_read_by(own)} - dropped
+    required = {*needed, *_read_by(own, config)} - dropped
     if own is not None and own.part not in dropped:
         _check_outputs(own, config, tensors, names, str(weights), labels)
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
@@ -292,7 +292,8 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
             raise UserError(f"a new {labelled[0]} needs labels; give them")
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
-        if head.reads_pooler and "pooler" not in {*model.params, *names}:
+        model = with_classifier_layers(model, head)
+        if head.pooling_of(config) and "pooler" not in {*model.params, *names}:
             remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
                 pooling = "last_token" if config.direction == "left_to_right" else "concat"
@@ -311,6 +312,17 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         untrained=model.untrained | set(names),
         other_fields={k: v for k, v in model.other_fields.items() if not labelled or k not in HEAD_FIELDS},
     )
+
+
+def with_classifier_layers(model: Model, head: TaskHead) -> Model:
+    """`model` with the dense layer and the norm of its MLM head before a classifier, if it has none and its classifiers begin
+    with them (`Architecture.classifier_pooling`), as those of transformers do."""
+    config, words = model.config, model.params.get("mlm_head")
+    begins = config.classifier_pooling != "pooler" and config.mlm_head == "bert" and bool(head.pooling_of(config))
+    if not begins or words is None or "pooler" in model.params:
+        return model
+    copied = {"dense": words["transform"]} | ({"layer_norm": words["layer_norm"]} if "layer_norm" in words else {})
+    return dataclasses.replace(model, params=model.params | {"pooler": copied})
 
 
 @functools.cache
@@ -482,11 +494,11 @@ def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[s
     return (f"files that are neither read nor copied: {', '.join(names)}",) if names else ()
 
 
-def _read_by(head: TaskHead | None) -> tuple[str, ...]:
+def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
     """The parts whose output a task head needs."""
     if head is None:
         return ()
-    return ("pooler", head.part) if head.reads_pooler else (head.part,)
+    return ("pooler", head.part) if head.pooling_of(config) else (head.part,)
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:

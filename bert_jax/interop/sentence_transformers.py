@@ -86,7 +86,7 @@ def write_text_vectors(directory: pathlib.Path, vectors: TextVectors, config: Mo
 
 
 def _pooling_modes(settings: JsonObject) -> list[str]:
-    """The pooling modes of the settings of a Pooling module, by the names in TEXT_POOLINGS where there is one. The settings have the
+    """The pooling modes of the settings of a Pooling module, by the names in TEXT_POOLINGS if there is one. The settings have the
     key "pooling_mode": "mean", or in older files "pooling_mode_mean_tokens": true."""
     if "pooling_mode" in settings:
         stated = settings["pooling_mode"]
