@@ -1,6 +1,6 @@
-"""ModernBERT, EuroBERT and nomic-bert as transformers saved them, through import and export and back: every tensor, every field and
-every output. `tests/golden/families/` has a directory for every class, made by the script beside it; outputs are held to 1e-6 of
-the largest value of PyTorch's float64."""
+"""ModernBERT, EuroBERT and nomic-bert as transformers saved them, through import and export and back: every tensor, every field
+and every output. `tests/golden/families/` has a directory for every class, made by the script beside it; outputs are held to 1e-6
+of the largest value of PyTorch's float64."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ def test_every_field_comes_back_and_a_second_round_changes_nothing(case, tmp_pat
         assert after[name] == old, name
     assert "model" not in after["bert_jax"]  # the keys of the family say all of it
     export_model(second, import_model(first))
+    assert fields_of(second) == after
     for path in first.iterdir():
-        assert (second / path.name).read_bytes() == path.read_bytes(), path.name
+        assert path.name == "config.json" or (second / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("modernbert")])
@@ -145,14 +146,14 @@ def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
 @pytest.mark.parametrize(
     ("case", "fields", "says"),
     [
-        ("modernbert_masked", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' in .* cannot be"),
-        ("modernbert_masked", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_type='linear' in rope_scaling cannot be"),
-        ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the groups full_attention and sliding_attention"),
-        ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict each other"),
+        ("modernbert_masked", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' in .* cannot"),
+        ("modernbert_masked", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_type='linear' in rope_scaling"),
+        ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the groups full_attention and"),
+        ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict"),
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
         ("modernbert_masked", {"global_rope_theta": "x"}, "global_rope_theta='x' must be a positive number"),
         ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, and num_hidden_layers=5"),
-        ("modernbert_masked", {"layer_types": ["linear_attention"] * 5}, "must be a list of full_attention and sliding_attention"),
+        ("modernbert_masked", {"layer_types": ["linear_attention"] * 5}, "must be a list of full_attention and"),
         ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),
         ("modernbert_masked", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 must be a whole number from 1"),
         ("modernbert_masked", {"local_attention": 6.5}, "local_attention=6.5 must be a whole number"),
@@ -164,14 +165,14 @@ def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
         ("modernbert_masked", {"classifier_pooling": "max"}, "classifier_pooling='max' cannot be represented; known: cls, mean"),
         ("modernbert_masked", {"norm_bias": 1}, "norm_bias=1 must be true or false"),
         ("modernbert_masked", {"hidden_size": "absent"}, "hidden_size is missing, so the model's shape is unknown"),
-        ("modernbert_masked", {"model_type": "modernbert-decoder"}, "cannot be represented; known: bert, modernbert, eurobert, nomic"),
+        ("modernbert_masked", {"model_type": "modernbert-decoder"}, "known: bert, modernbert, eurobert, nomic_bert"),
         ("modernbert_masked", {"norm_bias": True}, "missing: model.embeddings.norm.bias"),
-        ("eurobert_masked", {"rope_parameters": {"rope_theta": 9.0, "rope_type": "llama3"}}, "rope_type='llama3' in rope_parameters"),
+        ("eurobert_masked", {"rope_parameters": {"rope_theta": 9.0, "rope_type": "llama3"}}, "rope_type='llama3' in"),
         ("eurobert_masked", {"rope_theta": 9.0}, r"rope_parameters=555\.0 and rope_theta=9\.0 contradict each other"),
         ("eurobert_masked", {"num_key_value_heads": 2}, "num_heads=3 does not divide into model.num_key_value_heads=2"),
         ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; only 4, hidden_size / num_attention_heads"),
-        ("eurobert_sequence", {"clf_pooling": "mean"}, "classifier_pooling='late' and clf_pooling='mean' contradict each other"),
-        ("nomic_bert_masked", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 in rope_parameters"),
+        ("eurobert_sequence", {"clf_pooling": "mean"}, "classifier_pooling='late' and clf_pooling='mean' contradict"),
+        ("nomic_bert_masked", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 in"),
     ],
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_computed_or_contradicts_itself_is_a_sentence(tmp_path, case, fields, says):
