@@ -205,7 +205,7 @@ def _add_output_flags(parser: FlagParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--output", type=nonempty, metavar="DIR", help="the corpus directory, also gs://BUCKET/PATH")
     output.add_argument(
-        "--heldout-fraction",
+        "--eval-fraction",
         type=InRange(float, _FRACTION),
         metavar="F",
         help="fraction of documents held out for evaluation, chosen by content hash (default: 0.01, more for a small corpus); "
@@ -265,10 +265,10 @@ def main() -> None:
                 flags.text_field, flags.layout, flags.on_bad_bytes, flags.on_bad_records, flags.tfds_directory
             ),
             cleaning=CleaningConfig(frozenset(flags.keep), flags.max_sentence_characters, flags.min_document_characters),
-            heldout_fraction=_DEFAULT_FRACTION if flags.heldout_fraction is None else flags.heldout_fraction,
+            eval_fraction=_DEFAULT_FRACTION if flags.eval_fraction is None else flags.eval_fraction,
         ),
         shards=flags.shards,
-        enough_heldout=flags.heldout_fraction is None,
+        enough_eval=flags.eval_fraction is None,
     )
     output = checked(flags.output, "--output")
     if is_remote(output) and flags.shard != (0, 1):

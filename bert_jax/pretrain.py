@@ -43,7 +43,7 @@ from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.distillation import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint, open_phase_corpora
-from bert_jax.pretraining.evaluation import HeldoutEvaluation
+from bert_jax.pretraining.evaluation import Evaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, pretraining_program
@@ -124,7 +124,7 @@ def pretrain(
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
             batches = PhaseBatches(experiment, index, corpora.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
-            heldout = HeldoutEvaluation(program, index, corpora, run, batches.source.plan(0))
+            evaluation = Evaluation(program, index, corpora, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
                 return program.arguments(state, to_device(rows, mesh, BATCH))
@@ -135,7 +135,7 @@ def pretrain(
                 train_step = compiled(function, *example, mesh=mesh, saved=run.compiled, must_be_saved=needed)
 
             def evaluate(step: int, state: TrainState) -> bool:
-                run_log.evaluation(step, heldout(state.params))
+                run_log.evaluation(step, evaluation(state.params))
                 return False
 
             run_log.phase(index, batches.source)
@@ -178,7 +178,7 @@ def pretrain(
             with run.ledger.during(Activity.EVALUATING):
                 last = len(experiment.phases) - 1
                 plan = PhaseBatches(experiment, last, corpora.of_phase(last)).source.plan(0)
-                run_log.scores = HeldoutEvaluation(program, last, corpora, run, plan)(trained.state.params)
+                run_log.scores = Evaluation(program, last, corpora, run, plan)(trained.state.params)
             run_log.draw()
         params = on_host(trained.state.params, mesh)
     if run.is_first:
@@ -206,15 +206,16 @@ def main() -> int:
     directory = staged(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
         verify(directory)
-    train, heldout = open_splits(directory)
+    train, eval_split = open_splits(directory)
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=train.vocabulary.size, workdir=flags.workdir)
     experiment = PretrainingExperiment.from_dict(values)
-    check_corpus(experiment, train, heldout)
+    check_corpus(experiment, train, eval_split)
     of_phases = open_phase_corpora(experiment, train)
     teacher = load_teacher(experiment, train.vocabulary)
     experiment = taught_by(experiment, teacher)
     completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)
-    config, kept = experiment.to_dict() | {FINGERPRINT: fingerprint(train, heldout, *of_phases.values())}, experiment.checkpoints
+    config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, eval_split, *of_phases.values())}
+    kept = experiment.checkpoints
     with (
         begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
         Checkpoints(run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at) as checkpoints,
@@ -223,5 +224,5 @@ def main() -> int:
         for note in notes:
             log.info("%s", note)
         with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
-            corpora = Corpora(train, heldout, verification, of_phases)
+            corpora = Corpora(train, eval_split, verification, of_phases)
             return pretrain(experiment, run, corpora, checkpoints, teacher, flags.experiment)

@@ -342,7 +342,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, dict[t
     (base / "pronouns").mkdir()
     pronouns(base / "pronouns")
     cells = [(command, kind) for command, row in rows().items() for kind in COLUMNS if row[kind] != SAME]
-    lines = ["corpus --source=text:corpus.txt --vocab=vocabulary --output=corpus --heldout-fraction=0.3 --shards=2 --workers=1"]
+    lines = ["corpus --source=text:corpus.txt --vocab=vocabulary --output=corpus --eval-fraction=0.3 --shards=2 --workers=1"]
     for command, kind in cells:
         place = outputs(base, command, kind)
         place.mkdir(parents=True)

@@ -76,7 +76,7 @@ quickstart() {
         say "runs/embedded_corpus is there already"
     else # 3 % held out: of 6 MB, the usual 1 % has too few documents for an evaluation
         "${python[@]}" bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --alphabet=1000 --lowercase \
-            --heldout-fraction=0.03 --output=runs/embedded_corpus
+            --eval-fraction=0.03 --output=runs/embedded_corpus
     fi
     say ""
     say "2/3  pretraining a small BERT on it (experiments/pretrain/quickstart.py)"

@@ -292,7 +292,7 @@ class PretrainingExperiment:
         row: JsonObject = {name: getattr(p, name) for name in ROW_KEYS}
         return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
 
-    def heldout_config(self, phase: int) -> ExampleConfig:
+    def eval_config(self, phase: int) -> ExampleConfig:
         """The configuration of the held-out rows in a phase: its length, and the same masks in all phases."""
         mix = {name: getattr(self.examples, name) for name in ("mask_probability", "random_probability")}
         rows = self.example_config(phase).with_masked_fraction(self.evaluation.masked_fraction)

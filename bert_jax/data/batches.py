@@ -2,7 +2,7 @@
 state to save, since the data position is the step.
 
     BatchSource          pretraining batches
-    heldout_batches      held-out batches: each row exactly once
+    eval_batches      held-out batches: each row exactly once
     LabelledBatches      training batches of labelled examples
     EvaluationBatches    evaluation of every labelled example exactly once
     to_device            numpy arrays -> global jax.Arrays, sharded over the mesh
@@ -139,7 +139,7 @@ def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B
     return np.arange(index * size, (index + 1) * size, dtype=np.int64)
 
 
-def heldout_batches(
+def eval_batches(
     corpus: Corpus,
     config: ExampleConfig,
     batch_size: int,

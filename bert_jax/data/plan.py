@@ -49,7 +49,7 @@ _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11
 
-_MORE_HELDOUT = "give the corpus command again with a larger --heldout-fraction (nothing is tokenised anew)"
+_MORE_EVAL = "give the corpus command again with a larger --eval-fraction (nothing is tokenised anew)"
 Lengths = TypeVar("Lengths", int, Int64[np.ndarray, " E"])
 
 
@@ -337,13 +337,13 @@ def lengths_of(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
 def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
     """Raises UserError for a corpus from which no example can be made."""
     if corpus.num_documents < 1:
-        more = _MORE_HELDOUT if corpus.split == "heldout" else "build it from more text"
+        more = _MORE_EVAL if corpus.split == "eval" else "build it from more text"
         raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
     if config.pairs != "none" and corpus.num_documents < 2:
         raise UserError(
             f"the {corpus.split} split holds {_sizes(corpus)}: next sentence prediction takes its random segments from another "
             "document, so it needs two at least; "
-            + (f"{_MORE_HELDOUT}, or " if corpus.split == "heldout" else "put blank lines between the documents of the text, or ")
+            + (f"{_MORE_EVAL}, or " if corpus.split == "eval" else "put blank lines between the documents of the text, or ")
             + "set pairs='none'"
         )
 

@@ -104,6 +104,10 @@ def read_options(options: type[Options], flags: argparse.Namespace) -> Options:
     return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
+RENAMED_FLAGS = {"--heldout-fraction": "--eval-fraction"}
+"""Former names of flags, and their names now. A former name is an error that gives the new one."""
+
+
 class FlagParser(argparse.ArgumentParser):
     """argparse that raises `UserError`, suggests the most similar flag for an unknown one, and rejects a flag given twice with
     different values."""
@@ -124,7 +128,10 @@ class FlagParser(argparse.ArgumentParser):
             raise UserError(f"unexpected {unknown[0]!r}: every argument is a flag, --name=value; see {self.prog} --help")
         if unknown:
             flags = [option for action in self._actions for option in action.option_strings]
-            hint = self.hint_for_unknown(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
+            name = unknown[0].partition("=")[0]
+            if (now := RENAMED_FLAGS.get(name)) in flags:
+                raise UserError(f"unknown argument {unknown[0]}: {name} is called {now} now")
+            hint = self.hint_for_unknown(unknown[0]) or nearest(name, flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
         for action in self._actions:
             if action.option_strings and hasattr(values, action.dest):  # a text is no path

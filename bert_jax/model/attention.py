@@ -9,11 +9,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from bert_jax.model.config import AttentionKernel, ModelConfig
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
-from bert_jax.model.layers import Dense, Dropout, Seed, dropout, gather_positions
+from bert_jax.model.layers import COLUMN, Dense, Dropout, Seed, dropout, gather_positions, hash_word, row_words
 from bert_jax.model.matmul import batched_matmul
 from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.tokens import Layer, Tokens
@@ -85,6 +86,80 @@ def weighted_sum(
     kept = dropout(weights, settings).astype(value.dtype)
     context = batched_matmul(kept, value, (-1, -2), one_cpu)
     return (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
+
+
+def attention_by_head(
+    query: Float[Array, "B H L K"],
+    key: Float[Array, "B H L K"],
+    value: Float[Array, "B H L K"],
+    sequence_ids: Int[Array, "B L"],
+    settings: Dropout,
+    one_cpu: bool = False,
+    radius: int | None = None,
+) -> Float[Array, "B H L K"]:
+    """The context of `dot_product_attention` between all tokens, one head at a time where that is faster; with a `radius` only
+    over keys at most so far away, in blocks: a layer then costs its window and not the row.
+
+    On one CPU device the heads of all rows follow each other, and the backward pass computes their weights again: those of one
+    head stay in the cache, where those of all heads pass through memory a dozen times. The dropout mask is the same.
+    """
+    rate, words = 0.0, jnp.zeros(query.shape[:3], jnp.uint32)
+    if settings.seed is not None:
+        rate, words = settings.rate, row_words(settings.seed, query.shape[:3], rows=settings.rows)
+
+    def head(
+        query: Float[Array, "L K"], key: Float[Array, "L K"], value: Float[Array, "L K"], ids: Int[Array, " L"], words: Array
+    ) -> Float[Array, "L K"]:
+        places = jnp.arange(len(ids), dtype=jnp.int32)
+        if radius is None:
+            blocked = around = with_one_block
+        else:
+            blocked, around = functools.partial(in_blocks, radius=radius), functools.partial(with_neighbours, radius=radius)
+        of_queries, of_keys = blocked(places), around(places)  # [N, C], [N, W]
+        mask = blocked(ids, -1)[:, :, None] == around(ids, -2)[:, None, :]
+        if radius is not None:
+            mask &= abs(of_queries[:, :, None] - of_keys[:, None, :]) <= radius
+        weights = exponentials(blocked(query)[:, None], around(key)[:, None], mask[:, None], one_cpu)
+        kept = weights
+        if rate:
+            columns = of_keys.astype(jnp.uint32)[:, None, None, :] * COLUMN
+            drawn = hash_word(blocked(words)[:, None, :, None] + columns) >= np.uint32(round(rate * 2**32))
+            kept = jnp.where(drawn, weights * np.asarray(1.0 / (1.0 - rate), weights.dtype), jnp.zeros((), weights.dtype))
+        context = batched_matmul(kept.astype(value.dtype), around(value)[:, None], (-1, -2), one_cpu)
+        context = (context / weights.sum(-1, keepdims=True)).astype(value.dtype)
+        return context.reshape(-1, context.shape[-1])[: len(ids)]
+
+    if not one_cpu:
+        return jax.vmap(jax.vmap(head, (0, 0, 0, None, 0)))(query, key, value, sequence_ids, words)
+    b, h = query.shape[:2]
+    *qkv, words = (x.reshape(b * h, *x.shape[2:]) for x in (query, key, value, words))
+    arrays = (*qkv, jnp.repeat(sequence_ids, h, axis=0), words)
+    context = jax.lax.map(lambda arrays: jax.checkpoint(head)(*arrays), arrays)
+    return context.reshape(query.shape)
+
+
+BLOCK = 128
+"""The most queries of a block of attention within a window."""
+
+
+def with_one_block(x: Shaped[Array, "L *_"], fill: int = 0) -> Shaped[Array, "1 L *_"]:
+    """All tokens as a block."""
+    return x[None]
+
+
+def in_blocks(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> Shaped[Array, "N C *_"]:
+    """The tokens in blocks of about `radius`; the last block is filled up with `fill`."""
+    block = min(BLOCK, -(-max(radius, 1) // 16) * 16)
+    x = jnp.pad(x, ((0, -len(x) % block), *((0, 0),) * (x.ndim - 1)), constant_values=fill)
+    return x.reshape(-1, block, *x.shape[1:])
+
+
+def with_neighbours(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> Shaped[Array, "N W *_"]:
+    """For each block of `in_blocks`, its tokens and those of the blocks on both sides that it reaches."""
+    x = in_blocks(x, fill, radius=radius)
+    sides, blocks = -(-radius // x.shape[1]), len(x)
+    x = jnp.pad(x, ((sides, sides), *((0, 0),) * (x.ndim - 1)), constant_values=fill)
+    return jnp.concatenate([x[i : i + blocks] for i in range(2 * sides + 1)], axis=1)
 
 
 class SelfAttention(nn.Module):

@@ -258,7 +258,7 @@ class Execution:
     """The layers in each iteration of that loop (`unroll` of `jax.lax.scan`)."""
     attention: Annotated[str, OneOf(KERNELS)] = "auto"
     """"fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute capability 8.0); "plain": XLA
-    operations; "auto": fused on TPUs, the only devices where it was timed, if it can run and agrees with the plain path there.
+    operations; "auto": fused if it can run and agrees with the plain path there.
     The kernels have no left-to-right mask. On a TPU the dropout masks of the two differ, at the same rate."""
     residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
     """LayerNorm(x + dropout(y)) after attention and feed-forward. "fused": one kernel (TPU); "plain": XLA operations; "auto":

@@ -27,7 +27,7 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.objective import Objective
-from bert_jax.objectives.scores import Formula, HeldoutRows, Score
+from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
 """The part of the parameters that holds the learned projection; it is trained and saved, and not exported."""
@@ -157,13 +157,13 @@ class Distillation(Objective):
             total += settings.attention_weight * sums["attention_divergence"] / tokens
         return total
 
-    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+    def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """As `plain`."""
-        return self.plain.heldout_scores(rows)
+        return self.plain.eval_scores(rows)
 
-    def heldout_line(self, scores: Mapping[str, float]) -> str:
+    def eval_line(self, scores: Mapping[str, float]) -> str:
         """As `plain`."""
-        return self.plain.heldout_line(scores)
+        return self.plain.eval_line(scores)
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
         """As `plain`."""

@@ -13,7 +13,7 @@ from bert_jax.model.layers import Seed
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
 from bert_jax.objectives.objective import MASKED
-from bert_jax.objectives.scores import Formula, HeldoutRows, Score, next_sentence_baseline, total_of
+from bert_jax.objectives.scores import EvalRows, Formula, Score, next_sentence_baseline, total_of
 from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, word_scores
 
 
@@ -86,13 +86,13 @@ class MlmNsp(WordPrediction):
             losses["nsp_loss"] = mean_losses(outputs["nsp_logits"], batch["nsp_labels"])
         return losses
 
-    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+    def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Also the accuracy of one answer to all pairs."""
-        return {**next_sentence_baseline(rows.labels), **super().heldout_scores(rows)}
+        return {**next_sentence_baseline(rows.labels), **super().eval_scores(rows)}
 
-    def heldout_line(self, scores: Mapping[str, float]) -> str:
+    def eval_line(self, scores: Mapping[str, float]) -> str:
         """Also the accuracy of next sentence prediction."""
-        line = super().heldout_line(scores)
+        line = super().eval_line(scores)
         if "nsp_accuracy" in scores:
             line += f", NSP accuracy {100 * scores['nsp_accuracy']:.1f} %"
             line += f" (one answer for all pairs {100 * scores['nsp_majority_accuracy']:.1f} %)"

@@ -45,7 +45,7 @@ from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
-from bert_jax.objectives.scores import Formula, HeldoutRows, Majority, Score, score_name
+from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score_name
 
 MASKED, NEXT, CENTRES = "masked", "next", "centres"
 """The rows of an objective, `ExampleConfig.targets`: tokens are masked and predicted; nothing is masked, and the targets are the
@@ -117,7 +117,7 @@ class Objective(abc.ABC):
         """The ids of all predictions of a batch, -1 where there is none."""
         return batch["masked_targets"]
 
-    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+    def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Further scores of an evaluation on these rows: baselines as numbers, and formulas from the other scores."""
         return {}
 
@@ -129,7 +129,7 @@ class Objective(abc.ABC):
         """Path -> array of parameters that are facts about the corpus to train on."""
         return {}
 
-    def heldout_line(self, scores: Mapping[str, float]) -> str:
+    def eval_line(self, scores: Mapping[str, float]) -> str:
         """The held-out scores in a line."""
         parts = []
         for name, score in self.shown_scores().items():

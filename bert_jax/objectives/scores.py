@@ -92,7 +92,7 @@ def majority_of(ones: str, of: str) -> Majority:
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldoutRows:
+class EvalRows:
     """The held-out rows of an evaluation, for the baselines that follow from them alone."""
 
     predicted: Int[np.ndarray, "R _"]

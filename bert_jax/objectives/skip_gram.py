@@ -118,7 +118,7 @@ class SkipGram(Objective):
         """Of the scores of all tokens of a row, of which those in the window are used, and of its negatives."""
         return model_row_flops(self.model.config, length, predictions, self.shared_negatives)
 
-    def heldout_line(self, scores: Mapping[str, float]) -> str:
+    def eval_line(self, scores: Mapping[str, float]) -> str:
         """Accuracy and loss; word frequency alone predicts no pair."""
         return (
             f"skip-gram accuracy {100 * scores['skip_gram_accuracy']:.1f} %, skip-gram loss {scores['skip_gram_loss']:.3f} a pair"

@@ -16,8 +16,8 @@ from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross
 from bert_jax.objectives.model import Batch, Params
 from bert_jax.objectives.objective import NEXT, Objective, row_counts
 from bert_jax.objectives.scores import (
+    EvalRows,
     Formula,
-    HeldoutRows,
     Score,
     perplexity,
     perplexity_of,
@@ -94,7 +94,7 @@ class WordPrediction(Objective):
         """Of the encoder, and of the softmax at the predicted tokens."""
         return model_row_flops(self.model.config, length, predictions)
 
-    def heldout_scores(self, rows: HeldoutRows) -> Mapping[str, float | Formula]:
+    def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """The perplexity of words where whole words are predicted, and the scores of the unigram distribution."""
         found: dict[str, float | Formula] = {}
         if rows.continues is not None:
@@ -104,7 +104,7 @@ class WordPrediction(Objective):
     def _word_perplexity(self, pieces: float) -> Formula:
         return lambda scores: perplexity(scores[f"{self.measure}_loss"] * pieces)
 
-    def heldout_line(self, scores: Mapping[str, float]) -> str:
+    def eval_line(self, scores: Mapping[str, float]) -> str:
         """Accuracy, loss and perplexity with those of word frequency alone."""
         accuracy, loss = f"{self.measure}_accuracy", f"{self.measure}_loss"
         line = f"{self.title} accuracy {100 * scores[accuracy]:.1f} %"

@@ -28,7 +28,7 @@ class Corpora:
     """The two splits of a corpus, and the verification of its checksums, which runs in the background of the training."""
 
     train: Corpus
-    heldout: Corpus
+    eval: Corpus
     verification: Verification | Verifications
     of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
     """The texts of phases that train on another corpus."""
@@ -64,7 +64,7 @@ class PhaseBatches:
         return batch
 
 
-def check_corpus(experiment: PretrainingExperiment, train: Corpus, heldout: Corpus) -> None:
+def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: Corpus) -> None:
     """Raises UserError unless corpus and model have the same vocabulary size, and examples can be built from both splits. A model
     that training starts from may have more rows of word embeddings than its vocabulary has pieces (`pretraining_start` compares
     the vocabularies)."""
@@ -80,7 +80,7 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, heldout: Corp
             f"{counted(size, 'entry')}; "
             f"leave model.vocab_size out: it is {size} then; or build the corpus with the model's vocabulary"
         )
-    for split in (train, heldout):
+    for split in (train, eval_split):
         plan.check_corpus(split, experiment.example_config(0))
 
 

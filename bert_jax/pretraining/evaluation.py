@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bert_jax.configs.memory_advice import evaluation_demand, least_bytes
-from bert_jax.data.batches import heldout_batches, process_shard, tables_of, to_device
+from bert_jax.data.batches import eval_batches, process_shard, tables_of, to_device
 from bert_jax.data.plan import EpochPlan
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
-from bert_jax.objectives.scores import HeldoutRows
+from bert_jax.objectives.scores import EvalRows
 from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.program import PretrainingProgram, jitted_eval_step, trained_parameters
 from bert_jax.runtime.launch import Run
@@ -25,25 +25,25 @@ from bert_jax.sharding.rules import BATCH, parameter_shardings, row_multiple
 from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import add_sums
 
-HELDOUT_SEED = 20_181_011
+EVAL_SEED = 20_181_011
 """The seed of held-out pairs and masks, which are the same for every seed of the experiment."""
 
 
-class HeldoutEvaluation:
+class Evaluation:
     """Computes held-out scores of parameters on rows of a phase's length, and the baselines of the objective on the same rows.
     `plan` is the phase's plan of the training split, or of a block of it."""
 
     def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run, plan: EpochPlan):
         experiment, mesh = program.experiment, program.mesh
         settings = experiment.evaluation
-        examples = experiment.heldout_config(phase)
+        examples = experiment.eval_config(phase)
         self._batches = functools.partial(
-            heldout_batches,
-            corpora.heldout,
+            eval_batches,
+            corpora.eval,
             examples,
             settings.batch_size,
             settings.rows,
-            HELDOUT_SEED,
+            EVAL_SEED,
             row_multiple=row_multiple(mesh),
         )
         objective = self._objective = experiment.trained_objective
@@ -52,8 +52,8 @@ class HeldoutEvaluation:
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
-        continues = tables_of(corpora.heldout).continuation if whole_words else None
-        further = objective.heldout_scores(HeldoutRows(predicted, labels, corpora.train, plan, continues))
+        continues = tables_of(corpora.eval).continuation if whole_words else None
+        further = objective.eval_scores(EvalRows(predicted, labels, corpora.train, plan, continues))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
         self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch

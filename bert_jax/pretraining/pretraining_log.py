@@ -38,7 +38,7 @@ class PretrainingLog(RunLog):
         self._objective = experiment.trained_objective
         super().__init__(run, run.workdir, run.ledger, program.mesh, experiment.phase_starts()[-1], log)
         self._teacher = program.teacher.config if program.teacher else None
-        self._fingerprint = fingerprint(corpora.train, corpora.heldout) if config else ""
+        self._fingerprint = fingerprint(corpora.train, corpora.eval) if config else ""
         self._phase = 0
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
@@ -78,10 +78,10 @@ class PretrainingLog(RunLog):
 
     def _masks(self, index: int) -> str:
         """The masks of a phase where they are not those of the held-out rows."""
-        trained, heldout = self._experiment.example_config(index), self._experiment.heldout_config(index)
-        if trained.targets != "masked" or trained.masked_fraction == heldout.masked_fraction:
+        trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
+        if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""
-        return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * heldout.masked_fraction:g} %)"
+        return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * eval_rows.masked_fraction:g} %)"
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
         """The losses and accuracies."""
@@ -101,9 +101,9 @@ class PretrainingLog(RunLog):
         """Writes held-out scores as a log line and a record in `metrics.jsonl`, and draws the curves again."""
         self._run.require_in_place()
         self.scores = scores
-        log.info("held out after step %s: %s", f"{step:,}", self._objective.heldout_line(scores))
+        log.info("held out after step %s: %s", f"{step:,}", self._objective.eval_line(scores))
         self._compare(step, scores)
-        self.write(step, {f"heldout/{name}": value for name, value in scores.items()})
+        self.write(step, {f"eval/{name}": value for name, value in scores.items()})
         if step:
             self.draw()
 
@@ -142,7 +142,7 @@ def _log_start(program: PretrainingProgram, corpora: Corpora, step: int, rejecte
         "corpus: %s in %s to train on, %s held out",
         counted(corpora.train.num_tokens, "token"),
         counted(corpora.train.num_documents, "document"),
-        counted(corpora.heldout.num_documents, "document"),
+        counted(corpora.eval.num_documents, "document"),
     )
     log.info(
         "devices: %d x %s, mesh %s",

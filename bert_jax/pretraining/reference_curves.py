@@ -121,7 +121,7 @@ def curve_of(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fi
     seeds = tuple(experiment.seed for experiment in experiments)
     if len(set(seeds)) < len(seeds):
         raise UserError(f"the seeds are {', '.join(map(str, seeds))}; give runs of different seeds")
-    scores = [_heldout(workdir) for workdir in workdirs]
+    scores = [_eval(workdir) for workdir in workdirs]
     steps = sorted(set.intersection(*(set(one) for one in scores)))
     measures = {
         measure: {step: band_of([one[step][measure] for one in scores]) for step in steps}
@@ -139,11 +139,11 @@ def losses(objective: Objective) -> dict[str, str]:
     return {name: score.title for name, score in scores if isinstance(score, Score) and not score.is_share}
 
 
-def _heldout(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
+def _eval(workdir: pathlib.Path) -> dict[int, dict[str, float]]:
     """Step -> held-out scores of a run."""
     found = {}
     for record in read_metrics(workdir / METRICS):
-        scores = {name.removeprefix("heldout/"): value for name, value in record.items() if name.startswith("heldout/")}
+        scores = {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}
         if scores:
             found[int(record["step"])] = scores
     return found

@@ -103,8 +103,8 @@ def experiment_of(
             raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
         override(stored, PretrainingExperiment, key, text)
     experiment = PretrainingExperiment.from_dict(stored)
-    train, heldout = open_splits(staged(experiment.corpus.directory))
-    if fingerprint(train, heldout, *open_phase_corpora(experiment, train).values()) != of_corpus:
+    train, eval_split = open_splits(staged(experiment.corpus.directory))
+    if fingerprint(train, eval_split, *open_phase_corpora(experiment, train).values()) != of_corpus:
         raise UserError(
             f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "
             "give its place by --config.corpus.directory=DIR"

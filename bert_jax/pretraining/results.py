@@ -54,7 +54,7 @@ def results(
         "parameters": parameters.trained,
         "fixed_parameters": parameters.fixed,
         "padded_parameters": parameters.padded,
-        "heldout": scores,
+        "eval": scores,
         "times_unigram_accuracy": scores[predicted[0]] / baseline if baseline and predicted else None,
         "vocabulary_sha256": corpora.train.vocabulary.sha256,
         "seconds_since_last_start": round(seconds, 1),

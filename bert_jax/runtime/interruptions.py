@@ -85,7 +85,7 @@ class Watchdog:
     ...     for step in ...:
     ...         state = train_step(state)
     ...         watchdog.step_done(step)
-    ...         for batch in heldout:
+    ...         for batch in eval_batches:
     ...             evaluate(batch); watchdog.alive("evaluation")
     """
 

@@ -15,12 +15,12 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.files import JsonObject
 from bert_jax.interface.figures import label
 from bert_jax.interface.words import prefixed
-from bert_jax.studies.report import heldout_loss, score
-from bert_jax.training.curves import BASELINE, FAINT, HELDOUT, INK, TRAIN, draw_panels
+from bert_jax.studies.report import eval_loss, score
+from bert_jax.training.curves import BASELINE, EVAL, FAINT, INK, TRAIN, draw_panels
 
-COLOURS = (HELDOUT, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)
+COLOURS = (EVAL, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)
 MARKERS = ("o", "s", "^", "D", "v", "P")
-HELDOUT_LOSS = ""
+EVAL_LOSS = ""
 """The column of the held-out loss, among those of the scores."""
 _CUT = "the axis does not begin at 0"
 
@@ -31,7 +31,7 @@ def draw(content: JsonObject, study: StudyExperiment, picture: pathlib.Path) -> 
     title = table["title"] + (f" ({table['setting']})" if table["setting"] else "")
     columns = list(table["arms"][0]["scores"])
     if any(arm.at < 1 for arm in study.arms):
-        panels = [functools.partial(_curves, table, study, column) for column in (*columns, HELDOUT_LOSS)]
+        panels = [functools.partial(_curves, table, study, column) for column in (*columns, EVAL_LOSS)]
         draw_panels(picture, title, panels, size=(4.6, 3.4))
     else:
         panels = [functools.partial(_arms, table, column) for column in columns]
@@ -48,7 +48,7 @@ def _arms(table: JsonObject, column: str, axes: Axes) -> None:
         if found["mean"] is None:
             continue
         reach = [found["deviation"] or 0.0]
-        axes.errorbar([found["mean"]], [place], xerr=reach, fmt="D", color=HELDOUT, markersize=5, capsize=3, zorder=3)
+        axes.errorbar([found["mean"]], [place], xerr=reach, fmt="D", color=EVAL, markersize=5, capsize=3, zorder=3)
         if arm["name"] == table["reference"]:
             axes.axvline(found["mean"], color=BASELINE, linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
     axes.set_yticks(range(len(table["arms"])), [arm["title"] for arm in table["arms"]], color=INK)
@@ -96,15 +96,15 @@ def _single(baseline: float) -> str:
 
 def _point(arm: JsonObject, column: str) -> tuple[float, float, float] | None:
     """(tokens, score, deviation) of an arm, or (tokens, held-out loss, 0); None where it is not measured."""
-    if column == HELDOUT_LOSS:
-        loss = heldout_loss(arm)
+    if column == EVAL_LOSS:
+        loss = eval_loss(arm)
         return (arm["tokens"], loss[1], 0.0) if loss else None
     found = arm["scores"][column]
     return None if found["mean"] is None else (arm["tokens"], found["mean"], found["deviation"] or 0.0)
 
 
 def _title(table: JsonObject, column: str) -> str:
-    if column == HELDOUT_LOSS:
+    if column == EVAL_LOSS:
         return "held-out loss"
     metric = table["tasks"].get(column, "").partition("/")[2]
     return f"{column}, {metric}" if metric else column

@@ -187,14 +187,14 @@ def read_numbers(workdir: Place) -> JsonObject:
     results = read_json(workdir / RESULTS)
     seconds = results.get("ledger", {}).get("seconds", {})
     measured = {"seconds": seconds, "devices": results.get("devices", ""), "jax": results.get("jax", "")}
-    if "heldout" in results:
+    if "eval" in results:
         curve = [
-            {name.removeprefix("heldout/"): value for name, value in record.items() if name.startswith("heldout/")}
+            {name.removeprefix("eval/"): value for name, value in record.items() if name.startswith("eval/")}
             | {"step": record["step"]}
             for record in read_metrics(workdir / METRICS)
-            if any(name.startswith("heldout/") for name in record)
+            if any(name.startswith("eval/") for name in record)
         ]
-        kept = {name: results[name] for name in ("steps", "parameters", "heldout", "skipped_steps")}
+        kept = {name: results[name] for name in ("steps", "parameters", "eval", "skipped_steps")}
         return {**kept, "curve": curve, "measured": measured}
     runs = results.get("runs", [results])
     return {

@@ -23,9 +23,9 @@ def signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.3f}"
 
 
-def heldout_loss(arm: JsonObject) -> tuple[str, float] | None:
+def eval_loss(arm: JsonObject) -> tuple[str, float] | None:
     """(the name of the arm's held-out loss without "_loss", its value): "mlm" for masked words; None without one."""
-    losses = [(name, value) for name, value in arm["heldout"].items() if name.endswith("_loss") and name not in NOT_LOSSES]
+    losses = [(name, value) for name, value in arm["eval"].items() if name.endswith("_loss") and name not in NOT_LOSSES]
     return (losses[0][0].removesuffix("_loss"), losses[0][1]) if losses else None
 
 
@@ -104,7 +104,7 @@ def _limits(table: JsonObject) -> Iterator[str]:
             f"BERT-Base has {prefixed(PAPERS_BASE[0])} and read {prefixed(PAPERS_BASE[1])}, so an order here does not say what "
             "it is there."
         )
-    kinds = {found[0] for arm in table["arms"] if (found := heldout_loss(arm))}
+    kinds = {found[0] for arm in table["arms"] if (found := eval_loss(arm))}
     if len(kinds) > 1:
         yield f"The held-out losses ({', '.join(sorted(kinds))}) are of different predictions: they do not compare between arms."
 
@@ -147,7 +147,7 @@ def main_rows(content: JsonObject) -> Rows:
     ]
     rows = [header]
     for arm in table["arms"]:
-        loss = heldout_loss(arm)
+        loss = eval_loss(arm)
         seconds = measured[arm["name"]].get("training_seconds")
         row = [arm["title"], prefixed(arm["tokens"]), "-" if seconds is None else duration(seconds), prefixed(arm["flops"])]
         row += ["-" if arm["parameters"] is None else prefixed(arm["parameters"])]

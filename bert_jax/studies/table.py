@@ -157,7 +157,7 @@ def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
     masked words and of next tokens do not compare.
     """
     if is_untrained(arm):
-        return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "heldout": {}}
+        return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "eval": {}}
     steps = steps_of(planned, arm)
     tokens = flops = 0.0
     for name, counts in steps.items():
@@ -170,7 +170,7 @@ def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
         "tokens": int(tokens),
         "flops": flops,
         "parameters": _parameters(planned, arm),
-        "heldout": _heldout(planned, arm, sum(steps[trainer])),
+        "eval": _eval(planned, arm, sum(steps[trainer])),
     }
 
 
@@ -208,11 +208,11 @@ def _records(planned: Planned, arm: ArmConfig) -> list[JsonObject]:
     return [record for record in found if record is not None]
 
 
-def _heldout(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
+def _eval(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
     """The means over seeds of all held-out scores at a step."""
     found = []
     for record in _records(planned, arm):
-        at_step: Mapping[str, Any] | None = record["heldout"]
+        at_step: Mapping[str, Any] | None = record["eval"]
         if arm.at < 1:
             at_step = next((one for one in record["curve"] if one["step"] == step), None)
         if at_step is not None:

@@ -121,7 +121,7 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
     boxed = trained_parameters(experiment)
     params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
-    examples = experiment.heldout_config(phase)
+    examples = experiment.eval_config(phase)
     batch = _sharded_by_row(mesh, _rows(rows, examples))
     lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
     flops = forward_flops(experiment.trained_objective.flops(p.length, examples.max_predictions))

@@ -21,8 +21,8 @@ from bert_jax.runtime.workdir import read_metrics
 
 log = logging.getLogger(__name__)
 
-TRAIN, HELDOUT, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
-HELDOUT_STYLE: JsonObject = {"color": HELDOUT, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
+TRAIN, EVAL, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
+EVAL_STYLE: JsonObject = {"color": EVAL, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
 """The style of held-out scores: a line through dots, which the edge of the axes does not clip."""
 
 Records = Sequence[JsonObject]
@@ -68,13 +68,13 @@ def draw_task_curves(
 
     def loss(axes: Axes, records: Records) -> None:
         axes.set_title("training loss")
-        _plot_training_and_heldout(axes, records, "loss", "{:.3f}".format)
+        _plot_training_and_eval(axes, records, "loss", "{:.3f}".format)
 
     def score(axes: Axes, records: Records) -> None:
         axes.set_title(metric.replace("/", " "))
         steps, values = series(records, metric)
         if steps.size:
-            axes.plot(steps, values, **HELDOUT_STYLE, label=f"best {values.max():.4g}")
+            axes.plot(steps, values, **EVAL_STYLE, label=f"best {values.max():.4g}")
         _plot_baselines(axes, baselines)
 
     if not records:
@@ -99,7 +99,7 @@ def draw_sweep(
     figure.suptitle(title, fontsize=13, color=INK, x=0.012, ha="left", fontweight="bold")
     axes = figure.subplots()
     for place, (_, scores) in enumerate(settings):
-        axes.plot([place] * len(scores), scores, "o", color=HELDOUT, markersize=4, alpha=0.7)
+        axes.plot([place] * len(scores), scores, "o", color=EVAL, markersize=4, alpha=0.7)
         if scores:
             axes.plot([place - 0.3, place + 0.3], [np.mean(scores)] * 2, color=TRAIN, linewidth=2.5)
     _plot_baselines(axes, baselines)
@@ -207,9 +207,9 @@ def _percent(share: float, position: int | None = None) -> str:
 def _plot_score(axes: Axes, records: Records, starts: Sequence[int], name: str, score: Score) -> None:
     show = _percent if score.is_share else "{:.3f}".format
     axes.set_title(f"{score.title} {score.unit}".rstrip())
-    _plot_training_and_heldout(axes, records, name, show)
+    _plot_training_and_eval(axes, records, name, show)
     if score.baseline:
-        _plot_heldout_baseline(axes, records, f"heldout/{score.baseline}", score.baseline_title, show, starts)
+        _plot_eval_baseline(axes, records, f"eval/{score.baseline}", score.baseline_title, show, starts)
     if score.from_zero:
         axes.set_ylim(bottom=0)
     if score.is_share:
@@ -218,21 +218,21 @@ def _plot_score(axes: Axes, records: Records, starts: Sequence[int], name: str, 
 
 def _learning_rate(axes: Axes, records: Records) -> None:
     axes.set_title("learning rate")
-    _plot_line(axes, *series(records, "train/learning_rate"), color=HELDOUT, linewidth=1.8)
+    _plot_line(axes, *series(records, "train/learning_rate"), color=EVAL, linewidth=1.8)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:.3g}"))
 
 
-def _plot_training_and_heldout(axes: Axes, records: Records, name: str, show: Callable[[float], str]) -> None:
+def _plot_training_and_eval(axes: Axes, records: Records, name: str, show: Callable[[float], str]) -> None:
     """Plots training values as a pale line under their running mean, and held-out values as dots joined by a dark line, with the
     last value in the legend."""
     steps, values = merge_short_windows(*series(records, f"train/{name}"))
     if steps.size:
         axes.plot(steps, values, color=TRAIN, linewidth=0.7, alpha=0.6)
         _plot_line(axes, steps, smooth(values, int(SMOOTHED * len(values))), color=TRAIN, linewidth=2.0, label="training")
-    steps, values = series(records, f"heldout/{name}")
+    steps, values = series(records, f"eval/{name}")
     if steps.size:
-        axes.plot(steps, values, **HELDOUT_STYLE, label=f"held out, {show(values[-1])}")
+        axes.plot(steps, values, **EVAL_STYLE, label=f"held out, {show(values[-1])}")
 
 
 def _plot_line(axes: Axes, steps: np.ndarray, values: np.ndarray, **style: Any) -> None:
@@ -242,7 +242,7 @@ def _plot_line(axes: Axes, steps: np.ndarray, values: np.ndarray, **style: Any) 
     axes.plot(steps, values, **style)
 
 
-def _plot_heldout_baseline(
+def _plot_eval_baseline(
     axes: Axes, records: Records, name: str, label: str, show: Callable[[float], str], starts: Sequence[int] = ()
 ) -> None:
     """Plots a baseline measured on the held-out rows of each phase: a horizontal line over the steps of that phase."""

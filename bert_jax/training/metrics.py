@@ -58,7 +58,7 @@ class MetricsWriter:
         self.close()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Appends one line. Names are `GROUP/NAME` (`train/loss`, `heldout/mlm_accuracy`); NaN and infinities become null."""
+        """Appends one line. Names are `GROUP/NAME` (`train/loss`, `eval/mlm_accuracy`); NaN and infinities become null."""
         numbers = {name: float(value) for name, value in values.items()}
         record: JsonObject = {"step": int(step), "time": round(time.time(), 3)}
         record |= {name: number if math.isfinite(number) else None for name, number in numbers.items()}

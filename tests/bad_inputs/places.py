@@ -81,7 +81,7 @@ def make_places(root: pathlib.Path) -> dict[str, pathlib.Path]:
     for name, task in OFFICIAL.items():
         WRITERS[task](places[name])
     commands = [
-        "corpus --source=text:$text --vocab=$vocabulary --lowercase --output=$corpus --heldout-fraction=0.2 --shards=2 "
+        "corpus --source=text:$text --vocab=$vocabulary --lowercase --output=$corpus --eval-fraction=0.2 --shards=2 "
         "--workers=1",
         "finetune " + FINETUNE.replace("=run", "=$run"),
     ]

@@ -115,7 +115,7 @@ def batches_of(experiment: PretrainingExperiment) -> list[Batch]:
     """The batch of every step of the first phase."""
     phase = experiment.phases[0]
     corpus = open_corpus(experiment.corpus.directory, "train")
-    check_corpus(experiment, corpus, open_corpus(experiment.corpus.directory, "heldout"))
+    check_corpus(experiment, corpus, open_corpus(experiment.corpus.directory, "eval"))
     source = BatchSource(corpus, experiment.example_config(0), phase.batch_size, experiment.phase_seed(0))
     return [source.at(step) for step in range(phase.steps)]
 

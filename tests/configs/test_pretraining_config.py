@@ -367,15 +367,15 @@ def test_a_phase_has_its_own_masks_and_the_held_out_rows_have_the_same_ones_in_a
     )
     trained = [found.example_config(phase) for phase in range(4)]
     assert [(one.masked_fraction, one.mask_probability) for one in trained] == [(0.3, 1.0), (0.15, 0.8), (0.05, 0.8), (0.3, 0.8)]
-    heldout = [found.heldout_config(phase) for phase in range(4)]
-    assert {(one.masked_fraction, one.mask_probability, one.random_probability) for one in heldout} == {(0.15, 0.8, 0.1)}
-    assert [one.max_predictions for one in heldout] == [19, 20, 19, 21], "of a phase with the same masks, its own"
+    eval_split = [found.eval_config(phase) for phase in range(4)]
+    assert {(one.masked_fraction, one.mask_probability, one.random_probability) for one in eval_split} == {(0.15, 0.8, 0.1)}
+    assert [one.max_predictions for one in eval_split] == [19, 20, 19, 21], "of a phase with the same masks, its own"
 
 
 def test_held_out_rows_may_have_another_fraction_of_masks_and_words_keep_their_proportion():
     phase = {"steps": 1, "masked_fraction": 0.3, "max_predictions": 60}
     found = of_phases(phase, examples={"masking": "words"}, evaluation={"masked_fraction": 0.1})
-    assert (found.heldout_config(0).masked_fraction, found.heldout_config(0).max_predictions) == (0.1, 20)
+    assert (found.eval_config(0).masked_fraction, found.eval_config(0).max_predictions) == (0.1, 20)
 
 
 def test_pieces_of_a_schedule_are_those_of_the_phases_and_a_ramp_shares_its_warmup():

@@ -76,10 +76,10 @@ def build(tiny: Tokenizer):
             text=TextConfig(
                 options=ReadOptions(layout=changes.pop("layout", "auto")),
                 cleaning=CleaningConfig(keep=frozenset(changes.pop("keep", ()))),
-                heldout_fraction=0.1,
+                eval_fraction=0.1,
             ),
             shards=shards,
-            enough_heldout=changes.pop("enough_heldout", False),
+            enough_eval=changes.pop("enough_eval", False),
         )
         tokenizer = changes.pop("tokenizer", tiny)
         config = dataclasses.replace(config, text=dataclasses.replace(config.text, **changes))

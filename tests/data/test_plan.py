@@ -92,8 +92,8 @@ def test_an_empty_corpus_is_an_error(pairs):
     empty = corpus_of([])
     with pytest.raises(UserError, match=r"train split of the corpus is empty \(0 documents, 0 sentences\); build it from more"):
         plan_epoch(empty, settings(pairs=pairs), seed=0, epoch=0)
-    with pytest.raises(UserError, match=r"heldout split of the corpus is empty .* again with a larger --heldout-fraction"):
-        plan_epoch(dataclasses.replace(empty, split="heldout"), settings(pairs=pairs), seed=0, epoch=0)
+    with pytest.raises(UserError, match=r"eval split of the corpus is empty .* again with a larger --eval-fraction"):
+        plan_epoch(dataclasses.replace(empty, split="eval"), settings(pairs=pairs), seed=0, epoch=0)
 
 
 def test_a_corpus_of_single_sentences_makes_no_paper_pairs_and_says_so():

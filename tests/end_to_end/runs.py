@@ -59,7 +59,7 @@ def build_corpus(directory: pathlib.Path, **text: int) -> pathlib.Path:
     source = directory.with_suffix(".txt")
     write_text(source, **text)
     flags = [f"--source=text:{source}", f"--vocab={VOCABULARY}", "--lowercase", f"--output={directory}"]
-    with unittest.mock.patch.object(sys, "argv", ["corpus", *flags, "--heldout-fraction=0.2", "--shards=2", "--workers=1"]):
+    with unittest.mock.patch.object(sys, "argv", ["corpus", *flags, "--eval-fraction=0.2", "--shards=2", "--workers=1"]):
         corpus_verb.main()
     return directory
 

@@ -118,9 +118,9 @@ def test_a_corpus_that_holds_nothing_out_is_refused_before_the_workdir_is_made(m
     text = tmp_path / "few.txt"
     write_text(text, documents=5)
     flags = [f"--source=text:{text}", f"--vocab={VOCABULARY}", "--lowercase", f"--output={tmp_path / 'few'}"]
-    (built,) = forked.run(experiment.parent, ["corpus", *flags, "--heldout-fraction=0.000001"])
+    (built,) = forked.run(experiment.parent, ["corpus", *flags, "--eval-fraction=0.000001"])
     assert built.status == 0, built.output
     says = refused(monkeypatch, experiment, tmp_path / "run", f"--config.corpus.directory={tmp_path / 'few'}")
-    assert "heldout split of the corpus is empty" in says
-    assert "larger --heldout-fraction" in says
+    assert "eval split of the corpus is empty" in says
+    assert "larger --eval-fraction" in says
     assert not (tmp_path / "run").exists()

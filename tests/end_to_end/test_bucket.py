@@ -61,7 +61,7 @@ def another(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Machi
 def corpus(machine: Machine, experiment: pathlib.Path) -> str:
     """The corpus of `experiment`, made of text in the bucket."""
     objects.write(f"{machine.bucket}/text/all.txt", (experiment.parent / "corpus.txt").read_bytes())
-    flags = (f"--source=text:{machine.bucket}/text/*.txt", f"--vocab={VOCABULARY}", "--lowercase", "--heldout-fraction=0.2")
+    flags = (f"--source=text:{machine.bucket}/text/*.txt", f"--vocab={VOCABULARY}", "--lowercase", "--eval-fraction=0.2")
     (done,) = machine.do(("corpus", *flags, "--shards=2", "--workers=1", f"--output={machine.bucket}/corpus"))
     assert done.status == 0, done.output
     return f"{machine.bucket}/corpus"

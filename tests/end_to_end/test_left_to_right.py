@@ -32,9 +32,9 @@ def test_the_run_speaks_of_next_tokens_and_leaves_pairs_out(done, workdir):
     assert "next token accuracy" in done[0].output
     assert "MLM" not in done[0].output
     names = {name for record in records(workdir) for name in record}
-    assert {"train/next_token_loss", "heldout/next_token_accuracy", "heldout/perplexity", "heldout/unigram_accuracy"} <= names
+    assert {"train/next_token_loss", "eval/next_token_accuracy", "eval/perplexity", "eval/unigram_accuracy"} <= names
     results = json.loads((workdir / "results.json").read_text())
-    assert results["heldout"]["next_token_loss"] > 0
+    assert results["eval"]["next_token_loss"] > 0
 
 
 def test_its_model_is_a_decoder_that_generates(done, workdir):

@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def build(folder: pathlib.Path, output: str, *flags: str, source: str = "transcripts.py:transcripts:talks/*.srt") -> forked.Done:
     first, _, rest = source.partition(":")
     value = f"{folder}/{first}:{rest.replace('talks/', f'{folder}/talks/')}" if first.endswith(".py") else source
-    flags = (f"--source={value}", f"--vocab={VOCABULARY}", "--cased", "--heldout-fraction=0.2", "--workers=1", *flags)
+    flags = (f"--source={value}", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2", "--workers=1", *flags)
     (done,) = forked.run(folder, ["corpus", *flags, f"--output={folder / output}"])
     return done
 

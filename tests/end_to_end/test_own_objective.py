@@ -93,7 +93,7 @@ def test_a_run_with_an_objective_of_the_users_own_is_killed_and_continued_to_the
     assert trained[-1]["train/generator_loss"] < trained[0]["train/generator_loss"]
     assert trained[-1]["train/rtd_loss"] < trained[0]["train/rtd_loss"]
     found = results(whole)
-    assert found["heldout"].keys() == {*SCORES, "loss", "rtd_accuracy_baseline"}
+    assert found["eval"].keys() == {*SCORES, "loss", "rtd_accuracy_baseline"}
     assert found["files"]["objective"]["path"] == str(mine / "replaced_tokens.py")
     assert found["files"]["objective"]["source"] == (mine / "replaced_tokens.py").read_text()
     assert "config.objective replaced_tokens.py (" in (whole / "model" / "README.md").read_text()

@@ -56,7 +56,7 @@ def predecessors(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     features = f"--config={REPOSITORY}/experiments/finetune/ner_features.py:scalar_mix"
     characters = ("--config.model.character_cnn=true", "--config.model.tied_decoder=false", "--config.phases.0.steps=2")
     commands = {
-        "corpus": ["corpus", *source, "--heldout-fraction=0.2", "--shards=2", "--workers=1"],
+        "corpus": ["corpus", *source, "--eval-fraction=0.2", "--shards=2", "--workers=1"],
         "bilm": pretrain("bilm", "bilm"),
         "tagger": ["finetune", features, *tagger, *replacing(SMALL, *head)],
         "tag": ["predict", "tag", f"--model={base / 'tagger'}", "ada fay saw oslo"],

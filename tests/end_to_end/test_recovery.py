@@ -52,7 +52,7 @@ def assert_equal_within_rounding(workdir: pathlib.Path, wanted: pathlib.Path) ->
     for a, b in zip(learned(workdir), learned(wanted), strict=True):
         assert a.keys() == b.keys()
         assert a["step"] == b["step"]
-        name = "train/loss" if "train/loss" in a else "heldout/loss"
+        name = "train/loss" if "train/loss" in a else "eval/loss"
         assert a[name] == pytest.approx(b[name], rel=1e-3)
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_was_killed_before_its_results_is_evaluated_and_exported_with
     end = done(experiment, workdir)
     assert end.status == 0, end.output
     own, whole = (json.loads((of / "results.json").read_text()) for of in (workdir, uninterrupted.workdir))
-    assert (own["heldout"], own["steps"]) == (whole["heldout"], whole["steps"])
+    assert (own["eval"], own["steps"]) == (whole["eval"], whole["steps"])
     assert learned(workdir) == learned(uninterrupted.workdir)
     assert_same_weights(workdir, uninterrupted.workdir)
 

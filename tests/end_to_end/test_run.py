@@ -29,15 +29,15 @@ def test_every_step_has_one_line_of_metrics(uninterrupted: Ended):
 
 
 def test_held_out_scores_stand_beside_their_baselines(uninterrupted: Ended):
-    evaluated = [record for record in records(uninterrupted.workdir) if "heldout/mlm_loss" in record]
+    evaluated = [record for record in records(uninterrupted.workdir) if "eval/mlm_loss" in record]
     assert [record["step"] for record in evaluated] == [0, 12, 14, LAST_STEP]
     for record in evaluated:
         assert record.keys() >= {
-            f"heldout/{n}" for n in ("mlm_accuracy", "perplexity", "nsp_accuracy", "unigram_accuracy", "unigram_loss")
+            f"eval/{n}" for n in ("mlm_accuracy", "perplexity", "nsp_accuracy", "unigram_accuracy", "unigram_loss")
         }
-        assert 0.5 <= record["heldout/nsp_majority_accuracy"] <= 1
-    majority = evaluated[-1]["heldout/nsp_majority_accuracy"]
-    assert json.loads((uninterrupted.workdir / "results.json").read_text())["heldout"]["nsp_majority_accuracy"] == majority
+        assert 0.5 <= record["eval/nsp_majority_accuracy"] <= 1
+    majority = evaluated[-1]["eval/nsp_majority_accuracy"]
+    assert json.loads((uninterrupted.workdir / "results.json").read_text())["eval"]["nsp_majority_accuracy"] == majority
     assert f"(one answer for all pairs {100 * majority:.1f} %)" in uninterrupted.output
 
 
@@ -47,14 +47,14 @@ def test_a_score_has_one_name_in_the_log_the_metrics_tensorboard_the_results_and
     lines = records(uninterrupted.workdir)
     metrics = {name for record in lines for name in record} - {"step", "time"}
     assert {tag for _, tag, _ in events(uninterrupted.workdir)} == metrics
-    heldout = json.loads((uninterrupted.workdir / "results.json").read_text())["heldout"]
-    assert {f"heldout/{name}": value for name, value in heldout.items()}.items() <= lines[-1].items()
-    assert {name for name in metrics if name.startswith("heldout/")} == {f"heldout/{name}" for name in heldout}
+    eval_split = json.loads((uninterrupted.workdir / "results.json").read_text())["eval"]
+    assert {f"eval/{name}": value for name, value in eval_split.items()}.items() <= lines[-1].items()
+    assert {name for name in metrics if name.startswith("eval/")} == {f"eval/{name}" for name in eval_split}
 
     objective = objective_of("mlm")
     titles = {score.title: name for name, score in objective.named_scores().items() if isinstance(score, Score)}
     titles["perplexity"] = "perplexity"
-    for pattern, group in ((r"step +(\d+)/24  (.*)", "train"), (r"held out after step (\d+): (.*)", "heldout")):
+    for pattern, group in ((r"step +(\d+)/24  (.*)", "train"), (r"held out after step (\d+): (.*)", "eval")):
         for step, text in re.findall(pattern, uninterrupted.output):
             record = next(one for one in lines if one["step"] == int(step) and f"{group}/mlm_loss" in one)
             named = re.findall(r"(MLM loss|MLM accuracy|NSP accuracy|perplexity) ([\d.]+)( %)?", text)
@@ -92,7 +92,7 @@ def test_results_pictures_and_events_are_written(uninterrupted: Ended):
     results = json.loads((uninterrupted.workdir / "results.json").read_text())
     assert results["steps"] == LAST_STEP
     assert results["skipped_steps"] == 0
-    assert results["heldout"]["mlm_accuracy"] == records(uninterrupted.workdir)[-1]["heldout/mlm_accuracy"]
+    assert results["eval"]["mlm_accuracy"] == records(uninterrupted.workdir)[-1]["eval/mlm_accuracy"]
     assert (uninterrupted.workdir / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert list((uninterrupted.workdir / "tensorboard").glob("events.out.tfevents.*"))
     assert json.loads((uninterrupted.workdir / "config.json").read_text())["phases"][1]["packed_examples"] == 3
@@ -113,15 +113,15 @@ def test_a_run_that_begins_with_a_trained_model_begins_where_it_ended(experiment
     assert f"starting from the weights of {uninterrupted.workdir}" in end.output
     before, after = records(uninterrupted.workdir), records(tmp_path / "continued")
 
-    def heldout(run: list, step: int) -> float:
-        return next(record["heldout/mlm_loss"] for record in run if record["step"] == step and "heldout/mlm_loss" in record)
+    def eval_split(run: list, step: int) -> float:
+        return next(record["eval/mlm_loss"] for record in run if record["step"] == step and "eval/mlm_loss" in record)
 
-    random, trained = heldout(before, 0), heldout(after, 0)
-    ended = heldout(before, 12)  # the last one on rows of this length
+    random, trained = eval_split(before, 0), eval_split(after, 0)
+    ended = eval_split(before, 12)  # the last one on rows of this length
     assert trained < random - 0.5 * (random - ended)  # 1.17 of that difference at the worst of five seeds
-    logged = {name: [one["step"] for one in after if f"{name}_loss" in one] for name in ("train/mlm", "heldout/mlm")}
+    logged = {name: [one["step"] for one in after if f"{name}_loss" in one] for name in ("train/mlm", "eval/mlm")}
     steps = [4, 5, 8, 10, 12, 14, 15, 16, 20, 24]  # every 5, before a checkpoint, and at the end of a phase
-    assert logged == {"train/mlm": steps, "heldout/mlm": [0, 12, 14, 24]}
+    assert logged == {"train/mlm": steps, "eval/mlm": [0, 12, 14, 24]}
 
 
 def test_a_replayed_step_has_the_loss_the_gradient_and_the_texts_of_the_run(uninterrupted: Ended):

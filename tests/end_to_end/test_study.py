@@ -56,7 +56,7 @@ def test_a_study_gives_a_table_a_picture_and_sentences(directory: pathlib.Path):
     bert, half = found["arms"]
     assert (bert["name"], bert["steps"], bert["tokens"]) == ("bert", 6, 6 * 8 * 32)
     assert (half["name"], half["steps"], half["tokens"]) == ("half", 3, 3 * 8 * 32)
-    assert bert["heldout"]["mlm_loss"] < half["heldout"]["mlm_loss"]  # by 0.15 at the worst of five seeds
+    assert bert["eval"]["mlm_loss"] < half["eval"]["mlm_loss"]  # by 0.15 at the worst of five seeds
     assert bert["flops"] == 2 * half["flops"] > 0
     assert bert["scores"]["own"]["seeds"].keys() == {"0", "1"}
     assert half["minus_reference"]["own"]["n"] == 2

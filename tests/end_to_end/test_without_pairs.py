@@ -38,7 +38,7 @@ def test_the_run_ends_and_speaks_of_no_next_sentences(done, workdir):
     assert done[0].status == 0, done[0].output
     assert "NSP" not in done[0].output
     assert not [name for record in records(workdir) for name in record if "nsp" in name]
-    assert not [name for name in json.loads((workdir / "results.json").read_text())["heldout"] if "nsp" in name]
+    assert not [name for name in json.loads((workdir / "results.json").read_text())["eval"] if "nsp" in name]
 
 
 def test_the_exported_model_is_one_of_masked_words_alone(done, workdir):

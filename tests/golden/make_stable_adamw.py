@@ -1,7 +1,8 @@
 """Writes stable_adamw_golden.npz: parameters after 50 steps of the StableAdamW with which ModernBERT was trained.
 
-    python -m venv /tmp/optimi && /tmp/optimi/bin/pip install numpy torch==2.13.0 torch-optimi==0.3.3
-    PYTHONPATH=. /tmp/optimi/bin/python tests/golden/make_stable_adamw.py
+    python tests/golden/make_stable_adamw.py
+
+It needs a Python with numpy, torch 2.13.0 and torch-optimi 0.3.3.
 
 The parameters are those of two layers: query, key and value are one tensor there (Wqkv), and the two halves of the gated
 feed-forward are one (Wi). The gradients grow tenfold for a few steps, so that the rule has something to do. optimi computes in

@@ -35,24 +35,32 @@ def packed(b: int, length: int, examples: int = 3) -> Any:
     return jnp.asarray(ids, jnp.int32)
 
 
-def fused(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu", rows: Any = None) -> Any:
+def fused(
+    ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, platform: str = "tpu", rows: Any = None, radius: Any = None
+) -> Any:
     """Attention as a function of query, key and value; without dropout where the rate is 0."""
     dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None, rows=rows)
 
     def attend(*qkv: Any) -> Any:
-        return fused_attention(qkv, ids, num_heads=heads, dropout=dropout, platform=platform, spread=over_mesh, interpret=True)
+        return fused_attention(
+            qkv, ids, num_heads=heads, dropout=dropout, platform=platform, spread=over_mesh, interpret=True, radius=radius
+        )
 
     return attend
 
 
-def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED) -> Any:
+def plain(ids: Any, heads: int, rate: float = 0.0, seed: Any = SEED, radius: int | None = None) -> Any:
     """The same, by `dot_product_attention`."""
     dropout = Dropout(rate, jnp.asarray(seed, jnp.uint32) if rate else None)
 
     def attend(*qkv: Any) -> Any:
         b, length, width = qkv[0].shape
         query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
-        context = dot_product_attention(query, key, value, attention_mask(ids, ids), dropout)
+        mask = attention_mask(ids, ids)
+        if radius is not None:
+            places = np.arange(length)
+            mask = mask & (abs(places[:, None] - places[None, :]) <= radius)[None, None]
+        context = dot_product_attention(query, key, value, mask, dropout)
         return context.swapaxes(1, 2).reshape(b, length, width)
 
     return attend

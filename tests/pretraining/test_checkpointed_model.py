@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(kept, "on_host", lambda params, mesh: {**params, "on": mesh})
     monkeypatch.setattr(kept, "load_tokenizer", lambda directory: ("tokenizer of", directory))
     monkeypatch.setattr(kept, "staged", lambda directory: ("staged", directory))
-    of_split = [types.SimpleNamespace(tokenizer=("tokenizer of", split)) for split in ("train", "heldout")]
+    of_split = [types.SimpleNamespace(tokenizer=("tokenizer of", split)) for split in ("train", "eval")]
     monkeypatch.setattr(kept, "open_splits", lambda directory: of_split if directory[0] == "staged" else None)
     return calls
 

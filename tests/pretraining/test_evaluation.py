@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches import heldout_batches
+from bert_jax.data.batches import eval_batches
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.errors import UserError
 from bert_jax.model.pretraining import initial_parameters
@@ -69,7 +69,7 @@ def step_of(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped
 
 
 def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices(capsys: pytest.CaptureFixture[str]):
-    train, heldout = training_and_heldout()
+    train, eval_split = training_and_eval()
     sizes = {"vocab_size": train.vocabulary.size, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "num_layers": 1}
     phases = [{"steps": 1, "length": 32, "batch_size": 4, "max_predictions": 5}] * 2
     params = None
@@ -79,12 +79,12 @@ def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices
         experiment = PretrainingExperiment.from_dict(values)
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
         program: Any = types.SimpleNamespace(experiment=experiment, mesh=mesh)
-        corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
+        corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
         watched = Watched()
         run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
         run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
         params = params or nn.unbox(initial_parameters(experiment.model, jax.random.key(0)))
-        evaluate = evaluation.HeldoutEvaluation(program, 1, corpora, run, PhaseBatches(experiment, 1, train).source.plan(0))
+        evaluate = evaluation.Evaluation(program, 1, corpora, run, PhaseBatches(experiment, 1, train).source.plan(0))
         with jax.set_mesh(mesh):
             found.append(evaluate(params))
             assert evaluate(params) == found[-1]
@@ -95,7 +95,7 @@ def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices
 
 
 def test_held_out_rows_are_the_same_as_in_earlier_versions():
-    assert evaluation.HELDOUT_SEED == 20_181_011
+    assert evaluation.EVAL_SEED == 20_181_011
 
 
 def test_the_loss_of_a_word_is_that_of_its_pieces():
@@ -112,13 +112,13 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     targets = np.array([[2, 3, 6], [4, 7, 8], [-1, -1, -1], [-1, -1, -1]], np.int32)
     batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
     continuation = np.arange(VOCABULARY) >= 6
-    monkeypatch.setattr(evaluation, "heldout_batches", lambda *settings, row_multiple: iter([batch]))
+    monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([batch]))
     monkeypatch.setattr(evaluation, "jitted_eval_step", step_of)
     monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: 0)
     monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: NamedSharding(mesh, PartitionSpec()))
     monkeypatch.setattr(evaluation, "tables_of", lambda corpus: types.SimpleNamespace(continuation=continuation))
     train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
-    corpora: Any = types.SimpleNamespace(train=train, heldout="held out")
+    corpora: Any = types.SimpleNamespace(train=train, eval="held out")
     watched = Watched()
     run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
     run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
@@ -127,14 +127,14 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
         program: Any = types.SimpleNamespace(
             experiment=PretrainingExperiment.from_dict(values), mesh=make_mesh(MeshConfig(), jax.devices()[:1])
         )
-        found = evaluation.HeldoutEvaluation(program, 0, corpora, run, plan_of(program.experiment))(jnp.float32(0.5))
+        found = evaluation.Evaluation(program, 0, corpora, run, plan_of(program.experiment))(jnp.float32(0.5))
         of_words = [sum(0.5 * piece for piece in word) for word in words]
         assert found["perplexity"] == pytest.approx(math.exp(sum(of_words) / 6))
         wanted = None if masking == "tokens" else pytest.approx(math.exp(sum(of_words) / len(words)))
         assert found.get("word_perplexity") == wanted
 
 
-def training_and_heldout() -> tuple[Corpus, Corpus]:
+def training_and_eval() -> tuple[Corpus, Corpus]:
     """Two splits of Zipf-distributed tokens in texts of skewed lengths, some of one token; 1 in 25 is [UNK]."""
     splits = []
     for seed, documents in ((1, random_documents(120, seed=1)), (2, random_documents(30, seed=2))):
@@ -145,8 +145,8 @@ def training_and_heldout() -> tuple[Corpus, Corpus]:
         info = vocabulary(FIRST + 60)
         offsets = np.asarray(corpus.sentence_offsets), np.asarray(corpus.document_offsets)
         splits.append(corpus_from_arrays(ids, *offsets, info))
-    train, heldout = splits
-    return train, dataclasses.replace(heldout, split="heldout", token_counts=train.token_counts)
+    train, eval_split = splits
+    return train, dataclasses.replace(eval_split, split="eval", token_counts=train.token_counts)
 
 
 def predictions(batches: Iterable[dict[str, np.ndarray]], objective: str) -> list[int]:
@@ -188,14 +188,14 @@ def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
 ):
     """Brute force: all predictions of six epochs of training are counted, and these frequencies predict all held-out targets."""
     monkeypatch.setattr(evaluation, "jitted_eval_step", lambda experiment, mesh: None)
-    train, heldout = training_and_heldout()
+    train, eval_split = training_and_eval()
     model = {"vocab_size": train.vocabulary.size, **MODELS[objective]}
     values = {"model": model, "examples": examples, "phases": [{"steps": 1, "batch_size": 16, **phase}]}
     experiment = PretrainingExperiment.from_dict(values)
     program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
-    corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
+    corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
     source = PhaseBatches(experiment, 0, train).source
-    evaluate = evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), source.plan(0))  # type: ignore[arg-type]
+    evaluate = evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), source.plan(0))  # type: ignore[arg-type]
     found = evaluate._baseline
     if objective == "skip_gram":
         assert not found
@@ -203,7 +203,7 @@ def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
     epochs = [source.at(step) for step in range(6 * source.rows_per_epoch // 16)]
     counts = np.bincount(predictions(epochs, objective), minlength=train.vocabulary.size)
     counts = counts * (train.token_counts[FIRST:].sum() / counts[FIRST:].sum())  # as many as add-one smoothing is used on
-    rows = heldout_batches(heldout, experiment.example_config(0), 16, None, evaluation.HELDOUT_SEED)
+    rows = eval_batches(eval_split, experiment.example_config(0), 16, None, evaluation.EVAL_SEED)
     asked = np.array(predictions(rows, objective))
     frequency = (counts + 1) / (counts + 1).sum()
     assert found["unigram_loss"] == pytest.approx(-np.log(frequency[asked]).mean(), abs=0.02)
@@ -215,7 +215,7 @@ def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
 
 def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evaluation, "jitted_eval_step", lambda experiment, mesh: None)
-    train, heldout = training_and_heldout()
+    train, eval_split = training_and_eval()
     found = {}
     for objective, model in MODELS.items():
         pairs = "original" if objective == "bert" else "none"
@@ -223,9 +223,9 @@ def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs(monkeypatch: 
         values = {"model": {"vocab_size": train.vocabulary.size, **model}, "examples": {"pairs": pairs}, "phases": [phase]}
         experiment = PretrainingExperiment.from_dict(values)
         program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
-        corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
+        corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
         plan = PhaseBatches(experiment, 0, train).source.plan(0)
-        found[objective] = set(evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), plan)._baseline)  # type: ignore[arg-type]
+        found[objective] = set(evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), plan)._baseline)  # type: ignore[arg-type]
     words = {"unigram_accuracy", "unigram_loss"}
     assert found == {"bert": words | {"nsp_majority_accuracy"}, "next_token": words, "bilm": words, "skip_gram": set()}
 
@@ -234,7 +234,7 @@ def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs(monkeypatch: 
 @pytest.mark.parametrize("objective", MODELS)
 def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int):
     """Every kind of model on rows of one to four tokens between [CLS] and [SEP]."""
-    train, heldout = training_and_heldout()
+    train, eval_split = training_and_eval()
     sizes = {"vocab_size": train.vocabulary.size, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "num_layers": 1}
     predictions = 1 if objective == "bert" else length - 1
     values = {
@@ -250,11 +250,11 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
     experiment = PretrainingExperiment.from_dict(values)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     program: Any = types.SimpleNamespace(experiment=experiment, mesh=mesh)
-    corpora: Any = types.SimpleNamespace(train=train, heldout=heldout)
+    corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
     watched = Watched()
     run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
     run.compiling = lambda ledger: contextlib.nullcontext()
-    evaluate = evaluation.HeldoutEvaluation(program, 0, corpora, run, PhaseBatches(experiment, 0, train).source.plan(0))
+    evaluate = evaluation.Evaluation(program, 0, corpora, run, PhaseBatches(experiment, 0, train).source.plan(0))
     with jax.set_mesh(mesh):
         scores = evaluate(nn.unbox(initial_parameters(experiment.model, jax.random.key(0), next_sentence=False)))
     measure = "mlm" if objective == "bert" else objective
@@ -264,17 +264,18 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
 
 @pytest.mark.parametrize("objective", MODELS)
 def test_held_out_rows_without_anything_to_predict_are_refused(objective: str):
-    train, heldout = training_and_heldout()
-    words = dataclasses.replace(heldout, tokens=TokenStore((np.full_like(heldout.tokens.shards[0], 100),), heldout.tokens.bounds))
+    train, eval_split = training_and_eval()
+    unknown = TokenStore((np.full_like(eval_split.tokens.shards[0], 100),), eval_split.tokens.bounds)
+    words = dataclasses.replace(eval_split, tokens=unknown)
     sizes = {"vocab_size": train.vocabulary.size, "hidden_size": 8, "num_heads": 2, "intermediate_size": 8, "num_layers": 1}
     phase = {"steps": 1, "length": 8, "batch_size": 4, "max_predictions": 1}
     values = {"model": {**sizes, **MODELS[objective]}, "examples": {"pairs": "none", "masked_fraction": 0.1}, "phases": [phase]}
     experiment = PretrainingExperiment.from_dict(values)
     program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
-    corpora: Any = types.SimpleNamespace(train=train, heldout=words)
+    corpora: Any = types.SimpleNamespace(train=train, eval=words)
     plan = PhaseBatches(experiment, 0, train).source.plan(0)
     if objective != "bert":  # they predict the [SEP]s
-        evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+        evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
         return
     with pytest.raises(UserError, match=r"the held-out rows of 8 tokens have nothing to predict: their tokens are unknown"):
-        evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+        evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]

@@ -69,13 +69,13 @@ def test_a_batch_that_cannot_fit_is_refused_before_anything_is_compiled(monkeypa
 
 def test_an_evaluation_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
     rows = {"masked_targets": np.zeros((4_096, 20), np.int32), "nsp_labels": np.zeros((4_096, 1), np.int32)}
-    monkeypatch.setattr(evaluation, "heldout_batches", lambda *settings, row_multiple: iter([rows]))
+    monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([rows]))
     monkeypatch.setattr(out_of_memory, "host_memory", lambda: 1 << 30)
     train: Any = types.SimpleNamespace(token_counts=np.ones(30_522), vocabulary=types.SimpleNamespace(unk_id=1, sep_id=2))
-    corpora: Any = types.SimpleNamespace(train=train, heldout="held out")
+    corpora: Any = types.SimpleNamespace(train=train, eval="held out")
     values = {"model": published("tiny"), "phases": [{"steps": 3, "length": 32}], "evaluation": {"batch_size": 100_000}}
     experiment = PretrainingExperiment.from_dict(values)
     program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
     plan: Any = types.SimpleNamespace(config=experiment.example_config(0))
     with pytest.raises(UserError, match=r"the evaluation of phase 0 does not fit in memory: it needs 9\.38 GiB of host memory"):
-        evaluation.HeldoutEvaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+        evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]

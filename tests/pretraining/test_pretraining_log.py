@@ -84,14 +84,14 @@ def log_of(
     run: Any = types.SimpleNamespace(
         workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None, rejected_kernels={}
     )
-    corpora: Any = types.SimpleNamespace(train=SPLIT, heldout=types.SimpleNamespace(num_documents=7))
+    corpora: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
     return PretrainingLog(program, run, corpora, step, config)
 
 
 @pytest.fixture
 def banded(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An experiment file beside a folder with its reference curve: MLM losses of 1.9 to 2.1 after step 5, in three seeds."""
-    monkeypatch.setattr(pretraining_log, "fingerprint", lambda train, heldout: "the corpus" if train is SPLIT else "another")
+    monkeypatch.setattr(pretraining_log, "fingerprint", lambda train, eval_split: "the corpus" if train is SPLIT else "another")
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES})
     bands = {"mlm_loss": {5: Band(2.0, 1.9, 2.1)}}
     curve = ReferenceCurve("mine", (0, 1, 2), experiment.to_dict(), SPLIT.num_tokens, "the corpus", bands)
@@ -292,7 +292,7 @@ def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_ste
         pairs = "NSP accuracy 75.0 % (one answer for all pairs 62.5 %)"
         assert lines.messages[-1] == f"held out after step 1,000: {says}, {pairs}"
         assert log.scores == SCORES | PAIRS
-    assert read_metrics(tmp_path / METRICS)[-1]["heldout/nsp_accuracy"] == 0.75
+    assert read_metrics(tmp_path / METRICS)[-1]["eval/nsp_accuracy"] == 0.75
     ((metrics, file, settings),) = pictures
     assert (metrics, file) == (tmp_path / "metrics.jsonl", tmp_path / "curves.png")
     assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")]}

@@ -43,8 +43,8 @@ def write_run(directory: pathlib.Path, seed: int, by_step: dict[int, float], cor
     config = experiment.to_dict()
     config |= {"written_by": "bert_jax 1 pretrain", PRINT: corpus}
     (directory / "config.json").write_text(json.dumps(config))
-    pairs = {"heldout/nsp_loss": 0.7} if experiment.next_sentence else {}
-    records = [{"step": step, f"heldout/{measure}_loss": loss, **pairs} for step, loss in by_step.items()]
+    pairs = {"eval/nsp_loss": 0.7} if experiment.next_sentence else {}
+    records = [{"step": step, f"eval/{measure}_loss": loss, **pairs} for step, loss in by_step.items()]
     records.append({"step": 20, "train/loss": 1.0})
     (directory / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     return directory

@@ -138,17 +138,17 @@ def test_a_step_that_the_run_does_not_have_is_refused(step):
 
 
 def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corpus_is_the_same(monkeypatch, tmp_path):
-    splits = [types.SimpleNamespace(name=name) for name in ("train", "heldout")]
+    splits = [types.SimpleNamespace(name=name) for name in ("train", "eval")]
     opened: list[str] = []
     monkeypatch.setattr(module, "staged", lambda directory: opened.append(directory) or "staged")
     monkeypatch.setattr(module, "open_splits", lambda directory: splits if directory == "staged" else None)
-    monkeypatch.setattr(module, "fingerprint", lambda train, heldout: f"{train.name} {heldout.name}")
+    monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: f"{train.name} {eval.name}")
 
     def write(fingerprint: str) -> None:
         config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": fingerprint}
         (tmp_path / CONFIG).write_text(json.dumps(config))
 
-    write("train heldout")
+    write("train eval")
     allowed = ("corpus.directory", "mesh.*")
     changes = [("corpus.directory", "moved"), ("mesh.tensor", "2")]
     experiment, corpus = experiment_of(tmp_path, changes, allowed)
@@ -167,8 +167,8 @@ def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest
         directory.mkdir(parents=True)
     monkeypatch.chdir(elsewhere)
     monkeypatch.setattr(module, "staged", lambda directory: directory)
-    monkeypatch.setattr(module, "open_splits", lambda directory: ["train", "heldout"])
-    monkeypatch.setattr(module, "fingerprint", lambda train, heldout: "of both")
+    monkeypatch.setattr(module, "open_splits", lambda directory: ["train", "eval"])
+    monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: "of both")
     config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "of both"}
     config |= {"corpus": {"directory": "corpus"}, "init_from": "bert-base-uncased"}
 

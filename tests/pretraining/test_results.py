@@ -55,7 +55,7 @@ def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
         "parameters": 2,
         "fixed_parameters": 10,
         "padded_parameters": 100,
-        "heldout": {"mlm_accuracy": 0.5},
+        "eval": {"mlm_accuracy": 0.5},
         "times_unigram_accuracy": None,
         "vocabulary_sha256": "5e0c",
         "seconds_since_last_start": 12.3,

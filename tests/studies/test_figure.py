@@ -37,7 +37,7 @@ def test_the_numbers_below_a_panel_do_not_overlap(tmp_path: pathlib.Path, monkey
 def test_curves_of_arms_with_different_steps_end_at_their_equal_tokens(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn = figures(monkeypatch)
     arms = [
-        {"name": f"{run}{half}", "tokens": tokens, "steps": tokens / step, "heldout": {}, "scores": {"t": one_seed(0.5)}}
+        {"name": f"{run}{half}", "tokens": tokens, "steps": tokens / step, "eval": {}, "scores": {"t": one_seed(0.5)}}
         for run, step in (("few", 4_096), ("many", 1_024))
         for half, tokens in (("", 12e6), ("_half", 6e6))
     ]
@@ -79,7 +79,7 @@ def test_a_score_stands_beside_the_best_single_answer_and_a_cut_axis_says_so(
     assert [0.5, 0.5] in [list(line.get_xdata()) for line in cut.get_lines()]
 
     for arm in arms:
-        arm |= {"tokens": 1e6, "heldout": {}}
+        arm |= {"tokens": 1e6, "eval": {}}
     draw({"table": content}, study([{"name": "a"}, {"name": "b", "shares": "a", "at": 0.5}]), tmp_path / "figure.png")
     cut, whole, _ = drawn[1].axes
     assert (cut.get_ylabel(), whole.get_ylabel()) == ("the axis does not begin at 0", "")
@@ -111,9 +111,9 @@ def test_the_picture_of_states_has_a_curve_for_each_run_and_none_for_random_weig
     drawn = figures(monkeypatch)
 
     def arm(name: str, tokens: float, score: float, deviation: float | None, loss: float | None) -> dict[str, object]:
-        heldout = {} if loss is None else {"mlm_loss": loss}
+        eval_split = {} if loss is None else {"mlm_loss": loss}
         scores = {"seeds": {}, "mean": score if tokens else None, "deviation": deviation}
-        return {"name": name, "tokens": tokens, "heldout": heldout, "scores": {"t": scores}}
+        return {"name": name, "tokens": tokens, "eval": eval_split, "scores": {"t": scores}}
 
     arms = [
         arm("end", 12e6, 0.75, 0.0625, 2.5), arm("other", 5e6, 0.5, None, None), arm("half", 6e6, 0.5, None, 3.5),
@@ -129,7 +129,7 @@ def test_the_picture_of_states_has_a_curve_for_each_run_and_none_for_random_weig
 def test_a_study_of_which_nothing_is_measured_yet_has_no_legend(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn = figures(monkeypatch)
     nothing = {"seeds": {}, "mean": None, "deviation": None}
-    arms = [{"name": name, "tokens": 1e6, "heldout": {}, "scores": {"t": nothing}} for name in ("a", "half")]
+    arms = [{"name": name, "tokens": 1e6, "eval": {}, "scores": {"t": nothing}} for name in ("a", "half")]
     draw({"table": table(arms)}, study([{"name": "a"}, {"name": "half", "shares": "a", "at": 0.5}]), tmp_path / "figure.png")
     assert [axes.get_legend() for axes in drawn[0].axes] == [None, None]
     assert not any(axes.lines for axes in drawn[0].axes)

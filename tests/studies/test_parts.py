@@ -132,22 +132,22 @@ def test_a_part_is_done_once_its_record_is_written_and_another_configuration_is_
 
 
 RESULTS = {
-    "steps": 8, "parameters": 11, "heldout": {"mlm_loss": 3.0}, "skipped_steps": 1, "more": 5,
+    "steps": 8, "parameters": 11, "eval": {"mlm_loss": 3.0}, "skipped_steps": 1, "more": 5,
     "devices": "cpu", "jax": "0.7", "ledger": {"seconds": {"training": 5.0}},
 }  # fmt: skip
 
 
 def test_the_numbers_of_a_pretraining_run_are_its_results_and_held_out_curve(tmp_path: pathlib.Path):
     metrics = [
-        {"step": 2, "train/loss": 9.0}, {"step": 4, "heldout/mlm_loss": 5.0, "train/loss": 8.0},
-        {"step": 8, "heldout/nsp_loss": 3.0},
+        {"step": 2, "train/loss": 9.0}, {"step": 4, "eval/mlm_loss": 5.0, "train/loss": 8.0},
+        {"step": 8, "eval/nsp_loss": 3.0},
     ]  # fmt: skip
     write(tmp_path / "results.json", RESULTS)
     write(tmp_path / "metrics.jsonl", metrics)
     assert read_numbers(tmp_path) == {
         "steps": 8,
         "parameters": 11,
-        "heldout": {"mlm_loss": 3.0},
+        "eval": {"mlm_loss": 3.0},
         "skipped_steps": 1,
         "curve": [{"mlm_loss": 5.0, "step": 4}, {"nsp_loss": 3.0, "step": 8}],
         "measured": {"seconds": {"training": 5.0}, "devices": "cpu", "jax": "0.7"},

@@ -30,7 +30,7 @@ def no_run(command: Sequence[str], log_file: pathlib.Path, title: str) -> None:
 def write_rates(workdir: pathlib.Path, rates: Mapping[int, float]) -> None:
     workdir.mkdir(parents=True)
     lines = [json.dumps({"step": step, "train/rows_per_second": rate}) + "\n" for step, rate in rates.items()]
-    (workdir / "metrics.jsonl").write_text("".join([*lines, '{"step": 18, "heldout/loss": 1.0}\n']))
+    (workdir / "metrics.jsonl").write_text("".join([*lines, '{"step": 18, "eval/loss": 1.0}\n']))
 
 
 def test_the_speed_is_the_median_of_a_short_run_without_its_first_lines(

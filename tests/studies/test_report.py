@@ -31,18 +31,18 @@ def order(order: str, task: str, came_out: list[str], *pairs: dict[str, Any], ho
 COMMON = {"one_answer": {"stsb": 0, "sick": 0}, "failed": {"stsb": 0, "sick": 0}, "paper": {}}
 BERT = {
     "name": "bert", "title": "BERT", "tokens": 1_000_000, "flops": 2e12, "parameters": 11_300_000, "steps": 10,
-    "heldout": {"unigram_loss": 7.0, "mlm_accuracy": 0.5, "mlm_loss": 3.25, "nsp_loss": 0.6},
+    "eval": {"unigram_loss": 7.0, "mlm_accuracy": 0.5, "mlm_loss": 3.25, "nsp_loss": 0.6},
     "scores": {"stsb": scored(0.8, 0.01), "sick": scored(0.75), "average": scored(0.775, 0.02)},
     "minus_reference": {}, **COMMON, "paper": {"MNLI": 84.4, "SQuAD F1": 88.5},
 }  # fmt: skip
 OTHER = {
     "name": "ltr", "title": "left to right", "tokens": 2_500_000, "flops": 3e12, "parameters": None, "steps": 10,
-    "heldout": {"lm_loss": 4.5}, "scores": {"stsb": scored(0.85, 0.03), "sick": scored(None), "average": scored(None)},
+    "eval": {"lm_loss": 4.5}, "scores": {"stsb": scored(0.85, 0.03), "sick": scored(None), "average": scored(None)},
     "minus_reference": {"stsb": GAIN, "sick": NOTHING, "average": ONE_SEED}, **COMMON, "one_answer": {"stsb": 2, "sick": 0},
     "failed": {"stsb": 0, "sick": 1}, "paper": {"MNLI": 82.1},
 }  # fmt: skip
 RANDOM = {
-    "name": "random", "title": "random", "tokens": 0, "flops": 0.0, "parameters": 11_300_000, "steps": 0, "heldout": {},
+    "name": "random", "title": "random", "tokens": 0, "flops": 0.0, "parameters": 11_300_000, "steps": 0, "eval": {},
     "scores": {"stsb": scored(0.3), "sick": scored(0.2), "average": scored(0.25)},
     "minus_reference": {"stsb": NONE, "sick": GAIN, "average": NONE}, **COMMON,
 }  # fmt: skip

@@ -78,7 +78,7 @@ def pretraining_record(name: str, seed: int) -> dict[str, Any]:
     if seed == 8:
         del seconds["waiting_for_data"]
     ran = {"seconds": seconds, "devices": f"cpu {seed}", "jax": "1"}
-    return {"parameters": 11 * factor, "heldout": end, "curve": [{"mlm_loss": 9.0, "step": 2}, half, end], "measured": ran}
+    return {"parameters": 11 * factor, "eval": end, "curve": [{"mlm_loss": 9.0, "step": 2}, half, end], "measured": ran}
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def test_costs_are_those_of_all_pretraining_up_to_the_state_that_is_taken(planne
 
 
 def test_held_out_scores_are_means_over_the_seeds_that_all_have_them_at_the_step_of_the_state(planned: Planned):
-    heldout = {arm.name: pretraining_numbers(planned, arm)["heldout"] for arm in planned.study.arms}
+    eval_split = {arm.name: pretraining_numbers(planned, arm)["eval"] for arm in planned.study.arms}
     end = {"mlm_loss": 3.0, "nsp_loss": 1.5}
-    assert heldout == {"a": end, "b": end, "half": {"mlm_loss": 4.0}, "none": {}, "c": {}}
+    assert eval_split == {"a": end, "b": end, "half": {"mlm_loss": 4.0}, "none": {}, "c": {}}
     record = pretraining_record("a", 3)
     write_json(Part("a", 3, PRETRAINING).record(planned.root), {**record, "curve": record["curve"][:1]})
-    assert pretraining_numbers(planned, planned.study.arm("half"))["heldout"] == {"mlm_loss": 5.0}
+    assert pretraining_numbers(planned, planned.study.arm("half"))["eval"] == {"mlm_loss": 5.0}
 
 
 def test_times_are_means_over_the_seeds_whose_whole_chain_is_done(planned: Planned):

@@ -26,8 +26,8 @@ def run(path: pathlib.Path, baseline: float) -> pathlib.Path:
         {"step": s, "train/mlm_loss": 9 - s / 50, "train/mlm_accuracy": s / 400, "train/learning_rate": 1e-4}
         for s in range(5, 100, 5)
     ]
-    heldout = [{"step": s, "heldout/mlm_accuracy": s / 450, "heldout/unigram_accuracy": baseline} for s in (50, 95)]
-    return write(path, *train, *heldout)
+    eval_split = [{"step": s, "eval/mlm_accuracy": s / 450, "eval/unigram_accuracy": baseline} for s in (50, 95)]
+    return write(path, *train, *eval_split)
 
 
 def coloured(picture: pathlib.Path, rgb: tuple[int, int, int]) -> int:
@@ -96,7 +96,7 @@ def lines(figure: Figure, title: str, label: str) -> list[tuple[list[float], lis
 def test_each_phase_has_the_baselines_of_its_own_rows(tmp_path: pathlib.Path, figures: list[Figure]):
     def evaluated(step: int, unigram: float, majority: float) -> dict[str, float]:
         scores = {"mlm_accuracy": 0.3, "unigram_accuracy": unigram, "nsp_accuracy": 0.9, "nsp_majority_accuracy": majority}
-        return {"step": step, **{f"heldout/{name}": score for name, score in scores.items()}}
+        return {"step": step, **{f"eval/{name}": score for name, score in scores.items()}}
 
     records = [evaluated(0, 0.06, 0.5), evaluated(50, 0.06, 0.5), evaluated(80, 0.06, 0.5), evaluated(100, 0.05, 0.79)]
     metrics = write(tmp_path / "metrics.jsonl", *records)
@@ -110,8 +110,8 @@ def test_each_phase_has_the_baselines_of_its_own_rows(tmp_path: pathlib.Path, fi
 
 
 def test_a_phase_without_an_evaluation_has_no_baseline(tmp_path: pathlib.Path, figures: list[Figure]):
-    scores = {"heldout/mlm_accuracy": 0.1, "heldout/unigram_accuracy": 0.06}
-    records = [{"step": step, **scores} for step in (40, 80)] + [{"step": 130, **scores, "heldout/unigram_accuracy": 0.05}]
+    scores = {"eval/mlm_accuracy": 0.1, "eval/unigram_accuracy": 0.06}
+    records = [{"step": step, **scores} for step in (40, 80)] + [{"step": 130, **scores, "eval/unigram_accuracy": 0.05}]
     phases = [(0, "a"), (80, "b"), (100, "c")]
     draw_curves(write(tmp_path / "metrics.jsonl", *records), tmp_path / "x.png", SCORES, title="a run", phases=phases)
     found = lines(figures[0], "MLM accuracy", "word frequency alone, 6 %, then 5 %")

@@ -29,14 +29,14 @@ def record(step: int) -> dict[str, float]:
     values |= {"train/nsp_accuracy": 0.5 + step % 7 / 50, "train/learning_rate": 1e-4 * (1 - step / 300)}
     values |= {"train/loss": 2 - step / 100, "dev/f1": 0.5 + step / 400}
     if step % 40 == 0:
-        values |= {"heldout/mlm_loss": 8 - step / 60, "heldout/unigram_loss": 7.5 - step // 81 / 4}
-        values |= {"heldout/mlm_accuracy": step / 450, "heldout/unigram_accuracy": 0.06 - step // 81 / 100}
-        values |= {"heldout/nsp_accuracy": 0.6 + step / 900, "heldout/nsp_majority_accuracy": 0.5 + step // 81 / 100}
+        values |= {"eval/mlm_loss": 8 - step / 60, "eval/unigram_loss": 7.5 - step // 81 / 4}
+        values |= {"eval/mlm_accuracy": step / 450, "eval/unigram_accuracy": 0.06 - step // 81 / 100}
+        values |= {"eval/nsp_accuracy": 0.6 + step / 900, "eval/nsp_majority_accuracy": 0.5 + step // 81 / 100}
     return values
 
 
 MANY = "".join(f"{json.dumps(record(step))}\n" for step in range(5, 205, 5))
-FEW = "".join(f'{{"step": {step}, "heldout/mlm_loss": 1.5}}\n' for step in (5, 100, 200))
+FEW = "".join(f'{{"step": {step}, "eval/mlm_loss": 1.5}}\n' for step in (5, 100, 200))
 
 
 def bare(axes: Axes) -> None:

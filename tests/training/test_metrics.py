@@ -98,11 +98,11 @@ def test_what_a_kill_left_in_the_last_line_does_not_survive(tmp_path: pathlib.Pa
 
 def test_numbers_that_are_not_finite_stay_valid_json(tmp_path: pathlib.Path):
     with MetricsWriter(tmp_path, resume_step=0) as metrics:
-        metrics.write(1, {"train/loss": math.nan, "heldout/perplexity": math.inf})
+        metrics.write(1, {"train/loss": math.nan, "eval/perplexity": math.inf})
     (record,) = read_metrics(tmp_path / "metrics.jsonl")
     assert record["train/loss"] is None
-    assert record["heldout/perplexity"] is None
-    assert [tag for _, tag, value in events(tmp_path) if math.isnan(value)] == ["train/loss", "heldout/perplexity"]
+    assert record["eval/perplexity"] is None
+    assert [tag for _, tag, value in events(tmp_path) if math.isnan(value)] == ["train/loss", "eval/perplexity"]
     write_json(tmp_path / "results.json", {"loss": math.nan, "curve": [1.0, math.inf], "dev": {"f1": (0.5, -math.inf)}})
     assert (tmp_path / "results.json").read_text() == (
         '{\n  "loss": null,\n  "curve": [\n    1.0,\n    null\n  ],\n'

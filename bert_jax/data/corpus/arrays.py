@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.errors import UserError
 
-SPLITS = ("train", "heldout")
+SPLITS = ("train", "eval")
 ARRAYS = ("tokens", "sentences", "documents")
 WORDS = "words"
 TOKEN_COUNTS = "token_counts.npy"
@@ -87,7 +87,7 @@ def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
     if not words.is_file():
         return tokens
     begins = np.unpackbits(map_array(words), count=len(tokens), bitorder="little")
-    return tokens | begins.astype(np.uint32) << np.uint32(31)
+    return tokens | begins * np.uint32(BEGINS)
 
 
 def packed_words(marked: np.ndarray) -> np.ndarray:

@@ -52,7 +52,7 @@ class BuildConfig:
     sources: tuple[Source, ...]
     text: TextConfig
     shards: int | None  # None: chosen from the amount of text
-    enough_heldout: bool  # raise text.heldout_fraction if it holds out too few documents to evaluate on
+    enough_eval: bool  # raise text.eval_fraction if it holds out too few documents to evaluate on
 
 
 def build_corpus(
@@ -74,7 +74,7 @@ def build_corpus(
         shards = sources.default_shards(items, config.shards)
         directory.mkdir(parents=True, exist_ok=True)
         settings = _settings(config, items, shards, tokenizer)
-        write_or_check_settings(directory, settings, command, resplit=not config.enough_heldout)
+        write_or_check_settings(directory, settings, command, resplit=not config.enough_eval)
         unused = not _holds_anything(directory) and not (directory / RECIPE_FILE).is_file()
         write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER, replace=unused)
         refusal = f"another process is building {directory}; wait for it, or give every host its own --shard=i/n"
@@ -146,7 +146,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
         **text["options"],
         "text_field": config.text.options.text_field or "text",
         **text["cleaning"],
-        "heldout_fraction": config.text.heldout_fraction,
+        "eval_fraction": config.text.eval_fraction,
     }
 
 
@@ -160,8 +160,8 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
     """Whether there is a manifest with the requested held-out fraction."""
     if not (directory / store.MANIFEST).is_file():
         return False
-    fraction = files.read_object(directory / store.MANIFEST).get("heldout_fraction")
-    return config.enough_heldout or fraction == config.text.heldout_fraction
+    fraction = files.read_object(directory / store.MANIFEST).get("eval_fraction")
+    return config.enough_eval or fraction == config.text.eval_fraction
 
 
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
@@ -183,7 +183,7 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     changed = [key for key in settings if before.get(key) != settings[key]]
-    if changed == ["heldout_fraction"] and resplit and (directory / store.MANIFEST).is_file():
+    if changed == ["eval_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
         print(f"{difference}: documents move between the splits, none is tokenised again;")
         print("a training run that began with the former splits cannot continue with the new ones")
@@ -292,8 +292,8 @@ def _split_one(work: _SplitWork, report: Report) -> None:
         content = files.read_json(path / "shard.json")
         hashes = arrays.map_array(path / DOCUMENT_HASHES)
         by_split = {split: shard_arrays(path, split) for split in SPLITS}
-        by_split = resplit_shard(by_split, hashes, content["heldout_fraction"], work.fraction)
-        content["heldout_fraction"] = work.fraction
+        by_split = resplit_shard(by_split, hashes, content["eval_fraction"], work.fraction)
+        content["eval_fraction"] = work.fraction
         rewrite_shard(work.directory, (work.index, work.shards), by_split, hashes, content, work.vocabulary_size)
 
 
@@ -329,11 +329,11 @@ def _finish(
                 for k, new in zip(changed, surveyed([jobs[k] for k in changed]), strict=True):
                     surveys[k] = new
                 contents = [files.read_json(path / "shard.json") for path in paths]
-        fraction = config.text.heldout_fraction
+        fraction = config.text.eval_fraction
         hashes = [arrays.map_array(path / DOCUMENT_HASHES) for path in paths]
         least = usable_fraction(np.concatenate(hashes), fraction)
-        fraction = least if config.enough_heldout else fraction
-        moved = [k for k in range(shards) if contents[k]["heldout_fraction"] != fraction]
+        fraction = least if config.enough_eval else fraction
+        moved = [k for k in range(shards) if contents[k]["eval_fraction"] != fraction]
         if moved:
             work = [_SplitWork(directory, k, shards, fraction, tokenizer.size) for k in moved]
             run_jobs(_split_one, work, 1 if few else workers, lambda *_: None)
@@ -350,12 +350,12 @@ def _finish(
         "read": _sum(content["read"] for content in contents),
         "dropped": _sum(content["dropped"] for content in contents),
         "kept_characters": sum(content["kept_characters"] for content in contents),
-        "heldout_fraction": fraction,
+        "eval_fraction": fraction,
         "shards": [
             {"name": path.name, "splits": c["splits"], "files": c["files"]} for path, c in zip(paths, contents, strict=True)
         ],
     }
-    fractions = {"asked": config.text.heldout_fraction, "used": fraction, "least": least}
+    fractions = {"asked": config.text.eval_fraction, "used": fraction, "least": least}
     token_counts = np.sum([arrays.map_array(path / TOKEN_COUNTS) for path in paths], axis=0)
     letters = _sum(content["letters"] for content in contents)
     twice = sources.given_twice(items)

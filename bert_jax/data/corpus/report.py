@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.data.corpus.arrays import ARRAYS, SPLITS, map_array
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
-from bert_jax.data.corpus.shard import min_heldout_documents
+from bert_jax.data.corpus.shard import min_eval_documents
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import MARKS_LIMIT, stripped_share
 from bert_jax.files import JsonObject
@@ -84,7 +84,7 @@ def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, 
 
 
 def repeated_documents(surveys: list[ShardSurvey]) -> list[dict[str, np.ndarray]]:
-    """For each shard and split: bool [D], True for a document that equals one before it (by shard, train before heldout)."""
+    """For each shard and split: bool [D], True for a document that equals one before it (by shard, train before eval)."""
     everything = [(shard, split) for shard in range(len(surveys)) for split in SPLITS]
     lengths = [len(surveys[shard].document_hashes[split]) for shard, split in everything]
     hashes = np.concatenate([surveys[shard].document_hashes[split] for shard, split in everything])
@@ -180,7 +180,7 @@ def corpus_report(
         "dropped_share": _dropped_share(manifest),
         "layouts": manifest["layouts"],
         "vocabulary": manifest["vocabulary"],
-        "heldout_fractions": fractions,
+        "eval_fractions": fractions,
     }
     return report | {"warnings": _warnings(report)}
 
@@ -202,8 +202,8 @@ def _histogram(bins: np.ndarray) -> list[list[int]]:
 
 def _warnings(report: JsonObject) -> list[str]:
     """Warnings about properties of the corpus that harm pretraining."""
-    train, heldout = report["splits"]["train"], report["splits"]["heldout"]
-    documents = train["documents"] + heldout["documents"]
+    train, eval_split = report["splits"]["train"], report["splits"]["eval"]
+    documents = train["documents"] + eval_split["documents"]
     found = []
     if twice := report["given_twice"]:
         more = f" and {counted(len(twice) - 1, 'other file')} are" if len(twice) > 1 else " is"
@@ -247,12 +247,12 @@ def _warnings(report: JsonObject) -> list[str]:
             f"{report['one_sentence_documents']:,} of {counted(documents, 'document')} have a single sentence, which gives no "
             "next segment; train without NSP, or check --layout."
         )
-    if heldout["documents"] < min_heldout_documents(documents):
-        count = heldout["documents"]
+    if eval_split["documents"] < min_eval_documents(documents):
+        count = eval_split["documents"]
         held = f"{counted(count, 'document')} {'is' if count == 1 else 'are'}" if count else "no document is"
-        least = report["heldout_fractions"]["least"]
+        least = report["eval_fractions"]["least"]
         found.append(
-            f"{held} held out, too few to evaluate on; run the same command with --heldout-fraction={least:.3g}: nothing is "
+            f"{held} held out, too few to evaluate on; run the same command with --eval-fraction={least:.3g}: nothing is "
             "tokenised again."
         )
     return found
@@ -277,9 +277,9 @@ def format_report(report: JsonObject) -> str:
             f"{counted(counts['tokens'], 'token')}, "
             f"{counts['unknown_rate']:.3%} unknown{caveat}"
         )
-    fractions = report["heldout_fractions"]
+    fractions = report["eval_fractions"]
     if fractions["used"] != fractions["asked"]:
-        why = f"{fractions['asked']:.1%} would be too few to evaluate on; set --heldout-fraction to override"
+        why = f"{fractions['asked']:.1%} would be too few to evaluate on; set --eval-fraction to override"
         lines.append(f"             {fractions['used']:.1%} of the documents are held out: {why}")
     estimated = "" if report["duplicate_lines_sampled"] == 1 else f" (estimated from one in {report['duplicate_lines_sampled']})"
     within = report["dropped"].get("repeated-lines", 0)

@@ -56,7 +56,7 @@ class TextConfig:
 
     options: ReadOptions
     cleaning: CleaningConfig
-    heldout_fraction: float
+    eval_fraction: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ def content_hash(sentences: Sequence[str]) -> int:
     return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "big")
 
 
-def is_heldout(sentences: Sequence[str], fraction: float) -> bool:
+def is_eval(sentences: Sequence[str], fraction: float) -> bool:
     """Whether a document is held out. Only its content decides, so the split does not depend on shards, hosts or order."""
     return content_hash(sentences) < fraction * 2.0**64
 
@@ -167,7 +167,7 @@ def _write_splits(
     total = sum(span.weight for span in spans)
     before, kept = 0.0, 0
     letters: Counter[str] = Counter()  # frequencies of characters, of a sample of the text
-    limit, hashes = config.heldout_fraction * 2.0**64, array("Q")
+    limit, hashes = config.eval_fraction * 2.0**64, array("Q")
     with contextlib.ExitStack() as opened:
         dtype, marks_words = token_dtype(tokenizer.size), tokenizer.marks_words
         writers = {split: _SplitWriter(part, split, dtype, opened, marks_words=marks_words) for split in SPLITS}
@@ -184,7 +184,7 @@ def _write_splits(
                     if tokenizer.strips and (read["documents"] <= _SAMPLED_FIRST or digest % _SAMPLED == 0):
                         for sentence in sentences:
                             letters.update(sentence)
-                    if writers["heldout" if digest < limit else "train"].add(sentences, tokenizer):
+                    if writers["eval" if digest < limit else "train"].add(sentences, tokenizer):
                         hashes.append(digest)
                 done = before + min(1.0, document.fraction) * span.weight
                 progress(done / total, sum(writer.tokens for writer in writers.values()))
@@ -193,7 +193,7 @@ def _write_splits(
             writer.flush(last=True)
     write_array(part / DOCUMENT_HASHES, np.frombuffer(hashes, np.uint64), np.dtype(np.uint64))
     return {
-        "heldout_fraction": config.heldout_fraction,
+        "eval_fraction": config.eval_fraction,
         "splits": {split: writer.counts() for split, writer in writers.items()},
         "dropped": dict(counts),
         "read": dict(read),
@@ -224,12 +224,12 @@ def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, 
 _ENOUGH = 10  # documents: an evaluation on fewer is too noisy
 
 
-def heldout_limit(fraction: float) -> np.uint64:
+def eval_limit(fraction: float) -> np.uint64:
     """The hash below which documents are held out."""
     return np.uint64(math.ceil(fraction * 2.0**64))
 
 
-def min_heldout_documents(documents: int) -> int:
+def min_eval_documents(documents: int) -> int:
     """The minimum number of held-out documents for a corpus of `documents`: ten, or a tenth below a hundred, but at least two
     (next sentence prediction takes its random segments from another document); below four documents one or none, so that one is
     left for training."""
@@ -238,14 +238,14 @@ def min_heldout_documents(documents: int) -> int:
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
     """`fraction`, or the smallest fraction that holds out enough of the documents with these `hashes` (uint64 [D])."""
-    wanted = min_heldout_documents(len(hashes))
-    if np.count_nonzero(hashes < heldout_limit(fraction)) >= wanted:
+    wanted = min_eval_documents(len(hashes))
+    if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction
     exact = (int(np.sort(hashes)[wanted - 1]) + 4096) / 2.0**64
     short = math.ceil(exact * 1000) / 1000  # three decimals, unless that holds out too many documents
     if short >= 1:
         return exact
-    taken = np.count_nonzero(hashes < heldout_limit(short))
+    taken = np.count_nonzero(hashes < eval_limit(short))
     return short if taken <= 2 * wanted and len(hashes) - taken >= wanted else exact
 
 
@@ -254,18 +254,18 @@ def resplit_shard(
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The arrays of a shard, split -> (tokens, sentences, documents), after a change of the held-out fraction from `before` to
     `now`."""
-    was, heldout = hashes < heldout_limit(before), hashes < heldout_limit(now)
+    was, eval_split = hashes < eval_limit(before), hashes < eval_limit(now)
     tokens, lengths = {}, {}
     for split, (ids, sentences, documents) in arrays.items():
         bounds = sentences[documents]
         tokens[split] = [ids[start:stop] for start, stop in itertools.pairwise(bounds)]
         inside = np.diff(sentences)
         lengths[split] = [inside[start:stop] for start, stop in itertools.pairwise(documents)]
-    places = {"heldout": iter(range(len(tokens["heldout"]))), "train": iter(range(len(tokens["train"])))}
+    places = {"eval": iter(range(len(tokens["eval"]))), "train": iter(range(len(tokens["train"])))}
     moved: dict[str, list[tuple[str, int]]] = {split: [] for split in arrays}
-    for there, here in zip(was.tolist(), heldout.tolist(), strict=True):  # in the order of the text
-        split = "heldout" if there else "train"
-        moved["heldout" if here else "train"].append((split, next(places[split])))
+    for there, here in zip(was.tolist(), eval_split.tolist(), strict=True):  # in the order of the text
+        split = "eval" if there else "train"
+        moved["eval" if here else "train"].append((split, next(places[split])))
     result = {}
     for split, found in moved.items():
         ids = np.concatenate([np.empty(0, arrays[split][0].dtype), *(tokens[old][i] for old, i in found)])
@@ -290,9 +290,9 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
             offsets_of(np.diff(documents)[keep]),
         )
     hashes = map_array(final / DOCUMENT_HASHES)
-    heldout = hashes < heldout_limit(content["heldout_fraction"])
+    eval_split = hashes < eval_limit(content["eval_fraction"])
     gone_here = np.zeros(len(hashes), bool)
-    gone_here[heldout], gone_here[~heldout] = dropped["heldout"], dropped["train"]
+    gone_here[eval_split], gone_here[~eval_split] = dropped["eval"], dropped["train"]
     hashes = hashes[~gone_here]
     gone = sum(int(mask.sum()) for mask in dropped.values())
     content["dropped"]["duplicate-documents"] = content["dropped"].get("duplicate-documents", 0) + gone

@@ -1,6 +1,6 @@
 """Opens a finished corpus: token ids in memory-mapped shards, and offsets of sentences and documents.
 
-corpus = open_corpus("DIR")                       # split="heldout" for the held-out documents
+corpus = open_corpus("DIR")                       # split="eval" for the held-out documents
 corpus.tokens[corpus.sentence_offsets[5] : corpus.sentence_offsets[6]]      # the ids of sentence 5
 
 At every start it is checked that the manifest is complete and belongs to the corpus, that every array has the recorded type, size

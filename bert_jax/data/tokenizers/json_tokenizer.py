@@ -16,7 +16,6 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from bert_jax.data.tokenizers.sentencepiece_model import WORD_START
@@ -25,8 +24,8 @@ from bert_jax.files import JsonObject, parse_json
 
 BRACKETED = re.compile(r"\[\S+\]|<\S+>|\{\S+\}")
 """Names of special tokens."""
-BEGINS = 1 << 31
-"""The bit that `append` sets in an id that begins a word."""
+BEGINS = 1 << 29
+"""The bit that `append` sets in an id that begins a word; below 2^30, where Python's integers are fast."""
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -38,6 +37,13 @@ _SPACE_SPLITS = {
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",  # Qwen 2
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",  # cl100k
 }
+_ASCII = {
+    GPT2_SPLIT: re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"),
+    GPT4_SPLIT: re.compile(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{1,3}| ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+"""The same for text of ASCII letters alone, which Python's expressions can say."""
 _LOCAL_NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled", "Nmt"}
 _LOCAL_SPLITS = {"ByteLevel", "Metaspace", "BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation"}
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -71,11 +77,14 @@ class JsonTokenizer:
         self.content = content
         self.settings, self.names = settings or {}, names or {}
         self._spec: JsonObject = parse_json(content)
+        self._rust = _load(content, self._spec)
+        #: the ids of "a", and of one and two such texts with the special tokens that the post-processor adds
+        self.letter = self._rust.encode("a", add_special_tokens=False).ids
+        self.framed = (self._rust.encode("a").ids, self._rust.encode("a", "a").ids)
         text_content, hidden = _without_specials(content, self._spec)
-        self._rust = _load(text_content, self._spec)
+        if hidden:
+            self._with_specials, self._rust = self._rust, _load(text_content, self._spec)
         self._rust.encode_special_tokens = True  # special tokens in a text are ordinary text, except for `encode_with_specials`
-        self._rust.no_truncation()
-        self._rust.no_padding()
         vocabulary = self._rust.get_vocab(with_added_tokens=True)
         if len(set(vocabulary.values())) < len(vocabulary):
             raise ValueError("two pieces have one id")
@@ -102,7 +111,9 @@ class JsonTokenizer:
         ]
         self._joins_words = len({*self._rust.encode("a b", add_special_tokens=False).word_ids}) < 2
         self._opens = {i for i, piece in enumerate(self.pieces) if piece.startswith((WORD_START, "Ġ", " "))}
-        self._first = ChunkCache(self._marked)
+        self._words_of, self._plain_tokens = _ascii_split(self._spec)
+        #: ids as bytes of uint32, which are joined faster than integers
+        self._model, self._words, self._first = self._rust.model, ChunkCache(self._merged), ChunkCache(self._marked_chunk)
         self._inner = ChunkCache(self._marked_after_space)
         self._only_ascii = "Precompiled" in _types(self._spec, "normalizer")  # the rules of other letters may span a space
         self._is_local = _stops_at_spaces(self._spec) and all(map(self._is_sum_of_parts, _PROBES))
@@ -129,32 +140,47 @@ class JsonTokenizer:
         begins = [i == 0 or word is None or word != words[i - 1] for i, word in enumerate(words)]
         return [found or piece in self._opens for found, piece in zip(begins, ids, strict=True)] if self._joins_words else begins
 
-    def _marked(self, text: str) -> tuple[int, ...]:
-        """The ids of a text, with BEGINS in those that begin a word."""
+    def _marked(self, text: str) -> bytes:
+        """The ids of a text as bytes of uint32, with BEGINS in those that begin a word."""
         encoded = self._rust.encode(text, add_special_tokens=False)
         ids = encoded.ids
-        return tuple(i | BEGINS if begins else i for i, begins in zip(ids, self._begins(ids, encoded.word_ids), strict=True))
+        begins = self._begins(ids, encoded.word_ids)
+        return array("I", [i | BEGINS if first else i for i, first in zip(ids, begins, strict=True)]).tobytes()
 
-    def _marked_after_space(self, text: str) -> tuple[int, ...]:
-        return self._marked(f" {text}")
+    def _marked_after_space(self, text: str) -> bytes:
+        return self._marked_chunk(f" {text}")
+
+    def _merged(self, word: str) -> bytes:
+        """`_marked` for one word of printable ASCII letters: the merges alone, which is the library's quickest call."""
+        ids = array("I", [token.id for token in self._model.tokenize(word.replace(" ", "Ġ"))])
+        ids[0] |= BEGINS
+        return ids.tobytes()
+
+    def _marked_chunk(self, chunk: str) -> bytes:
+        """`_marked` for a part of a text, from the cache of the words that it consists of if their bounds are known."""
+        if self._words_of is None or not (chunk.isascii() and chunk.isprintable()) or self._plain_tokens.search(chunk):
+            return self._marked(chunk)
+        words = self._words_of.findall(chunk)
+        return self._words[words[0]] if len(words) == 1 else b"".join(map(self._words.__getitem__, words))
 
     def _by_parts(self, text: str, out: array[int]) -> None:
-        first, *rest = text.split(" ")
-        if first:
-            out.extend(self._first[first])
-        out.extend(chain.from_iterable(map(self._inner.__getitem__, rest)))
+        chunks = iter(text.split(" "))
+        if first := next(chunks):
+            out.frombytes(self._first[first])
+        out.frombytes(b"".join(map(self._inner.__getitem__, chunks)))
 
     def _is_sum_of_parts(self, text: str) -> bool:
         made = array("I")
         self._by_parts(text, made)
-        return "  " in text or made.tolist() == [*self._marked(text)]
+        return "  " in text or made.tobytes() == self._marked(text)
 
     def append(self, text: str, out: array[int]) -> None:
-        """Appends the ids of `text` to `out`, with BEGINS in those that begin a word; never ids of special tokens."""
+        """Appends the ids of `text` to `out`, an `array` of 32 bits, with BEGINS in those that begin a word; never ids of special
+        tokens."""
         if self._is_local and "  " not in text and text.isprintable() and (not self._only_ascii or text.isascii()):
             self._by_parts(text, out)  # the space is the only white space that is printable
         else:
-            out.extend(self._marked(text))
+            out.frombytes(self._marked(text))
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], list[bool]]:
         """The ids; for each its characters [start, end) of `text`, without white space at its ends; and whether it begins a
@@ -177,16 +203,9 @@ class JsonTokenizer:
         """The ids of `text`, with special tokens in the text as their ids, as the library gives them."""
         return self._with_specials.encode(text, add_special_tokens=False).ids
 
-    def framed(self, *texts: str) -> list[int]:
-        """The ids of a text or a pair with the special tokens that the file's post-processor adds."""
-        return self._with_specials.encode(*texts).ids
-
     @functools.cached_property
     def _with_specials(self) -> Any:
-        rust = _load(self.content, self._spec)
-        rust.no_truncation()
-        rust.no_padding()
-        return rust
+        return _load(self.content, self._spec)
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
         """The characters [start, end) of `text` of each word, without those of white space alone."""
@@ -314,7 +333,10 @@ def _load(content: str, spec: JsonObject) -> Any:
     import tokenizers  # imported here, because it takes 0.1 s
 
     try:
-        return tokenizers.Tokenizer.from_str(content)
+        rust = tokenizers.Tokenizer.from_str(content)
+        rust.no_truncation()
+        rust.no_padding()
+        return rust
     except Exception as error:  # the library raises bare Exceptions
         for name in _PARTS:
             if spec.get(name) is None:
@@ -357,6 +379,26 @@ def _stops_at_spaces(spec: JsonObject) -> bool:
             if token.get("rstrip") or (" " in inner and not inner.isspace()) or inner == " ":
                 return False
     return separates or _merges_end_at_spaces(spec)
+
+
+def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[str]]:
+    """(the expression that divides ASCII text into words, as the library's for all of Unicode; None for other tokenizers than
+    byte-level ones that change no ASCII text; what finds the tokens that are matched before words are)."""
+    plain = [token["content"] for token in spec.get("added_tokens") or () if not token.get("special")]
+    before = re.compile("|".join(map(re.escape, plain)) or r"(?!)")
+    steps = parts(spec.get("pre_tokenizer"), "pretokenizers")
+    if (
+        model_type(spec) != "BPE"
+        or not {*_types(spec, "normalizer")} <= {"NFC", "NFD", "NFKC", "NFKD"}
+        or any(step.get("add_prefix_space") for step in steps)
+    ):
+        return None, before
+    kinds = [step.get("type") for step in steps]
+    if kinds == ["ByteLevel"] and steps[0].get("use_regex", True):
+        return _ASCII[GPT2_SPLIT], before
+    if kinds == ["Split", "ByteLevel"] and not steps[1].get("use_regex", True) and steps[0].get("behavior") == "Isolated":
+        return _ASCII.get(str((steps[0].get("pattern") or {}).get("Regex"))), before
+    return None, before
 
 
 def _merges_end_at_spaces(spec: JsonObject) -> bool:

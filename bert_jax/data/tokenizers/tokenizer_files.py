@@ -510,16 +510,12 @@ def _described_library(
         raise UserError(f"{path}: {error}; copy the file again, or choose another model") from error
     specials = _roles(path, content, library, (config, names), fields)
     notes = []
-    for texts, wanted in (
-        (("a",), ["cls", "a", "sep"]),
-        (("a", "a"), ["cls", "a", "sep", "a", "sep"]),
-    ):
-        inside = library.encode_with_specials("a")
-        ours = [i for part in wanted for i in (inside if part == "a" else [library.pieces.index(specials[part])])]
-        if library.framed(*texts) != ours:
-            theirs = " ".join(library.pieces[i] for i in library.framed(*texts))
-            shown = " ".join(library.pieces[i] for i in ours)
-            notes.append(f"transformers makes {theirs!r} of {' + '.join(map(repr, texts))}, here it is {shown!r}")
+    cls, sep = (library.pieces.index(specials[role]) for role in ("cls", "sep"))
+    single = [cls, *library.letter, sep]
+    for theirs, ours in zip(library.framed, (single, [*single, *library.letter, sep]), strict=True):
+        if theirs != ours:
+            shown = [" ".join(library.pieces[i] for i in ids) for ids in (theirs, ours)]
+            notes.append(f"{JSON_FILE} frames texts as {shown[0]!r}, here they are {shown[1]!r}")
             break
     return TokenizerDescription(
         path=path,
@@ -559,8 +555,7 @@ def _roles(
         i = fields.get(key)
         return library.pieces[i] if type(i) is int and 0 <= i < len(library.pieces) else None
 
-    frame = library.framed("a")
-    inside = library.encode_with_specials("a")
+    frame, inside = library.framed[0], library.letter
     ends = {"cls": frame[0], "sep": frame[-1]} if len(frame) == len(inside) + 2 and frame[1:-1] == inside else {}
     unknown = content["model"].get("unk_token")
     if type(content["model"].get("unk_id")) is int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bert_jax.data.corpus.cleaning import clean_document
 from bert_jax.data.corpus.reading import read_span
-from bert_jax.data.corpus.shard import TextConfig, is_heldout
+from bert_jax.data.corpus.shard import TextConfig, is_eval
 from bert_jax.data.corpus.sources import Item, cut
 from bert_jax.data.tokenizers.json_tokenizer import GPT4_SPLIT, JsonTokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
@@ -43,7 +43,7 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
         taken = 0
         for document in (document for span in spans for document in read_span(span, config.options, counts)):
             sentences = clean_document(document.lines, is_sentence=document.is_sentence, config=config.cleaning, counts=counts)
-            if sentences and not is_heldout(sentences, config.heldout_fraction):
+            if sentences and not is_eval(sentences, config.eval_fraction):
                 yield sentences
                 taken += sum(map(len, sentences))
                 progress.update(round((done + taken) / scale))

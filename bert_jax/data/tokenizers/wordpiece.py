@@ -20,9 +20,11 @@ import unicodedata
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import TypeVar
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # the original's; transformers uses 100
+Ids = TypeVar("Ids", tuple[int, ...], bytes)
 _Place = tuple[int, int]  # characters [start, end) of a text
 _CACHED_CHUNKS = 1 << 19  # at most about 100 MB per worker; a full cache is emptied
 
@@ -208,13 +210,13 @@ class WordPiece:
         return piece.startswith(CONTINUATION)
 
 
-class ChunkCache(dict[str, tuple[int, ...]]):
+class ChunkCache(dict[str, Ids]):
     """Caches `compute(key)`; emptied when it holds `_CACHED_CHUNKS` keys, which bounds memory."""
 
-    def __init__(self, compute: Callable[[str], tuple[int, ...]]):
-        self._compute = compute
+    def __init__(self, compute: Callable[[str], Ids]):
+        self._compute: Callable[[str], Ids] = compute
 
-    def __missing__(self, key: str) -> tuple[int, ...]:
+    def __missing__(self, key: str) -> Ids:
         if len(self) >= _CACHED_CHUNKS:
             self.clear()
         value = self[key] = self._compute(key)

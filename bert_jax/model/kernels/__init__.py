@@ -8,10 +8,11 @@ memory.
     attention.py           fused attention with its gradient, over a mesh
     attention_tpu.py       its TPU kernels
     attention_gpu.py       its GPU kernels
+    attention_splash.py    attention within a window on a TPU, by JAX's own kernel
     residual_norm.py       the fused residual norm with its gradient, over a mesh
     residual_norm_tpu.py   the TPU kernels of the residual norm
     agreement.py           compares each kernel with the plain path on the device at hand
-    self_test.py       does so once for each kind of chip and version of JAX, and remembers the verdict
+    self_test.py           does so once for each kind of chip and version of JAX, and remembers the verdict
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Num, UInt32
 from bert_jax.model.kernels import DTYPES, Parts, Spread, attention_gpu, attention_tpu, on_one_device
 from bert_jax.model.kernels.attention_gpu import GpuPlan
 from bert_jax.model.kernels.attention_plan import Inputs, Placement, Results, TpuPlan, divides_lanes
+from bert_jax.model.kernels.attention_splash import splash_attention
 from bert_jax.model.layers import Dropout
 
 SAVED = "fused_attention"
@@ -25,7 +26,6 @@ AXES = ("batch", None, "heads")  # whole rows: a query reads every key
 QKV = tuple[Float[Array, "B L D"], Float[Array, "B L D"], Float[Array, "B L D"]]
 """(query, key, value) of all heads, as the projections return them, with D = H K; in bfloat16 or float32."""
 Plan = TpuPlan | GpuPlan
-PLANS: dict[str, type[TpuPlan] | type[GpuPlan]] = {"tpu": TpuPlan, "gpu": GpuPlan}
 
 
 def fused_attention(
@@ -37,11 +37,13 @@ def fused_attention(
     platform: str = "tpu",
     spread: Spread = on_one_device,
     interpret: bool = False,
+    radius: int | None = None,
 ) -> Float[Array, "B L D"]:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities: the context of `dot_product_attention`, on a TPU or GPU.
 
-    A query attends to the keys with the same number in `sequence_ids`. Every token is a query, so `dropout` has no positions.
-    `platform` is "tpu" or "gpu".
+    A query attends to the keys with the same number in `sequence_ids`, with a `radius` to those at most so far away: blocks of
+    keys out of reach are not computed. Every token is a query, so `dropout` has no positions. `platform` is "tpu" or "gpu". A TPU
+    computes a radius by JAX's own kernel (`attention_splash.py`), which has no dropout.
 
     The softmax runs in float32; products take their inputs as they are and accumulate in float32. The backward pass draws the
     dropout mask again; the forward pass saves the context and one float32 per query and head for it. Each device of `spread` runs
@@ -55,10 +57,11 @@ def fused_attention(
     """
     query, *_ = qkv
     shape = query.shape
+    rate = 0.0 if dropout.seed is None else dropout.rate
     reason = unsupported_heads(platform, shape[2] // num_heads, query.dtype)
+    reason = reason or (unsupported_window(platform, rate) if radius is not None else None)
     if reason:
         raise ValueError(reason)
-    rate = 0.0 if dropout.seed is None else dropout.rate
     seed = jnp.uint32(0) if dropout.seed is None else dropout.seed.astype(jnp.uint32)
     first_row = jnp.uint32(0) if dropout.rows is None else dropout.rows[0]
     drawn = jnp.stack([seed, first_row])
@@ -68,8 +71,13 @@ def fused_attention(
         query: Array, key: Array, value: Array, ids: Int[Array, "B L"], drawn: UInt32[Array, " 2"]
     ) -> tuple[Float[Array, "B L D"]]:
         first = drawn[1] + parts.index("batch") * np.uint32(len(ids))
+        heads = num_heads // parts.count("heads")
+        if platform == "tpu" and radius is not None:
+            return (splash_attention((query, key, value), ids, heads, radius, SAVED, interpret=interpret),)
         place = Placement(drawn[0], first, parts.index("heads"), num_heads)
-        plan = PLANS[platform].of(query.shape, num_heads // parts.count("heads"), rate, interpret=interpret)
+        plan: Plan = TpuPlan.of(query.shape, heads, rate, interpret=interpret)
+        if platform == "gpu":
+            plan = GpuPlan.of(query.shape, heads, rate, radius, interpret=interpret)
         return (_attend_padded(plan, (query, key, value), ids, place),)
 
     on_all = parts.on_each_device(local, [AXES, AXES, AXES, AXES[:2], (None,)], [AXES])
@@ -86,6 +94,14 @@ def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str |
         return f"fused attention on a GPU needs a head width of 16, 32, 64 or 128, not {head_width}"
     if platform == "tpu" and not divides_lanes(head_width):
         return f"fused attention needs a head width of 16, 32, 64 or a multiple of 128, not {head_width}"
+    return None
+
+
+def unsupported_window(platform: str, rate: float) -> str | None:
+    """The reason why the kernel of attention for "tpu" or "gpu" has no window with dropout of that rate, as a clause; None if it
+    has."""
+    if platform == "tpu" and rate:
+        return f"fused attention within a window has no dropout on a TPU, and the rate is {rate:g}"
     return None
 
 

@@ -67,13 +67,15 @@ class GpuPlan:
     head_width: int
     rate: float
     """The dropout rate; 0 for no dropout."""
+    radius: int | None
+    """The largest distance of a key that a query sees; None: it sees all keys."""
     interpret: bool
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], heads: int, rate: float, *, interpret: bool) -> GpuPlan:
+    def of(cls, shape: tuple[int, ...], heads: int, rate: float, radius: int | None = None, *, interpret: bool) -> GpuPlan:
         """The plan for queries of `shape` [rows, length, heads x head width]."""
         rows, length, width = shape
-        return cls(rows, padded_length(length), heads, width // heads, rate, interpret)
+        return cls(rows, padded_length(length), heads, width // heads, rate, radius, interpret)
 
     @property
     def width(self) -> int:
@@ -95,21 +97,17 @@ class GpuPlan:
         return self.head_width**-0.5 * LOG2E
 
 
-def tiles(kernel: str, length: int, head_width: int, dtype: DTypeLike) -> Tiles:
-    """The tiles of the kernel "forward", "query" or "key".
+def tiles(length: int, head_width: int, dtype: DTypeLike) -> Tiles:
+    """The tiles of all three kernels.
 
-    They compile without spilling registers (20 bytes at most, in float32) and fit in the shared memory (72 of 99 KiB on 8.6, 8.9
-    and 12.0; 129 of 227 on 10.0), for compute capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 at length 512; none was timed.
-    Products of float32 use no matrix unit, and many more registers.
+    On an H200, of ten tiles from 32 x 64 to 128 x 128 with 4 or 8 warps, 64 x 64 with 4 warps was within 6 % of the fastest for
+    each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). They compile without spilling registers (20 bytes
+    at most, in float32) and fit in the shared memory (72 of 99 KiB on 8.6, 8.9 and 12.0; 129 of 227 on 10.0), for compute
+    capabilities 8.0, 8.6, 8.9, 9.0, 10.0 and 12.0 at length 512. Products of float32 use no matrix unit, and many more registers.
     """
-    if jnp.dtype(dtype) == jnp.float32:
-        cut = Tiles(32, 32, 4 if head_width < 128 else 8)
-    elif head_width >= 128:
-        cut = Tiles(64, 64, 8)
-    else:
-        cut = Tiles(64, 64, 4) if kernel == "key" else Tiles(128, 64, 8)
-    divisor = length & -length  # the largest power of two
-    return Tiles(min(cut.held, divisor), min(cut.passed, divisor), cut.warps)
+    side = 32 if jnp.dtype(dtype) == jnp.float32 else 64
+    side = min(side, length & -length)  # the largest power of two that divides the row
+    return Tiles(side, side, 4 if head_width < 128 else 8)
 
 
 def padded_length(length: int) -> int:
@@ -180,9 +178,22 @@ class Program:
         return pl.ds(pl.program_id(0) * self.tiles.held, self.tiles.held)
 
     def loop(self, body: Callable[[Positions, State], State], state: State) -> State:
-        """The state after body(positions, state) for all positions of the row, `tiles.passed` at a time."""
-        step = self.tiles.passed
-        return jax.lax.fori_loop(0, self.plan.length // step, lambda i, state: body(pl.ds(i * step, step), state), state)
+        """The state after body(positions, state) for all positions that the held ones see, `tiles.passed` at a time."""
+        step, radius = self.tiles.passed, self.plan.radius
+        start: Any = 0
+        stop: Any = self.plan.length // step
+        if radius is not None:
+            start = jnp.maximum(self.held.start - radius, 0) // step
+            stop = jnp.minimum((self.held.start + self.tiles.held - 1 + radius) // step + 1, stop)
+        return jax.lax.fori_loop(start, stop, lambda i, state: body(pl.ds(i * step, step), state), state)
+
+    def seen(self, rows: Positions, columns: Positions) -> Bool[Array, "_ _"]:
+        """The attention mask of a tile of scores: True for two positions of one example, within the radius."""
+        same: Array = self.ids[rows][:, None] == self.ids[columns][None, :]
+        if self.plan.radius is None:
+            return same
+        distance = _numbers(rows).astype(jnp.int32)[:, None] - _numbers(columns).astype(jnp.int32)[None, :]
+        return same & (abs(distance) <= self.plan.radius)
 
     def read_words(self, of: Positions | slice = slice(None)) -> UInt32[Array, " _"] | None:
         """The random words of these queries; None without dropout."""
@@ -207,7 +218,7 @@ def _call(
     "all sums" of [B, H, L].
     """
     name = kernel.__name__.removeprefix("_").removesuffix("_kernel")
-    cut = tiles(name, plan.length, plan.head_width, outputs[0][1].dtype)
+    cut = tiles(plan.length, plan.head_width, outputs[0][1].dtype)
     block, length, width = cut.held, plan.length, plan.head_width
     specs = {
         "block": pl.BlockSpec((None, block, None, width), lambda i, h, b: (b, i, h, 0)),
@@ -251,13 +262,13 @@ def _forward_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[R
     """The context of a block of queries. References: query, context [block, K]; key, value [L, K]; sums [block]."""
     query, key, value = inputs
     context, sums = outputs
-    plan, ids, held = program.plan, program.ids, program.held
-    of_query, of_queries, words = query[...], ids[held], program.read_words()
+    plan, held = program.plan, program.held
+    of_query, words = query[...], program.read_words()
 
     def of_keys(keys: Positions, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         before, total, out = state
         scores = dot(of_query, key[keys], (-1, -1)) * plan.scale
-        scores = jnp.where(of_queries[:, None] == ids[keys][None, :], scores, MASKED_SCORE)
+        scores = jnp.where(program.seen(held, keys), scores, MASKED_SCORE)
         highest = jnp.maximum(before, scores.max(axis=1))
         weights, shrink = jnp.exp2(scores - highest[:, None]), jnp.exp2(before - highest)
         kept = _zeroed(weights, program.kept(words, keys, transposed=False)).astype(value.dtype)
@@ -276,13 +287,13 @@ def _query_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref
     [block]."""
     query, key, value, gradient, sums, drift = inputs
     (of_query,) = outputs
-    plan, ids, held = program.plan, program.ids, program.held
-    q, g, of_queries, total, flow, words = query[...], gradient[...], ids[held], sums[...], drift[...], program.read_words()
+    plan, held = program.plan, program.held
+    q, g, total, flow, words = query[...], gradient[...], sums[...], drift[...], program.read_words()
 
     def of_keys(keys: Positions, out: Array) -> Array:
-        k, same = key[keys], of_queries[:, None] == ids[keys][None, :]
+        k = key[keys]
         scores = dot(q, k, (-1, -1)) * plan.scale - total[:, None]
-        weights = jnp.exp2(jnp.where(same, scores, MASKED_SCORE))
+        weights = jnp.exp2(jnp.where(program.seen(held, keys), scores, MASKED_SCORE))
         of_weights = _zeroed(dot(g, value[keys], (-1, -1)), program.kept(words, keys, transposed=False))
         return out + dot((weights * (of_weights - flow[:, None])).astype(k.dtype), k, (-1, -2))
 
@@ -295,13 +306,13 @@ def _key_kernel(program: Program, inputs: Sequence[Ref], outputs: Sequence[Ref])
     [L, K]; sums, drift [L]. Tiles of scores are [keys, queries], so that no product has to transpose them."""
     query, key, value, gradient, sums, drift = inputs
     of_key, of_value = outputs
-    plan, ids, held = program.plan, program.ids, program.held
-    k, v, of_keys = key[...], value[...], ids[held]
+    plan, held = program.plan, program.held
+    k, v = key[...], value[...]
 
     def of_queries(queries: Positions, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        q, g, same = query[queries], gradient[queries], of_keys[:, None] == ids[queries][None, :]
+        q, g = query[queries], gradient[queries]
         scores = dot(k, q, (-1, -1)) * plan.scale - sums[queries][None, :]
-        weights = jnp.exp2(jnp.where(same, scores, MASKED_SCORE))
+        weights = jnp.exp2(jnp.where(program.seen(held, queries), scores, MASKED_SCORE))
         kept = program.kept(program.read_words(queries), held, transposed=True)
         of_weights = _zeroed(dot(v, g, (-1, -1)), kept)
         of_scores = (weights * (of_weights - drift[queries][None, :])).astype(q.dtype)

@@ -135,7 +135,9 @@ def choose_attention(config: ModelConfig, chip: Chip, length: int) -> Choice:
     """
     reason = _unsupported_function(config)
     reason = reason or no_attention_kernel(chip.platform, chip.device_kind, length, config.head_width, config.dtype)
-    return _choose("attention", config.attention, "fused attention", chip, reason, untimed=("gpu",))
+    if reason is None and config.attention == "auto" and chip.platform == "gpu" and config.dtype == "float32":
+        reason = "fused attention on a GPU is for bfloat16; in float32, without the matrix units, it was not timed"
+    return _choose("attention", config.attention, chip, reason)
 
 
 def require_possible(config: ModelConfig) -> None:
@@ -159,22 +161,15 @@ def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
     Raises UserError if `config.residual_norm` is "fused" and no kernel can run.
     """
     reason = no_residual_norm_kernel(chip.platform, config.hidden_size, config.dtype)
-    return _choose("residual_norm", config.residual_norm, "the fused residual norm", chip, reason)
+    return _choose("residual_norm", config.residual_norm, chip, reason)
 
 
-def _choose(
-    key: str, asked: str, operation: str, chip: Chip, reason: str | None, untimed: Sequence[str] = ()
-) -> Choice:
-    """The choice for `operation` when model.`key` is `asked`.
-
-    `reason` says why its kernel cannot run on `chip`; None if it can. On the platforms `untimed`, "auto" does not choose it.
-    """
+def _choose(key: str, asked: str, chip: Chip, reason: str | None) -> Choice:
+    """The choice when model.`key` is `asked`. `reason` says why its kernel cannot run on `chip`; None if it can."""
     if asked == "plain":
         return Choice(None, f"as model.{key}=plain asks")
     if reason and asked == "fused":
         raise _refusal(key, reason)
-    if reason is None and asked == "auto" and chip.platform in untimed:
-        reason = f"{operation} has not been timed on a GPU yet, and runs there only where model.{key}=fused asks for it"
     return Choice(chip.platform, "") if reason is None else Choice(None, f"since {reason}")
 
 

@@ -36,7 +36,7 @@ def contents(directory: pathlib.Path) -> dict[str, bytes]:
 def documents_of(directory: pathlib.Path) -> dict[str, list[tuple[int, ...]]]:
     """split -> the tokens of each document."""
     result = {}
-    for split in ("train", "heldout"):
+    for split in ("train", "eval"):
         corpus = open_corpus(directory, split)
         ends = corpus.sentence_offsets[corpus.document_offsets]
         result[split] = [tuple(corpus.tokens[a:b].tolist()) for a, b in itertools.pairwise(ends)]
@@ -47,13 +47,13 @@ def test_a_corpus_holds_the_tokens_of_its_text_in_order(tmp_path, text_file, bui
     build(tmp_path / "corpus", f"text:{text_file}")
     found = documents_of(tmp_path / "corpus")
     documents = [tuple(tiny.encode(text)) for text in english(300)]
-    assert sorted(found["train"] + found["heldout"]) == sorted(documents)
+    assert sorted(found["train"] + found["eval"]) == sorted(documents)
     assert [d for d in documents if d in set(found["train"])] == found["train"]
-    assert 10 < len(found["heldout"]) < 60
-    train, heldout = open_corpus(tmp_path / "corpus"), open_corpus(tmp_path / "corpus", "heldout")
+    assert 10 < len(found["eval"]) < 60
+    train, eval_split = open_corpus(tmp_path / "corpus"), open_corpus(tmp_path / "corpus", "eval")
     sentence = english(300)[documents.index(found["train"][0])].split("\n")[0]
     assert train.tokens[: train.sentence_offsets[1]].tolist() == tiny.encode(sentence)
-    assert train.num_sentences + heldout.num_sentences == sum(text.count("\n") + 1 for text in english(300))
+    assert train.num_sentences + eval_split.num_sentences == sum(text.count("\n") + 1 for text in english(300))
 
 
 def test_the_number_of_workers_changes_no_byte(tmp_path, text_file, build):
@@ -75,18 +75,18 @@ def test_hosts_that_share_the_work_make_the_same_corpus_and_the_last_completes_i
 
 
 def test_the_held_out_documents_do_not_depend_on_the_shards(tmp_path, text_file, build):
-    heldout = []
+    eval_split = []
     for shards in (1, 3, 20):
         build(tmp_path / str(shards), f"text:{text_file}", shards=shards)
-        heldout.append(sorted(documents_of(tmp_path / str(shards))["heldout"]))
-    assert heldout[0] == heldout[1] == heldout[2]
+        eval_split.append(sorted(documents_of(tmp_path / str(shards))["eval"]))
+    assert eval_split[0] == eval_split[1] == eval_split[2]
 
 
 def test_the_held_out_fraction_is_kept(tmp_path, text_file, build):
-    report = build(tmp_path / "half", f"text:{text_file}", heldout_fraction=0.5)
-    share = report["splits"]["heldout"]["documents"] / 300
+    report = build(tmp_path / "half", f"text:{text_file}", eval_fraction=0.5)
+    share = report["splits"]["eval"]["documents"] / 300
     assert abs(share - 0.5) < 4 * (0.25 / 300) ** 0.5  # four standard deviations of a fair draw of 300
-    assert build(tmp_path / "none", f"text:{text_file}", heldout_fraction=0.0)["splits"]["heldout"]["documents"] == 0
+    assert build(tmp_path / "none", f"text:{text_file}", eval_fraction=0.0)["splits"]["eval"]["documents"] == 0
 
 
 def test_a_finished_corpus_is_found_and_not_made_again(tmp_path, text_file, build):
@@ -124,7 +124,7 @@ def test_a_killed_build_goes_on_without_redoing_shards_or_using_half_written_one
     (tmp_path / "a.txt").write_text("\n\n".join(english(20_000)))
     directory = tmp_path / "corpus"
     command = [*COMMAND, f"--source=text:{tmp_path}/a.txt", f"--vocab={tiny_vocabulary}", f"--output={directory}"]
-    command.append("--heldout-fraction=0.1")
+    command.append("--eval-fraction=0.1")
     process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     while len(list(directory.glob("shard-*"))) < 5:
         assert process.poll() is None, "the build ended before it could be killed"
@@ -147,7 +147,7 @@ def test_a_killed_build_goes_on_without_redoing_shards_or_using_half_written_one
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"heldout_fraction": 0.2, "enough_heldout": True}, "heldout_fraction was 0.1, is 0.2"),
+        ({"eval_fraction": 0.2, "enough_eval": True}, "eval_fraction was 0.1, is 0.2"),
         ({"keep": {"symbol-lines"}}, r"keep was \[\], is \['symbol-lines'\]"),
         ({"shards": 7}, "shards was 4, is 7"),
         ({"layout": "lines"}, "layout was auto, is lines"),
@@ -280,7 +280,7 @@ def test_documents_that_occur_twice_anywhere_are_kept_once(tmp_path, build):
     assert report["dropped"]["duplicate-documents"] == 50
     assert not list((tmp_path / "corpus").glob(".shard*"))
     found, expected = documents_of(tmp_path / "corpus"), documents_of(tmp_path / "originals")
-    assert sorted(found["train"] + found["heldout"]) == sorted(expected["train"] + expected["heldout"])
+    assert sorted(found["train"] + found["eval"]) == sorted(expected["train"] + expected["eval"])
     corpus = open_corpus(tmp_path / "corpus")
     assert np.array_equal(corpus.token_counts, np.bincount(np.concatenate(found["train"]), minlength=corpus.vocabulary.size))
     kept = build(tmp_path / "kept", f"text:{tmp_path}/a.txt", shards=6, layout="sentences", keep={"duplicate-documents"})

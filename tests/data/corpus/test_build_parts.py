@@ -69,7 +69,7 @@ def test_a_build_that_meets_another_one_of_its_part_ends_and_the_last_step_waits
 
 def test_only_a_large_corpus_is_finished_by_all_workers(tmp_path, build, monkeypatch):
     (tmp_path / "a.txt").write_text("\n\n".join([*english(40), *english(10)]))
-    source, options = f"text:{tmp_path}/a.txt", {"shards": 2, "layout": "sentences", "heldout_fraction": 0.0}
+    source, options = f"text:{tmp_path}/a.txt", {"shards": 2, "layout": "sentences", "eval_fraction": 0.0}
     report = build(tmp_path / "all", source, keep={"duplicate-documents"}, **options)
     tokens = sum(split["tokens"] for split in report["splits"].values())
     asked, run_jobs = set(), build_module.run_jobs
@@ -82,7 +82,7 @@ def test_only_a_large_corpus_is_finished_by_all_workers(tmp_path, build, monkeyp
     for limit, workers in ((tokens, 3), (tokens + 1, 1)):
         monkeypatch.setattr(build_module, "_TOKENS_WORTH_PROCESSES", limit)
         asked.clear()
-        build(tmp_path / str(limit), source, workers=3, enough_heldout=True, **options)
+        build(tmp_path / str(limit), source, workers=3, enough_eval=True, **options)
         assert asked == {("_write_one", 3), ("_survey_one", workers), ("_drop_one", workers), ("_split_one", workers)}
 
 

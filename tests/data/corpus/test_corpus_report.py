@@ -55,7 +55,7 @@ def test_repeated_lines_are_counted_shown_and_warned_of(tmp_path, build):
 
 def test_a_vocabulary_that_does_not_fit_is_warned_of(tmp_path, build):
     (tmp_path / "a.txt").write_text("\n\n".join(["Эта фраза не для этого словаря.\nИ эта тоже, увы.", *english(3)]))
-    report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences", heldout_fraction=0.0)
+    report = build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", layout="sentences", eval_fraction=0.0)
     assert report["splits"]["train"]["unknown_rate"] > 0.01
     assert any("does not fit the text" in warning for warning in report["warnings"])
     assert any("no document is held out" in warning for warning in report["warnings"])
@@ -63,7 +63,7 @@ def test_a_vocabulary_that_does_not_fit_is_warned_of(tmp_path, build):
 
 def test_one_document_and_documents_of_one_sentence_are_warned_of(tmp_path, build):
     (tmp_path / "a.txt").write_text(english(1)[0])
-    report = build(tmp_path / "one", f"text:{tmp_path}/a.txt", layout="sentences", heldout_fraction=0.0)
+    report = build(tmp_path / "one", f"text:{tmp_path}/a.txt", layout="sentences", eval_fraction=0.0)
     assert any("only one document" in warning for warning in report["warnings"])
     (tmp_path / "a.txt").write_text("\n".join(line for text in english(30) for line in text.split("\n")))
     report = build(tmp_path / "lines", f"text:{tmp_path}/a.txt", layout="lines")
@@ -149,7 +149,7 @@ def a_report(**changes: Any) -> dict[str, Any]:
     """Of a corpus that nothing is wrong with."""
     split = {"documents": 90, "sentences": 300, "tokens": 4000, "unknown_tokens": 0, "unknown_rate": 0.0}
     report = {
-        "splits": {"train": split, "heldout": split | {"documents": 10, "sentences": 1, "tokens": 1_500}},
+        "splits": {"train": split, "eval": split | {"documents": 10, "sentences": 1, "tokens": 1_500}},
         "duplicate_line_rate": 0.1,
         "duplicate_lines_sampled": 1,
         "most_repeated_lines": [{"occurrences": 1_200, "text": "all rights"}, {"occurrences": 2, "text": "the end"}],
@@ -166,15 +166,15 @@ def a_report(**changes: Any) -> dict[str, Any]:
         "dropped": {"symbol-lines": 2, "bad-records": 1, "repeated-lines": 0, "control-characters": 12_345},
         "layouts": {"book": ["a.txt", "b.txt"], "lines": ["c.txt"]},
         "vocabulary": {"kind": "wordpiece", "size": 8_192, "lowercase": True},
-        "heldout_fractions": {"asked": 0.01, "used": 0.01, "least": 0.01},
+        "eval_fractions": {"asked": 0.01, "used": 0.01, "least": 0.01},
         "warnings": [],
     }
     return report | changes
 
 
-def splits(train: dict[str, float] | None = None, heldout: dict[str, float] | None = None) -> dict[str, Any]:
+def splits(train: dict[str, float] | None = None, eval_split: dict[str, float] | None = None) -> dict[str, Any]:
     right = a_report()["splits"]
-    return {"splits": {"train": right["train"] | (train or {}), "heldout": right["heldout"] | (heldout or {})}}
+    return {"splits": {"train": right["train"] | (train or {}), "eval": right["eval"] | (eval_split or {})}}
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,10 @@ def splits(train: dict[str, float] | None = None, heldout: dict[str, float] | No
         (
             splits(),
             splits({"documents": 91}, {"documents": 9}),
-            r"^9 documents are held out, too few .*--heldout-fraction=0\.01: nothing",
+            r"^9 documents are held out, too few .*--eval-fraction=0\.01: nothing",
         ),
         (splits({"documents": 14}), splits({"documents": 14}, {"documents": 1}), "^1 document is held out, too few"),
-        (splits(), splits(heldout={"documents": 0}), "^no document is held out, too few"),
+        (splits(), splits(eval_split={"documents": 0}), "^no document is held out, too few"),
     ],
 )
 def test_a_warning_begins_beyond_its_limit(right, wrong, says):
@@ -208,7 +208,7 @@ def test_a_warning_begins_beyond_its_limit(right, wrong, says):
 
 def test_the_text_of_a_report():
     report = a_report(
-        duplicate_lines_sampled=2, heldout_fractions={"asked": 0.01, "used": 0.125, "least": 0.125}, warnings=["first", "second"]
+        duplicate_lines_sampled=2, eval_fractions={"asked": 0.01, "used": 0.125, "least": 0.125}, warnings=["first", "second"]
     )
     assert (
         format_report(report)
@@ -219,8 +219,8 @@ read         1,001 documents, 1 character
              layout book: a.txt, b.txt
              layout lines: c.txt
 train        90 documents, 300 sentences, 4,000 tokens, 0.000% unknown
-heldout      10 documents, 1 sentence, 1,500 tokens, 0.000% unknown
-             12.5% of the documents are held out: 1.0% would be too few to evaluate on; set --heldout-fraction to override
+eval         10 documents, 1 sentence, 1,500 tokens, 0.000% unknown
+             12.5% of the documents are held out: 1.0% would be too few to evaluate on; set --eval-fraction to override
 repeats      10.00% of the lines equal an earlier one (estimated from one in 2)
              1,200 x all rights
              2 x the end
@@ -249,10 +249,10 @@ def test_a_report_adds_the_shards_up(tiny):
     def shard(sentences: dict[int, int], documents: dict[int, int], unknown: int) -> ShardSurvey:
         lengths = [np.array([counts.get(k, 0) for k in range(24)]) for counts in (sentences, documents)]
         ids = tiny.encode("the cat sat on " * 20)
-        return ShardSurvey({}, np.array([9], np.uint64), np.array([2]), {9: ids}, *lengths, 3, {"train": unknown, "heldout": 0})
+        return ShardSurvey({}, np.array([9], np.uint64), np.array([2]), {9: ids}, *lengths, 3, {"train": unknown, "eval": 0})
 
     counts = {"documents": 3, "sentences": 9, "tokens": 8}
-    manifest = {"splits": {"train": counts, "heldout": counts | {"tokens": 0}}, "read": {}, "dropped": {}, "layouts": {}}
+    manifest = {"splits": {"train": counts, "eval": counts | {"tokens": 0}}, "read": {}, "dropped": {}, "layouts": {}}
     manifest |= {"kept_characters": 0}
     shards = [shard({1: 2, 3: 1}, {5: 2}, 1), shard({2: 4, 3: 2}, {}, 3)]
     fractions = {"asked": 0.1, "used": 0.1, "least": 0.1}
@@ -263,7 +263,7 @@ def test_a_report_adds_the_shards_up(tiny):
     assert (report["rare_pieces"], report["unused_pieces"]) == (4, 1)
     assert (report["letters_changed"], report["letters_changed_examples"]) == (0.1, "й → и, 책 → ᄎ ᅢ ᆨ, é → e")
     assert report["splits"]["train"] == counts | {"unknown_tokens": 4, "unknown_rate": 0.5}
-    assert report["splits"]["heldout"]["unknown_rate"] == 0.0
+    assert report["splits"]["eval"]["unknown_rate"] == 0.0
     assert report["sentence_length_histogram"] == [[2, 3, 2], [4, 7, 4], [8, 15, 3]]
     assert report["document_length_histogram"] == [[32, 63, 2]]
     assert (report["duplicate_line_rate"], report["duplicate_lines_sampled"], report["one_sentence_documents"]) == (0.75, 7, 6)

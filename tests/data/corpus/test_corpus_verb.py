@@ -67,7 +67,7 @@ def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, ti
     command = json.loads((tmp_path / "corpus" / "settings.json").read_text())["command"]
     assert command.startswith(f"python -m bert_jax.corpus --source=text:{text_file} '--source=jsonl:{tmp_path}/*.jsonl.gz' ")
     assert printed == (tmp_path / "corpus" / "report.txt").read_text()
-    assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "heldout").num_documents == 350
+    assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "eval").num_documents == 350
 
 
 def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text_file, verb):
@@ -144,12 +144,12 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
     ("flags", "message"),
     [
         (["--sorce=embedded"], "unknown argument --sorce=embedded: did you mean '--source'"),
-        (["--held-out-fraction=0.1"], "unknown argument --held-out-fraction=0.1: did you mean '--heldout-fraction'"),
+        (["--held-out-fraction=0.1"], "unknown argument --held-out-fraction=0.1: did you mean '--eval-fraction'"),
         (["--source=txt:a"], "did you mean 'text'"),
         (["embedded"], "unexpected 'embedded': every argument is a flag"),
         (["--layout=sentence"], "invalid choice"),
         (["--keep=markup-line"], "--keep=markup-line: no such rule; did you mean 'markup-lines'"),
-        (["--heldout-fraction=1"], "--heldout-fraction=1 must be at least 0 and below 1"),
+        (["--eval-fraction=1"], "--eval-fraction=1 must be at least 0 and below 1"),
         (["--shards=0"], "--shards=0 must be at least 1 and at most 99,999"),
         (["--shard=2/2"], "--shard=2/2 must be I/N"),
         (["--shard=0/1000000"], "--shard=0/1000000 must be I/N with N at most 99,999"),
@@ -169,12 +169,12 @@ def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_voca
 NUMBERS = ("vocab-size", "vocab-megabytes", "max-word-characters", "max-sentence-characters", "min-document-characters")
 
 
-@pytest.mark.parametrize("flag", [*NUMBERS, "shards", "workers", "heldout-fraction"])
+@pytest.mark.parametrize("flag", [*NUMBERS, "shards", "workers", "eval-fraction"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "10000000000000", "", "9" * 5000])
 def test_every_number_has_a_range(tmp_path, flag, value):
     with pytest.raises(UserError, match=rf"--{flag}={value[:20]}.* must be"):
         _parser().parse_args(["--source=embedded", f"--output={tmp_path}", f"--{flag}={value}"])
-    if flag != "heldout-fraction":
+    if flag != "eval-fraction":
         with pytest.raises(UserError, match=rf"--{flag}=0 must be at least 1"):
             _parser().parse_args([f"--{flag}=0"])
 
@@ -199,8 +199,8 @@ def test_the_ends_of_a_range_are_in_it_and_nothing_beyond(flag, most):
 
 
 def test_a_fraction_is_at_least_0_and_below_1_and_the_last_of_all_hosts_has_a_part():
-    assert _parser().parse_args(["--heldout-fraction=0"]).heldout_fraction == 0.0
-    assert _parser().parse_args(["--heldout-fraction=0.999"]).heldout_fraction == 0.999
+    assert _parser().parse_args(["--eval-fraction=0"]).eval_fraction == 0.0
+    assert _parser().parse_args(["--eval-fraction=0.999"]).eval_fraction == 0.999
     assert _parser().parse_args(["--shard=99998/99999"]).shard == (99_998, 99_999)
 
 

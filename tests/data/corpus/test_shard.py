@@ -54,7 +54,7 @@ def test_tokens_are_written_as_soon_as_enough_are_held_and_what_has_none_is_left
 
 def work_in(directory) -> ShardWork:
     spans = tuple(Span(Item("text", name, "bytes", 10, weight), 0, 10) for name, weight in (("a", 30.0), ("b", 10.0)))
-    config = TextConfig(ReadOptions(), CleaningConfig(keep=frozenset({"short-documents"})), heldout_fraction=0.0)
+    config = TextConfig(ReadOptions(), CleaningConfig(keep=frozenset({"short-documents"})), eval_fraction=0.0)
     return ShardWork(directory, 1, 3, spans, config, "")
 
 

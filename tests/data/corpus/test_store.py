@@ -55,7 +55,7 @@ def test_a_vocabulary_beyond_65536_pieces_takes_wider_tokens(tmp_path, build, ti
     (tmp_path / "vocab.txt").write_text("\n".join(many) + "\n")
     tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
     (tmp_path / "a.txt").write_text("The redtree was not here.\nIt was there.\n\n" + "\n\n".join(english(10)))
-    build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", shards=1, tokenizer=tokenizer, heldout_fraction=0.0)
+    build(tmp_path / "corpus", f"text:{tmp_path}/a.txt", shards=1, tokenizer=tokenizer, eval_fraction=0.0)
     corpus = open_corpus(tmp_path / "corpus")
     assert corpus.tokens.dtype == np.uint32
     assert corpus.tokens[0:10].max() == len(many) - 1
@@ -74,10 +74,10 @@ def test_offsets_are_global_and_no_sentence_crosses_a_shard(directory):
 
 
 def test_token_counts_are_those_of_the_train_split_for_both_splits(directory):
-    train, heldout = open_corpus(directory), open_corpus(directory, "heldout")
+    train, eval_split = open_corpus(directory), open_corpus(directory, "eval")
     assert train.token_counts.sum() == train.num_tokens
     assert np.array_equal(train.token_counts, np.bincount(train.tokens[:], minlength=train.vocabulary.size))
-    assert np.array_equal(train.token_counts, heldout.token_counts)
+    assert np.array_equal(train.token_counts, eval_split.token_counts)
 
 
 def test_the_vocabulary_travels_with_the_corpus(directory, tiny):
@@ -100,7 +100,7 @@ def test_slices_may_cross_shards():
 def test_the_offsets_of_a_split_that_fills_more_than_a_block_stay_where_they_lie(directory, monkeypatch, more):
     tokens = open_corpus(directory).num_tokens
     monkeypatch.setattr(store_module, "BLOCK_TOKENS", tokens - more)
-    for split, joined in (("train", more == 0), ("heldout", True)):
+    for split, joined in (("train", more == 0), ("eval", True)):
         corpus = open_corpus(directory, split)
         assert isinstance(corpus.sentence_offsets, ShardedOffsets) is not joined
         assert isinstance(corpus.document_offsets, ShardedOffsets) is not joined
@@ -128,11 +128,11 @@ def test_no_documents_are_a_corpus_of_none(directory):
 
 
 def test_a_corpus_is_sent_to_another_process_by_its_path(directory):
-    corpus = open_corpus(directory, "heldout")
+    corpus = open_corpus(directory, "eval")
     sent = pickle.dumps(corpus)
     assert len(sent) < 1000
     again = pickle.loads(sent)
-    assert again.split == "heldout"
+    assert again.split == "eval"
     assert np.array_equal(again.tokens[:], corpus.tokens[:])
 
 
@@ -148,8 +148,8 @@ def test_what_is_no_corpus_is_refused_in_a_sentence(tmp_path, directory):
         open_corpus(tmp_path / "absent")
     with pytest.raises(UserError, match=r"is not a corpus \(it has no manifest.json\)"):
         open_corpus(tmp_path)
-    with pytest.raises(UserError, match="no split 'helduot'; did you mean 'heldout'"):
-        open_corpus(directory, "helduot")
+    with pytest.raises(UserError, match="no split 'evla'; did you mean 'eval'"):
+        open_corpus(directory, "evla")
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"file is a file; give the directory that python -m bert_jax.corpus"):
         open_corpus(tmp_path / "file")
@@ -219,7 +219,7 @@ def test_a_manifest_of_another_layout_says_what_is_there_and_what_was_expected(d
         open_corpus(directory)
 
 
-@pytest.mark.parametrize(("split", "name"), [("train", "documents"), ("train", "tokens"), ("heldout", "sentences")])
+@pytest.mark.parametrize(("split", "name"), [("train", "documents"), ("train", "tokens"), ("eval", "sentences")])
 def test_counts_that_do_not_add_up_are_refused(directory, split, name):
     manifest = json.loads((directory / "manifest.json").read_text())
     manifest["splits"][split][name] += 1
@@ -238,7 +238,7 @@ def test_the_files_of_a_shard_are_those_that_are_written_and_no_others(directory
     shards = json.loads((directory / "manifest.json").read_text())["shards"]
     shards[2]["files"] = {**shards[2]["files"], **listed} if listed else listed
     changed(directory / "manifest.json", shards=shards)
-    with pytest.raises(UserError, match=r"the files of shard-00002-of-00004 are .*; expected document_hashes\.npy, heldout"):
+    with pytest.raises(UserError, match=r"the files of shard-00002-of-00004 are .*; expected document_hashes\.npy, eval"):
         open_corpus(directory)
 
 
@@ -271,7 +271,7 @@ def test_the_size_and_the_checksum_of_a_file_are_a_number_and_a_checksum(directo
         ("train.sentences", lambda a: a[::-1], "offsets from .*; expected offsets that ascend from 0"),
         ("train.documents", lambda a: np.concatenate([a[:2], a[1:-1]]), "offsets from"),
         ("train.sentences", lambda a: np.concatenate([a[:2], a[1:2], a[3:]]), "offsets from 0 to"),  # an empty sentence
-        ("heldout.documents", lambda a: a + 1, "offsets from 1 to"),
+        ("eval.documents", lambda a: a + 1, "offsets from 1 to"),
         ("train.sentences", lambda a: a.view(np.uint64), "an array of .* type uint64; expected .* numbers of type int64"),
         ("train.tokens", lambda a: a.reshape(-1, 1), r"an array of shape \(.*, 1\)"),
         ("token_counts", lambda a: np.concatenate([[-1, a[0] + a[1] + 1], a[2:]]), "counts from -1"),
@@ -333,7 +333,7 @@ def test_the_manifest_records_what_the_corpus_was_made_of(directory, text_file, 
     assert manifest["sources"] == [f"text:{text_file}"]
     assert manifest["vocabulary"]["sha256"] == tiny.vocabulary.sha256
     assert manifest["vocabulary"]["lowercase"] is True
-    assert manifest["splits"]["train"]["documents"] + manifest["splits"]["heldout"]["documents"] == 300
+    assert manifest["splits"]["train"]["documents"] + manifest["splits"]["eval"]["documents"] == 300
     assert {len(facts["sha256"]) for shard in manifest["shards"] for facts in shard["files"].values()} == {64}
 
 

@@ -61,7 +61,7 @@ def flip(directory, name="train.tokens.npy", *, keep_time=False):
     return path
 
 
-@pytest.mark.parametrize("name", ["train.tokens.npy", "heldout.tokens.npy"])
+@pytest.mark.parametrize("name", ["train.tokens.npy", "eval.tokens.npy"])
 def test_a_flipped_bit_is_found_and_the_remedy_works(directory, text_file, build, name, caplog):
     caplog.set_level(logging.INFO, "bert_jax")
     flip(directory, name)

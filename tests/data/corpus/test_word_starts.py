@@ -57,12 +57,12 @@ def expected(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
 def test_word_starts_are_the_librarys_whatever_becomes_of_the_shards(tmp_path, build, byte_level, source, monkeypatch):
     monkeypatch.setattr(shard, "_FLUSH_TOKENS", 333)
     settings = {"layout": "sentences", "tokenizer": byte_level}
-    report = build(tmp_path / "c", source, heldout_fraction=0.1, **settings)
+    report = build(tmp_path / "c", source, eval_fraction=0.1, **settings)
     assert report["dropped"]["duplicate-documents"] == 20
-    build(tmp_path / "c", source, heldout_fraction=0.3, **settings)
-    build(tmp_path / "directly", source, heldout_fraction=0.3, **settings)
+    build(tmp_path / "c", source, eval_fraction=0.3, **settings)
+    build(tmp_path / "directly", source, eval_fraction=0.3, **settings)
     assert contents(tmp_path / "c") == contents(tmp_path / "directly")
-    for split in ("train", "heldout"):
+    for split in ("train", "eval"):
         corpus = open_corpus(tmp_path / "c", split)
         wanted = expected(corpus, byte_level)
         assert 0.2 < wanted.mean() < 0.9

@@ -310,7 +310,7 @@ def test_a_beginning_and_an_end_of_texts_serve_as_cls_and_sep(tmp_path):
     plain(tmp_path, LLAMA, tokenizer_config=config)
     assert roles(load_tokenizer(tmp_path)) == expected
     tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.notes == ("transformers makes 'a' of 'a', here it is '<|begin_of_text|> a <|end_of_text|>'",)
+    assert tokenizer.notes == ("tokenizer.json frames texts as 'a', here they are '<|begin_of_text|> a <|end_of_text|>'",)
     tokenizer.save(tmp_path / "saved")
     assert "unk_token" not in json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
     assert roles(load_tokenizer(tmp_path / "saved")) == expected

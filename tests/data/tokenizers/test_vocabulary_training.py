@@ -11,7 +11,7 @@ from array import array
 import pytest
 
 from bert_jax.data.corpus.cleaning import CleaningConfig
-from bert_jax.data.corpus.shard import TextConfig, is_heldout
+from bert_jax.data.corpus.shard import TextConfig, is_eval
 from bert_jax.data.corpus.sources import ReadOptions, Source, find_items
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece, train_wordpiece, training_text
@@ -114,11 +114,11 @@ def test_a_model_that_does_not_fold_case_is_given_folded_text(documents, tmp_pat
 def test_training_text_is_taken_evenly_and_never_from_held_out_documents(tmp_path):
     documents = [f"Document {k} has these words in it.\nAnd these others, number {k}." for k in range(4000)]
     (tmp_path / "a.txt").write_text("\n\n".join(documents))
-    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.2)
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), eval_fraction=0.2)
     items = find_items([Source("text", str(tmp_path / "a.txt"))], config.options)
     everything = list(training_text(items, config, 10**9))
     assert 0.7 * 4000 < len(everything) < 0.9 * 4000
-    assert not any(is_heldout(sentences, 0.2) for sentences in everything)
+    assert not any(is_eval(sentences, 0.2) for sentences in everything)
     whole = list(training_text(items, config, (tmp_path / "a.txt").stat().st_size))
     assert whole == everything
     some = [int(sentences[0].split()[1]) for sentences in training_text(items, config, 20_000)]
@@ -130,7 +130,7 @@ def test_training_text_is_taken_evenly_and_never_from_held_out_documents(tmp_pat
 @pytest.mark.parametrize(("limit", "documents"), [(6_400, 2), (6_464, 3)])
 def test_a_64th_of_the_limit_is_taken_from_each_64th_of_the_text(tmp_path, capsys, limit, documents):
     (tmp_path / "a.txt").write_text("\n\n".join(f"Document {k:03d} has fifty characters together, so on." for k in range(640)))
-    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.0)
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), eval_fraction=0.0)
     items = find_items([Source("text", str(tmp_path / "a.txt"))], config.options)
     taken = list(training_text(items, config, limit))
     assert {sum(map(len, sentences)) for sentences in taken} == {50}
@@ -140,7 +140,7 @@ def test_a_64th_of_the_limit_is_taken_from_each_64th_of_the_text(tmp_path, capsy
 
 def test_the_progress_of_less_than_a_kilobyte_has_one_to_do(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("A text of a few words.\n")
-    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), heldout_fraction=0.0)
+    config = TextConfig(ReadOptions(layout="sentences"), CleaningConfig(), eval_fraction=0.0)
     assert len(list(training_text(find_items([Source("text", f"{tmp_path}/a.txt")], config.options), config, 100))) == 1
     assert capsys.readouterr().err == "reading for the vocabulary: 0/1 kB of text\n"
 

@@ -123,22 +123,19 @@ def test_a_program_for_cuda_has_three_kernels_and_no_array_of_length_by_length(l
 
 
 @pytest.mark.parametrize(
-    ("kernel", "head_width", "dtype", "found"),
+    ("head_width", "dtype", "found"),
     [
-        ("forward", 64, "bfloat16", Tiles(held=128, passed=64, warps=8)),
-        ("query", 64, "bfloat16", Tiles(held=128, passed=64, warps=8)),
-        ("key", 64, "bfloat16", Tiles(held=64, passed=64, warps=4)),
-        ("forward", 128, "bfloat16", Tiles(held=64, passed=64, warps=8)),
-        ("key", 128, "bfloat16", Tiles(held=64, passed=64, warps=8)),
-        ("forward", 64, "float32", Tiles(held=32, passed=32, warps=4)),
-        ("key", 128, "float32", Tiles(held=32, passed=32, warps=8)),
+        (64, "bfloat16", Tiles(held=64, passed=64, warps=4)),
+        (128, "bfloat16", Tiles(held=64, passed=64, warps=8)),
+        (64, "float32", Tiles(held=32, passed=32, warps=4)),
+        (128, "float32", Tiles(held=32, passed=32, warps=8)),
     ],
 )
-def test_tiles_are_those_that_compiled_without_spilling_registers(kernel: str, head_width: int, dtype: str, found: Tiles):
-    assert tiles(kernel, 512, head_width, dtype) == found
+def test_tiles_are_those_that_compiled_without_spilling_registers(head_width: int, dtype: str, found: Tiles):
+    assert tiles(512, head_width, dtype) == found
     for length in (16, 32, 64, 192, 320):
-        assert tiles(kernel, length, head_width, dtype).held == min(found.held, math.gcd(length, 64))
-        assert tiles(kernel, length, head_width, dtype).passed == min(found.passed, math.gcd(length, 64))
+        assert tiles(length, head_width, dtype).held == min(found.held, math.gcd(length, 64))
+        assert tiles(length, head_width, dtype).passed == min(found.passed, math.gcd(length, 64))
 
 
 def test_a_row_is_padded_to_a_power_of_two_and_beyond_64_to_a_multiple_of_it():

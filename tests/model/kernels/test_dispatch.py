@@ -114,11 +114,12 @@ def test_a_left_to_right_model_takes_the_plain_path_wherever_there_is_a_kernel_a
         assert choose_attention(dataclasses.replace(asked, direction="both"), device, 128).platform == device.platform
 
 
-def test_on_a_gpu_the_fused_kernel_is_there_for_the_asking_until_it_was_timed():
-    assert choose_attention(ModelConfig(attention="fused"), GPU, 512) == Choice("gpu", "")
-    automatic = choose_attention(ModelConfig(attention="auto"), GPU, 512)
+def test_on_a_gpu_auto_is_the_fused_kernel_in_bfloat16_where_it_was_timed():
+    assert choose_attention(ModelConfig(attention="auto", dtype="bfloat16"), GPU, 512) == Choice("gpu", "")
+    assert choose_attention(ModelConfig(attention="fused", dtype="float32"), GPU, 512) == Choice("gpu", "")
+    automatic = choose_attention(ModelConfig(attention="auto", dtype="float32"), GPU, 512)
     assert not automatic.fused
-    assert "not been timed on a GPU yet, and runs there only where model.attention=fused asks" in automatic.why
+    assert "in float32, without the matrix units, it was not timed" in automatic.why
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.corpus import build as build_module
-from bert_jax.data.corpus.shard import heldout_limit, min_heldout_documents, resplit_shard, usable_fraction
+from bert_jax.data.corpus.shard import eval_limit, min_eval_documents, resplit_shard, usable_fraction
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.errors import UserError
 from tests.data.conftest import english
@@ -20,55 +20,55 @@ def texts(tmp_path, documents: int) -> str:
 
 @pytest.mark.parametrize("documents", [4, 12, 60, 100, 300])
 def test_a_small_corpus_holds_out_enough_to_evaluate_on_and_says_so(tmp_path, build, documents):
-    report = build(tmp_path / "c", texts(tmp_path, documents), layout="sentences", heldout_fraction=0.01, enough_heldout=True)
-    wanted = min_heldout_documents(documents)
-    assert wanted <= report["splits"]["heldout"]["documents"] <= 2 * wanted
+    report = build(tmp_path / "c", texts(tmp_path, documents), layout="sentences", eval_fraction=0.01, enough_eval=True)
+    wanted = min_eval_documents(documents)
+    assert wanted <= report["splits"]["eval"]["documents"] <= 2 * wanted
     assert report["splits"]["train"]["documents"] >= 2
     assert not [warning for warning in report["warnings"] if "held out" in warning]
     assert (
         "of the documents are held out: 1.0% would be too few to evaluate on; set" in (tmp_path / "c" / "report.txt").read_text()
     )
-    assert open_corpus(tmp_path / "c", "heldout").num_documents == report["splits"]["heldout"]["documents"]
+    assert open_corpus(tmp_path / "c", "eval").num_documents == report["splits"]["eval"]["documents"]
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.005])
 def test_too_small_a_fraction_that_is_asked_for_is_kept_with_a_warning_that_names_one_that_does(tmp_path, build, fraction):
     source = texts(tmp_path, 60)
-    report = build(tmp_path / "c", source, layout="sentences", heldout_fraction=fraction)
+    report = build(tmp_path / "c", source, layout="sentences", eval_fraction=fraction)
     (warning,) = (warning for warning in report["warnings"] if "held out" in warning)
-    assert "too few to evaluate on; run the same command with --heldout-fraction=" in warning
-    asked = float(warning.split("--heldout-fraction=")[1].split(":")[0])
-    again = build(tmp_path / "c", source, layout="sentences", heldout_fraction=asked)
-    assert 6 <= again["splits"]["heldout"]["documents"] <= 12
+    assert "too few to evaluate on; run the same command with --eval-fraction=" in warning
+    asked = float(warning.split("--eval-fraction=")[1].split(":")[0])
+    again = build(tmp_path / "c", source, layout="sentences", eval_fraction=asked)
+    assert 6 <= again["splits"]["eval"]["documents"] <= 12
     assert not [warning for warning in again["warnings"] if "held out" in warning]
 
 
 def test_another_fraction_gives_the_corpus_that_would_have_been_built_and_tokenises_nothing(tmp_path, build, monkeypatch, capsys):
     source = texts(tmp_path, 200)
-    build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.1)
+    build(tmp_path / "c", source, layout="sentences", eval_fraction=0.1)
     with monkeypatch.context() as patch:
         patch.setattr(build_module, "_write_one", lambda *_: pytest.fail("a shard was tokenised anew"))
         for fraction in (0.5, 0.02, 0.3):
-            build(tmp_path / "c", source, layout="sentences", heldout_fraction=fraction)
-    assert "heldout_fraction was 0.02, is 0.3: documents move between the splits" in capsys.readouterr().out
-    build(tmp_path / "directly", source, layout="sentences", heldout_fraction=0.3)
+            build(tmp_path / "c", source, layout="sentences", eval_fraction=fraction)
+    assert "eval_fraction was 0.02, is 0.3: documents move between the splits" in capsys.readouterr().out
+    build(tmp_path / "directly", source, layout="sentences", eval_fraction=0.3)
     assert contents(tmp_path / "c") == contents(tmp_path / "directly")
 
 
 def test_documents_that_were_dropped_as_repeats_stay_away(tmp_path, build):
     (tmp_path / "a.txt").write_text("\n\n".join([*english(100), *english(40)]))
-    build(tmp_path / "c", f"text:{tmp_path}/a.txt", layout="sentences", heldout_fraction=0.1)
+    build(tmp_path / "c", f"text:{tmp_path}/a.txt", layout="sentences", eval_fraction=0.1)
     before = documents_of(tmp_path / "c")
-    build(tmp_path / "c", f"text:{tmp_path}/a.txt", layout="sentences", heldout_fraction=0.4)
+    build(tmp_path / "c", f"text:{tmp_path}/a.txt", layout="sentences", eval_fraction=0.4)
     after = documents_of(tmp_path / "c")
-    assert sorted(after["train"] + after["heldout"]) == sorted(before["train"] + before["heldout"])
-    assert len(after["heldout"]) > 20
-    assert set(before["heldout"]) < set(after["heldout"])
+    assert sorted(after["train"] + after["eval"]) == sorted(before["train"] + before["eval"])
+    assert len(after["eval"]) > 20
+    assert set(before["eval"]) < set(after["eval"])
 
 
 def test_a_kill_while_it_is_split_anew_loses_nothing(tmp_path, build, monkeypatch):
     source = texts(tmp_path, 100)
-    build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.1)
+    build(tmp_path / "c", source, layout="sentences", eval_fraction=0.1)
     split, calls = build_module._split_one, []
 
     def killed(work, report):
@@ -80,11 +80,11 @@ def test_a_kill_while_it_is_split_anew_loses_nothing(tmp_path, build, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(build_module, "_split_one", killed)
         with pytest.raises(KeyboardInterrupt):
-            build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.3)
+            build(tmp_path / "c", source, layout="sentences", eval_fraction=0.3)
     with pytest.raises(UserError, match="is unfinished"):
         open_corpus(tmp_path / "c")
-    build(tmp_path / "c", source, layout="sentences", heldout_fraction=0.3)
-    build(tmp_path / "directly", source, layout="sentences", heldout_fraction=0.3)
+    build(tmp_path / "c", source, layout="sentences", eval_fraction=0.3)
+    build(tmp_path / "directly", source, layout="sentences", eval_fraction=0.3)
     assert contents(tmp_path / "c") == contents(tmp_path / "directly")
 
 
@@ -93,19 +93,19 @@ def test_the_least_usable_fraction_takes_as_many_as_are_wanted_and_leaves_some_t
     for documents in (0, 1, 2, 3, 4, 5, 11, 60, 99, 1000, 5000):
         hashes = draw.integers(0, 2**64, documents, dtype=np.uint64)
         taken = int(np.sum(hashes < usable_fraction(hashes, 0.0) * 2.0**64))
-        assert min_heldout_documents(documents) <= taken <= max(2 * min_heldout_documents(documents), 0)
+        assert min_eval_documents(documents) <= taken <= max(2 * min_eval_documents(documents), 0)
         assert documents - taken >= min(documents, 1) if documents < 4 else documents - taken >= 2
     assert usable_fraction(hashes, 0.25) == 0.25
 
 
 def test_ten_documents_are_held_out_or_a_tenth_or_two_and_fewer_where_there_are_fewer_than_four():
     wanted = {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 29: 2, 30: 3, 99: 9, 100: 10, 119: 10, 5000: 10}
-    assert {documents: min_heldout_documents(documents) for documents in wanted} == wanted
+    assert {documents: min_eval_documents(documents) for documents in wanted} == wanted
 
 
 def test_a_fraction_is_a_limit_of_the_hashes():
-    assert [int(heldout_limit(fraction)) for fraction in (0.0, 0.25, 0.5)] == [0, 1 << 62, 1 << 63]
-    assert int(heldout_limit(2.0**-64)) == int(heldout_limit(0.6 * 2.0**-64)) == 1
+    assert [int(eval_limit(fraction)) for fraction in (0.0, 0.25, 0.5)] == [0, 1 << 62, 1 << 63]
+    assert int(eval_limit(2.0**-64)) == int(eval_limit(0.6 * 2.0**-64)) == 1
 
 
 def hashes_at(*fractions: float) -> np.ndarray:
@@ -125,7 +125,7 @@ def test_the_least_usable_fraction_has_three_decimals_unless_it_would_hold_out_m
     near = [k / 100_000 for k in range(1, 8)]  # all below 0.001
     assert usable_fraction(hashes_at(*near[:6], *rest[:24]), 0.0) == 0.001  # 6 where 3 are wanted
     exact = usable_fraction(hashes_at(*near, *rest[:23]), 0.0)  # 7
-    assert (0.00003 < exact < 0.00004, int(np.sum(hashes_at(*near) < heldout_limit(exact)))) == (True, 3)
+    assert (0.00003 < exact < 0.00004, int(np.sum(hashes_at(*near) < eval_limit(exact)))) == (True, 3)
     assert usable_fraction(hashes_at(*near[:2], *rest[:2]), 0.0) == 0.001  # 2 of 4, and 2 to train on
     assert usable_fraction(hashes_at(*near[:3], *rest[:1]), 0.0) < 0.001  # else 3 of 4
     assert 0.9995 < usable_fraction(hashes_at(*(0.9995 + x for x in near[:4])), 0.0) < 1
@@ -151,11 +151,11 @@ def test_a_document_moves_with_its_sentences_and_one_at_a_limit_is_not_below_it(
         ends = [np.cumsum([0, *map(len, runs)]) for runs in (sentences, [documents[k] for k in numbers])]
         return tokens, ends[0], ends[1]
 
-    quarter = {"train": arrays([0, 1, 3, 4]), "heldout": arrays([2])}
-    half = {"train": arrays([1, 4]), "heldout": arrays([0, 2, 3])}
+    quarter = {"train": arrays([0, 1, 3, 4]), "eval": arrays([2])}
+    half = {"train": arrays([1, 4]), "eval": arrays([0, 2, 3])}
     for before, now, given, expected in ((0.25, 0.5, quarter, half), (0.5, 0.25, half, quarter)):
         found = resplit_shard(given, hashes, before, now)
-        for split in ("train", "heldout"):
+        for split in ("train", "eval"):
             for mine, other in zip(found[split], expected[split], strict=True):
                 np.testing.assert_array_equal(mine, other)
             assert found[split][0].dtype == np.uint16

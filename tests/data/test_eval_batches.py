@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bert_jax.data.batches import heldout_batches, tables_of
+from bert_jax.data.batches import eval_batches, tables_of
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.plan import plan_epoch
 from bert_jax.data.rows import assemble_rows
@@ -32,14 +32,14 @@ NAMES = ("input_ids", "masked_targets", "nsp_labels", "sequence_ids")
 @pytest.mark.parametrize("max_rows", [None, 50])
 def test_each_row_comes_exactly_once_whatever_the_batch_size_and_the_number_of_hosts(packed, max_rows):
     config = ExampleConfig(length=64, max_predictions=12, packed_examples=packed)
-    expected = real_rows(heldout_batches(CORPUS, config, 1, max_rows, seed=0))
+    expected = real_rows(eval_batches(CORPUS, config, 1, max_rows, seed=0))
     assert len(set(expected)) == len(expected)
     assert max_rows is None or len(expected) == 50
     if max_rows is None:
-        assert real_rows(heldout_batches(CORPUS, config, 28, 10**9, seed=0)) == expected  # more than there are
+        assert real_rows(eval_batches(CORPUS, config, 28, 10**9, seed=0)) == expected  # more than there are
     for batch_size in (4, 12, 28, 1000):
         for hosts in (1, 2, 4):
-            shards = [list(heldout_batches(CORPUS, config, batch_size, max_rows, seed=0, shard=(i, hosts))) for i in range(hosts)]
+            shards = [list(eval_batches(CORPUS, config, batch_size, max_rows, seed=0, shard=(i, hosts))) for i in range(hosts)]
             assert len({len(batches) for batches in shards}) == 1  # hosts that must meet in every step
             own = min(batch_size // hosts, -(-len(expected) // hosts))  # 1,000 rows are more than there are
             assert all(len(batch["input_ids"]) == own for batches in shards for batch in batches)
@@ -47,7 +47,7 @@ def test_each_row_comes_exactly_once_whatever_the_batch_size_and_the_number_of_h
 
 
 def test_the_rows_that_fill_the_last_batch_count_for_nothing():
-    *_, last = heldout_batches(CORPUS, CONFIG, 32, 40, seed=0)
+    *_, last = eval_batches(CORPUS, CONFIG, 32, 40, seed=0)
     assert (last["sequence_ids"][8:] == 0).all()
     assert (last["masked_targets"][8:] == -1).all()
     assert (last["nsp_labels"][8:] == -1).all()
@@ -55,43 +55,43 @@ def test_the_rows_that_fill_the_last_batch_count_for_nothing():
 
 
 def test_the_rows_are_fixed():
-    first, again = (real_rows(heldout_batches(CORPUS, CONFIG, 16, None, seed=0)) for _ in range(2))
+    first, again = (real_rows(eval_batches(CORPUS, CONFIG, 16, None, seed=0)) for _ in range(2))
     assert first == again
 
 
 def test_they_are_the_first_rows_of_epoch_0_of_the_seed_for_one_host_where_nothing_else_is_said():
     plan = plan_epoch(CORPUS, CONFIG, seed=3, epoch=0)
-    first, second = heldout_batches(CORPUS, CONFIG, 4, 8, 3)
+    first, second = eval_batches(CORPUS, CONFIG, 4, 8, 3)
     for batch, rows in ((first, np.arange(4)), (second, np.arange(4, 8))):
         for name, array in assemble_rows(CORPUS, plan, rows, tables_of(CORPUS)).items():
             np.testing.assert_array_equal(batch[name], array)
 
 
 def test_fewer_rows_are_a_part_of_all_rows():
-    everything = set(real_rows(heldout_batches(CORPUS, CONFIG, 16, None, seed=0)))
-    some = real_rows(heldout_batches(CORPUS, CONFIG, 16, 30, seed=0))
+    everything = set(real_rows(eval_batches(CORPUS, CONFIG, 16, None, seed=0)))
+    some = real_rows(eval_batches(CORPUS, CONFIG, 16, 30, seed=0))
     assert len(some) == 30
     assert set(some) <= everything
 
 
 def test_too_small_a_split_is_an_error():
     with pytest.raises(UserError, match="two at least"):
-        next(heldout_batches(corpus_of([[4, 4]]), CONFIG, 16, None, seed=0))
+        next(eval_batches(corpus_of([[4, 4]]), CONFIG, 16, None, seed=0))
 
 
 def test_a_batch_that_does_not_divide_over_the_hosts_is_an_error():
     with pytest.raises(UserError, match="batch_size=10 does not divide over 4 hosts; 8 and 12 would"):
-        next(heldout_batches(CORPUS, CONFIG, 10, None, seed=0, shard=(0, 4)))
+        next(eval_batches(CORPUS, CONFIG, 10, None, seed=0, shard=(0, 4)))
 
 
 def test_no_rows_is_an_error():
     with pytest.raises(UserError, match="max_rows=0"):
-        next(heldout_batches(CORPUS, CONFIG, 16, 0, seed=0))
+        next(eval_batches(CORPUS, CONFIG, 16, 0, seed=0))
 
 
 def test_a_batch_is_no_larger_than_the_rows_that_there_are_and_divides_over_the_devices():
-    (whole,) = heldout_batches(CORPUS, CONFIG, 100_000, 13, seed=0)
+    (whole,) = eval_batches(CORPUS, CONFIG, 100_000, 13, seed=0)
     assert len(whole["input_ids"]) == 13
-    (on_devices,) = heldout_batches(CORPUS, CONFIG, 100_000, 13, seed=0, row_multiple=8)
+    (on_devices,) = eval_batches(CORPUS, CONFIG, 100_000, 13, seed=0, row_multiple=8)
     assert len(on_devices["input_ids"]) == 16
     assert real_rows([on_devices]) == real_rows([whole])
