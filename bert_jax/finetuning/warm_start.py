@@ -22,7 +22,6 @@ from bert_jax.interop.huggingface import (
     import_model,
     part_names,
     read_model_config,
-    with_classifier_layers,
     with_new_parts,
     without_parts,
 )
@@ -95,15 +94,13 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
             f"config.init_from={experiment.init_from} is a {model.config.encoder} model, whose [CLS] has no meaning of its own"
             f"{'' if has_others else f' for a {head.kind} head'}; {remedy}"
         )
-    model = with_classifier_layers(model, head)
-    pooling = head.pooling_of(model.config)
-    if pooling and "pooler" not in model.params and not experiment.init_random:
+    if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
         raise UserError(
             f"config.init_from={experiment.init_from} has no pooler, which a {head.part} reads; to begin it with random weights, "
             "say --config.init_new=pooler"
         )
     kept = {head.part} if experiment.keep_head else set()
-    unread = [part for part in model.parts if part not in kept and (part != "pooler" or not pooling)]
+    unread = [part for part in model.parts if part not in kept and (part != "pooler" or not head.reads_pooler)]
     if unread:
         log.info("not used by the task, left out: %s", ", ".join(unread))
     return without_parts(model, unread)

@@ -78,6 +78,8 @@ def flag_parser(description: str | None) -> FlagParser:
     changes = parser.add_argument_group("changes")
     changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="rows of the position table")
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help="copied (default): the table repeated")
+    changes.add_argument("--rope-theta", type=_bases, metavar="FULL[,SLIDING]", help="base of rotary positions, by layer type")
+    changes.add_argument("--window", type=POSITIONS, metavar="N", help="tokens that a sliding layer sees on both sides together")
     changes.add_argument("--token-types", type=TYPES, metavar="N", help="rows of the token type table; new ones copy type 0")
     changes.add_argument("--add-tokens", type=nonempty, metavar="FILE", help="words, or special tokens in brackets, one per line")
     changes.add_argument("--replace-vocab", type=nonempty, metavar="VOCAB", help="new pieces: the mean of their old pieces")
@@ -99,6 +101,16 @@ def _list(text: str) -> list[str]:
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list such as a,b,c")
     return names
+
+
+def _bases(text: str) -> list[float]:
+    try:
+        bases = [float(part) for part in text.split(",")]
+    except ValueError:
+        bases = []
+    if not 1 <= len(bases) <= 2 or not all(1 <= base <= 1e12 for base in bases):
+        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not one base or two, such as 160000,10000, from 1 to 1e12")
+    return bases
 
 
 def _layers(text: str) -> list[int]:

@@ -293,7 +293,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
         model = with_classifier_layers(model, head)
-        if head.pooling_of(config) and "pooler" not in {*model.params, *names}:
+        if head.has_pooler(config) and "pooler" not in {*model.params, *names}:
             remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
                 pooling = "last_token" if config.direction == "left_to_right" else "concat"
@@ -318,7 +318,7 @@ def with_classifier_layers(model: Model, head: TaskHead) -> Model:
     """`model` with the dense layer and the norm of its MLM head before a classifier, if it has none and its classifiers begin
     with them (`Architecture.classifier_pooling`), as those of transformers do."""
     config, words = model.config, model.params.get("mlm_head")
-    begins = config.classifier_pooling != "pooler" and config.mlm_head == "bert" and bool(head.pooling_of(config))
+    begins = config.classifier_pooling != "pooler" and config.mlm_head == "bert" and bool(head.has_pooler(config))
     if not begins or words is None or "pooler" in model.params:
         return model
     copied = {"dense": words["transform"]} | ({"layer_norm": words["layer_norm"]} if "layer_norm" in words else {})
@@ -498,7 +498,7 @@ def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
     """The parts whose output a task head needs."""
     if head is None:
         return ()
-    return ("pooler", head.part) if head.pooling_of(config) else (head.part,)
+    return ("pooler", head.part) if head.has_pooler(config) else (head.part,)
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:

@@ -51,18 +51,6 @@ class LayerMix(nn.Module):
         return jnp.einsum("S,SBLD->BLD", shares, states.astype(jnp.float32), precision=jax.lax.Precision.HIGHEST)
 
 
-def mean_of_texts(
-    x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"], texts: int
-) -> Float[Array, "B {texts} I"]:
-    """The mean over the tokens of each text, float32; zero for a slot without a text. The tokens of text p have the sequence id
-    p + 1."""
-    sums, counts = (
-        jax.vmap(lambda values, ids: jax.ops.segment_sum(values, ids, texts + 1)[1:])(values, sequence_ids)  # padding is 0
-        for values in (x.astype(jnp.float32), jnp.ones((*sequence_ids.shape, 1), jnp.float32))
-    )
-    return sums / jnp.maximum(counts, 1.0)
-
-
 def concat_pooling(
     x: Float[Array, "B L I"], cls: Float[Array, "B P I"], sequence_ids: Int[Array, "B L"]
 ) -> Float[Array, "B P 3*I"]:

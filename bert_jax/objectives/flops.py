@@ -72,8 +72,8 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
     encoder = model_row_flops(model, shape.length)
     read = shape.length if head.layout.logits_per_token else shape.slots
     products = read * head.input_width(model.hidden_size) * head.num_outputs
-    if pooling := head.pooling_of(model):
-        products += (shape.length if pooling.startswith("each") else shape.slots) * model.hidden_size**2
+    if head.reads_pooler:
+        products += shape.slots * model.hidden_size**2
     if head.lstm:
         features = model.hidden_size if head.mix_at == "output" else head.token_width(model.hidden_size)
         products += shape.length * head.lstm * (8 * features + 32 * head.lstm)

@@ -261,7 +261,7 @@ def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
 def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> JsonObject:
     """`values` with a pooler of random weights where the head reads one and pretraining without pairs has trained none."""
     head = FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL}).head_config(own)
-    if head.pooling_of(model.model) and not model.next_sentence and not values.get("init_random") and not values.get("init_new"):
+    if head.reads_pooler and not model.next_sentence and not values.get("init_random") and not values.get("init_new"):
         return {**values, "init_new": "pooler"}
     return values
 

@@ -304,3 +304,46 @@ def test_an_encoder_with_a_pooling_is_written_as_sentence_transformers_reads_it(
     for file in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"):
         assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "st" / file).read_bytes()
     assert not any("neither read nor copied" in note for note in import_model(tmp_path / "st").notes)
+
+
+def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
+    source = changed("modernbert_masked", tmp_path / "m")
+    flags = ["--max-position=64", "--rope-theta=9000,20", "--window=4", "--layers=3"]
+    convert.main([f"--from={source}", f"--to={tmp_path / 'to'}", *flags])
+    told = capsys.readouterr().out
+    for line in (
+        "positions: 40 -> 64 tokens", "base of rotary positions: 9,000 in full layers, 20 in sliding ones",
+        "window of sliding layers: 6 -> 4 tokens",
+    ):  # fmt: skip
+        assert line in told
+    config = import_model(tmp_path / "to").config
+    assert (config.max_position, config.rotary_theta, config.sliding_rotary_theta) == (64, 9_000.0, 20.0)
+    assert (config.sliding_radius, config.layer_types) == (2, LAYERS[:3])
+    convert.main([f"--from={source}", f"--to={tmp_path / 'full'}", "--rope-theta=9000"])
+    config = import_model(tmp_path / "full").config
+    assert (config.rotary_theta, config.sliding_rotary_theta) == (9_000.0, 33.0)
+
+
+@pytest.mark.parametrize(
+    ("case", "flag", "says"),
+    [
+        ("eurobert_encoder", "--window=4", "a window is for sliding layers, and .* has none"),
+        ("modernbert_masked", "--window=5", "a window of 5 tokens has no whole radius; give an even number"),
+        ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
+        ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),
+        ("modernbert_masked", "--keep-layers=1,2", "has no norm before its attention, .* layer 0 cannot be removed; keep it"),
+        ("modernbert_sequence", "--pooling=mean", "has a sequence_head, which gives labels; leave it out with --drop"),
+        ("modernbert_masked", "--pooling=max", "--pooling=max is unknown"),
+    ],
+)
+def test_a_change_that_a_model_cannot_have_is_a_sentence(tmp_path, case, flag, says):
+    with pytest.raises(UserError, match=says):
+        convert.main([f"--from={changed(case, tmp_path / 'm')}", f"--to={tmp_path / 'to'}", flag])
+
+
+def test_the_count_of_parameters_leaves_out_the_norm_that_no_layer_reads(tmp_path, capsys):
+    convert.main([f"--from={changed('modernbert_encoder', tmp_path / 'm')}", f"--to={tmp_path / 'to'}"])
+    tensors = imported("modernbert_encoder")
+    stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.share[1]
+                 for row in rows(tensors.config) if row.part in ("embeddings", "encoder"))
+    assert f"{stored:,} parameters" in capsys.readouterr().out

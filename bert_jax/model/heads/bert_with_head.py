@@ -13,7 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_marginals
-from bert_jax.model.features import LayerMix, Lstm, chosen_layers, mean_of_texts
+from bert_jax.model.features import LayerMix, Lstm, chosen_layers
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
 from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word
@@ -128,7 +128,7 @@ class BertWithHead(Bert):
         if self.head.has_crf:
             features = self.features(*self.encode(tokens, dropout_seed), tokens)
             return part.given_labels(part(features, seed, tokens.rows), batch)
-        if not self.head.reads_last_at_positions(self.config):
+        if not self.head.reads_last_at_positions:
             return self(batch, dropout_seed)["logits"]
         read = self.encode_queried(tokens.reading(self.head.positions(batch)), dropout_seed)
         return part(self.head.inputs_at(read, self.pooler), seed, tokens.rows)
@@ -145,26 +145,14 @@ class BertWithHead(Bert):
         """The logits from the features of all tokens. Of `batch` only the positions and `sequence_ids` are read, so the rows may
         also be concatenated to a single row."""
         part = getattr(self, self.head.part)
-        logits: Array = part(self._inputs(tokens, batch), dropout_seed, batch.get("rows"))
+        logits: Array = part(self.head.inputs(tokens, batch, self.pooler), dropout_seed, batch.get("rows"))
         return part.predicted(logits, batch)[1] if self.head.has_crf else logits
-
-    def _inputs(self, tokens: Float[Array, "B L I"], batch: Batch) -> Float[Array, "B _ O"]:
-        """The input of the head's layer, from the features of all tokens."""
-        pooling = self.head.pooling_of(self.config)
-        if pooling in ("", "cls"):
-            return self.head.inputs(tokens, batch, self.pooler)
-        if pooling == "mean":
-            return self.pooler(mean_of_texts(tokens, batch["sequence_ids"], batch["cls_positions"].shape[1]))
-        each = self.pooler(tokens)
-        if pooling == "each":
-            return each
-        return mean_of_texts(each, batch["sequence_ids"], batch["cls_positions"].shape[1])  # the layer after it is linear
 
     def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
         """(the predicted label of each token, logits whose softmax is the probability of its labels), from the features of all
         tokens; those of a CRF are the best sequence of labels and the marginal probabilities, and have a meaning at words."""
         part = getattr(self, self.head.part)
-        logits: Array = part(self._inputs(tokens, batch), None)
+        logits: Array = part(self.head.inputs(tokens, batch, self.pooler), None)
         if not self.head.has_crf:
             return logits.argmax(-1).astype(jnp.int32), logits
         labels, _, marginals = part.predicted(logits, batch)

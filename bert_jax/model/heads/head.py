@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
-from bert_jax.model.config import MOST_WIDE, Architecture
+from bert_jax.model.config import MOST_WIDE
 from bert_jax.model.heads import CRFS, LAYERS, MIX_PLACES, POOLINGS, PROBLEMS
 from bert_jax.model.heads.outputs import OUTPUTS, Outputs
 from bert_jax.model.layers import gather_positions
@@ -135,22 +135,12 @@ class TaskHead:
 
     @property
     def reads_pooler(self) -> bool:
-        """Whether the input of a head on whole texts is the output of the pooler."""
+        """Whether the input is the output of the pooler."""
         return False
 
-    def pooling_of(self, model: Architecture) -> str:
-        """What of the text the pooler of `model` reads for this head: "cls", the [CLS]; "mean", the mean of the tokens; "each",
-        each token; "each_then_mean", each token, and its output is averaged; "" if the head reads no pooler."""
-        own = model.classifier_pooling
-        if not self.per_token:
-            return {"pooler": "cls", "late": "each_then_mean"}.get(own, own) if self.reads_pooler else ""
-        plain = (self.layers, self.lstm) == ("last", 0)
-        return "each" if own != "pooler" and model.mlm_head == "bert" and plain else ""
-
-    def reads_last_at_positions(self, model: Architecture) -> bool:
+    @property
+    def reads_last_at_positions(self) -> bool:
         """Whether it reads only the last layer, and only at few positions of a row."""
-        if self.pooling_of(model) in ("mean", "each_then_mean"):
-            return False
         return not self.per_token and self.pooling != "concat" and (self.layers, self.lstm) == ("last", 0)
 
     @property
