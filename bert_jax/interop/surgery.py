@@ -105,8 +105,8 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
         )
     if not model.config.first_attention_norm and keep[0]:
         raise UserError(
-            f"the first layer of {model.source or 'this model'} has no norm before its attention, which the others need, so layer "
-            "0 cannot be removed; keep it"
+            f"the first layer of {model.source or 'this model'} has no norm before its attention, which the others have, so "
+            "layer 0 cannot be removed; keep it"
         )
     types = tuple(model.config.layer_type(n) for n in keep) if model.config.layer_types else ()
     config = dataclasses.replace(model.config, num_layers=len(keep), layer_types=types)
