@@ -111,7 +111,7 @@ def _add_text_flags(parser: FlagParser) -> None:
         "--tfds-directory",
         type=nonempty,
         metavar="DIR",
-        help="directory of prepared data sets (default: that of tfds; for embedded, the cache directory)",
+        help="directory of prepared data sets (default: tfds's own; for embedded, the cache directory)",
     )
 
 

@@ -1,13 +1,13 @@
-"""Examines the machines of a run before it begins, and names what is wrong with the remedy.
+"""Examines the machines of a run before it starts, and reports each problem with its remedy.
 
     tpu_scripts/run.sh doctor
     tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base
 
 On one machine, or on all hosts of a slice at once: versions and code equal everywhere, chips seen and expected, free memory, the
-FLOP/s of a matrix product and the bandwidth of memory and links beside the published figures (each device alone, so that a slow
-one is named), each kernel beside the plain path, clocks, disks. With --workdir it tries there what a run does. With --config it
-compiles the steps of the experiment, and says whether they fit and how long one takes. Ends with status 0 if all is well, 1 if
-there is a fault.
+FLOP/s of a matrix product and the bandwidth of memory and links compared with published figures (each device alone, so that a
+slow one is named), each kernel compared with the plain path, clocks, disks. With --workdir it tries a run's file operations
+there. With --config it compiles the steps of the experiment, and reports whether they fit and how long one takes. Ends with
+status 0 if all is well, 1 if there is a fault.
 """
 
 from __future__ import annotations

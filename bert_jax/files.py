@@ -1,4 +1,4 @@
-"""The one way to write a file atomically, to read and write JSON, to hold a lock and to remove a directory.
+"""Atomic writing of files, reading and writing of JSON, locks, and removal of directories.
 
     write_json(path, value)                    # a reader sees the complete old file or the complete new one
     with replacing(path) as file: ...          # the same for what is written piece by piece
@@ -217,7 +217,7 @@ def _finite_float(text: str) -> float:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
+    raise ValueError(f"{name} is not JSON number")
 
 
 def read_json(path: Path, remedy: str = "remove it and run the same command again") -> Any:
@@ -308,7 +308,7 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Whether the file or directory at `path`, which is no link, is still the one opened as `descriptor`."""
+    """Whether the file or directory at `path`, which is not a link, is still the one opened as `descriptor`."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:

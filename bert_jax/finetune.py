@@ -6,7 +6,7 @@ r"""Fine-tunes a model on a labelled task: every task of the paper, or your own 
 The run writes config.json, metrics.jsonl, ledger.jsonl, tensorboard/, curves.png, results.json, predictions/ (in the official
 format) and model/ to the workdir; the transformers library can load model/. Several seeds, learning rates, batch sizes or epochs
 (`config.sweep`) are separate runs in runs/, in parallel on several devices or hosts; results.json then compares them, and
-predictions/ and model/ are those of the best run. The same command continues an interrupted run from its last checkpoint.
+predictions/ and model/ come from the best run. The same command continues an interrupted run from its last checkpoint.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ CHIPS = {
     )
 }
 """Published for Google Cloud (cloud.google.com/tpu/docs, the page of each generation; read in 2026): HBM, its bandwidth, ICI and
-network bandwidth per chip; the bf16 peaks are those of `PEAKS`. v4's share of the network is not published and taken
+network bandwidth per chip; the bf16 peaks are in `PEAKS`. v4's share of the network is not published and taken
 as v5e's. Clocks follow from the peaks: peak = clock x cores x matrix units x 2 x width^2 (the two units of v6e and v7x begin two
 products per cycle each)."""
 

@@ -117,7 +117,7 @@ def _beside(output: str | None) -> pathlib.Path:
 
 
 def check_output(name: str, flags: argparse.Namespace) -> None:
-    """Raises UserError where the extension of --output is that of a format that is not written."""
+    """Raises UserError if the extension of --output names a format that cannot be written."""
     if not flags.output or flags.output == "-":
         return
     path = pathlib.Path(flags.output)

@@ -186,7 +186,7 @@ def pretrain(
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
-        model = trained_model(experiment, params, corpora.train.tokenizer)
+        model = trained_model(experiment.of_phase(len(experiment.phases) - 1), params, corpora.train.tokenizer)
         told = training_of(experiment, corpora, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
         places = (run.durable(run.workdir / name) for name in (RESULTS, PICTURE, MODEL))

@@ -216,7 +216,7 @@ ENDINGS = {
     "C": r"whose \[CLS\] has no meaning of its own.*; (set config.head.pooling=concat, or config.head.lstm|name a Transformer)$",
     "g": r"has no \w+( and no \w+)*; to start them from random weights, give --config.init_new=",
     "z": r"has no trained mlm_head, so it predicts no masked words; name a pretrained model with one$",
-    "Z": r"is no masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
+    "Z": r"is not a masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
 """By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""

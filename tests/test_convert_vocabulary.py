@@ -11,6 +11,7 @@ import pytest
 
 from bert_jax.convert import main
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import train_bpe
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import export_model, import_model
 from tests.interop.tiny import as_model, make_model, make_vocabulary
@@ -138,3 +139,30 @@ def test_a_model_with_a_foreign_tokenizer_is_read_with_another_vocabulary_and_lo
     shutil.copy(vocabulary / "vocab.txt", bare)
     with pytest.raises(UserError, match=r'config.json: tokenizer_class="BertJapaneseTokenizer" is not supported'):
         convert(bare, tmp_path / "n")
+
+
+def rows_of(directory: pathlib.Path) -> dict[str, np.ndarray]:
+    """piece -> its row of word embeddings."""
+    read = import_model(directory)
+    return dict(zip(read.tokenizer.pieces, read.params["embeddings"]["word_embeddings"]["embedding"], strict=False))
+
+
+def test_a_byte_level_vocabulary_replaces_another_and_takes_added_tokens_in_place_of_unused_ones(model, tmp_path):
+    train_bpe([["Paris is in France. (It is in France.)"] * 9], 320, None, unused=4).save(tmp_path / "bytes")
+    convert(model, tmp_path / "m", f"--replace-vocab={tmp_path / 'bytes'}")
+    before = rows_of(tmp_path / "m")
+    old = rows_of(model)
+    for piece in ("[MASK]", "[CLS]"):
+        np.testing.assert_array_equal(before[piece], old[piece])
+    assert (tmp_path / "m" / "tokenizer.json").read_bytes() == (tmp_path / "bytes" / "tokenizer.json").read_bytes()
+    (tmp_path / "tokens.txt").write_text("[E1]\nZ\u00fcrich\n")
+    convert(tmp_path / "m", tmp_path / "n", f"--add-tokens={tmp_path / 'tokens.txt'}")
+    after = rows_of(tmp_path / "n")
+    assert list(after)[:261] == list(before)[:261]
+    for piece in before.keys() & after.keys():
+        np.testing.assert_array_equal(after[piece], before[piece], piece)
+    tokenizer = load_tokenizer(tmp_path / "m")
+    assert len(after) == len(before)
+    assert before.keys() - after.keys() == {"[unused0]", "[unused1]"}
+    pieces = [tokenizer.pieces[i] for i in tokenizer.encode(" Z\u00fcrich")]
+    np.testing.assert_allclose(after["Z\u00fcrich"], np.mean([before[piece] for piece in pieces], axis=0), atol=1e-6)

@@ -21,10 +21,12 @@ from bert_jax.analysis import flags as analyse_flags
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.keys import leaf_keys
 from bert_jax.configs.overrides import split_overrides
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import RENAMED_FLAGS
 from bert_jax.interop import flags as convert_flags
 from bert_jax.prediction.verbs import VERBS, parser_of
 from bert_jax.tpu.costs import flags as aot_flags
@@ -112,7 +114,7 @@ def commands_in(text: str, place: str) -> Iterator[Command]:
 def through_a_shell(commands: list[Command], directory: pathlib.Path) -> list[Command]:
     """The commands with the words that bash makes of each. It runs nothing: programs are functions that print their words.
 
-    Raises AssertionError for text that is no command, and for what the shell takes for more than one.
+    Raises AssertionError for text that is not a command, and for what the shell takes for more than one.
     """
     functions = [f"{program}() {{ printf '%s\\x1f' {program} \"$@\"; printf '\\x1e'; }}" for program in PROGRAMS]
     each = "for text; do printf '\\x1d'; printf '\\x1d' >&2; eval \"$text\"; done"
@@ -334,6 +336,11 @@ def test_a_documented_flag_or_file_that_is_not_there_is_found(text: str, says: s
 
 
 # ------------------------------------------------------------------------------------------------------------------- to a reader
+FLAGS_OF_OTHERS = {"--num-nodes"}
+"""Flags of SkyPilot."""
+OPEN_GROUPS = ("objective_options.", "pretrain.", "finetune.")
+"""Groups whose keys are not declared in a dataclass."""
+SUFFIXES = (".py", ".json", ".jsonl", ".md", ".png", ".sh", ".yaml", ".txt")
 LONGEST_CELL = 84
 LONGEST_LINE = 130
 PLACEHOLDERS = {"bert_jax/tasks/NAME_task.py"}
@@ -417,6 +424,34 @@ def test_every_figure_is_shown_with_the_command_that_draws_it(page: str):
     assert [title for title, text in sections(page).items() if "![" in text and not whole_commands(text)] == []
 
 
+def known_flags() -> set[str]:
+    """The flags of all commands, scripts and benchmarks."""
+    parsers = [*(parser_of(name, verb) for name, verb in VERBS.items()), *map(analyse_flags.flag_parser, analyse_flags.VERBS)]
+    named = {flag for parser in parsers for action in parser._actions for flag in action.option_strings}
+    for folder, pattern in (("bert_jax", "*.py"), ("tests", "*.py"), ("tpu_scripts", "*.sh"), ("tpu_scripts", "*.yaml")):
+        for path in (REPOSITORY / folder).rglob(pattern):
+            named |= set(re.findall(r"--[a-z][a-z-]*[a-z]", path.read_text()))
+    return named - set(RENAMED_FLAGS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_flag_and_key_that_a_page_mentions_is_there(page: str):
+    """Those between backticks in prose and tables; commands are parsed whole."""
+    prose = "\n".join(line for _, line in lines_of(page) if not line.startswith("    "))
+    spans = [re.sub(r"\s+", " ", span) for span in re.findall(r"`([^`]+)`", prose)]
+    flags = {flag for span in spans for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", span)} - FLAGS_OF_OTHERS
+    assert flags - known_flags() - {"--config"} == set()
+    keys = {re.sub(r"\.\d+\b", ".0", key) for schema in SCHEMAS.values() for key, _ in leaf_keys(schema)} | {"steps"}
+    groups = {key.rpartition(".")[0] for key in keys} | {key.split(".")[0] for key in keys}
+    for span in spans:
+        named = re.match(r"((?:--)?config\.|(?=[a-z_]+\.))([a-z_0-9.]+)(?:=|$)", span)
+        if not named or pathlib.Path(span).suffix in SUFFIXES or named[2].startswith(OPEN_GROUPS):
+            continue
+        key = re.sub(r"\.\d+\b", ".0", named[2])
+        if named[1] or key.split(".")[0] in groups:
+            assert key in keys | groups, f"there is no key {key}"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_name_that_a_page_imports_is_there(page: str):
     text = (REPOSITORY / page).read_text()
@@ -435,6 +470,18 @@ def test_no_cell_of_a_table_is_long_enough_to_stop_the_reader(page: str):
 def test_every_line_of_prose_fits_the_columns(page: str):
     prose = [(place, line) for place, line in lines_of(page) if not line.startswith(("    ", "|"))]
     assert [place for place, line in prose if len(line) > LONGEST_LINE] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_block_of_code_comes_directly_after_a_list(page: str):
+    """Markdown reads four spaces there as a paragraph of the list's last item."""
+    in_list, before, wrong = False, "", []
+    for place, line in lines_of(page):
+        in_list = bool(re.match(r"(- |\d+\. )", line)) or (in_list and (not line or line.startswith(" ")))
+        if in_list and not before and re.match(r" {4,5}\S", line):
+            wrong.append(place)
+        before = line
+    assert wrong == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -31,7 +31,7 @@ suitable() {
 find_python() {
     local candidate path
     if [[ -n "${BERT_JAX_PYTHON:-}" ]]; then
-        suitable "$BERT_JAX_PYTHON" || fail "BERT_JAX_PYTHON=$BERT_JAX_PYTHON is no Python 3.11 to 3.14 with venv and ensurepip"
+        suitable "$BERT_JAX_PYTHON" || fail "BERT_JAX_PYTHON=$BERT_JAX_PYTHON is not a Python 3.11 to 3.14 with venv and ensurepip"
         command -v "$BERT_JAX_PYTHON"
         return
     fi

@@ -56,8 +56,8 @@ class Analyser:
 
     @classmethod
     def load(cls, model: str | os.PathLike[str], *, show_progress: bool = False) -> Analyser:
-        """From a Hugging Face directory, a checkpoint of the original, a workdir or a name on the hub; UserError when it is none
-        of them."""
+        """Loads a Hugging Face directory, an original checkpoint, a workdir or a model of the hub. Raises UserError for anything
+        else."""
         return cls(Engine(load_model(model)), show_progress=show_progress)
 
     def heads(self, texts: Iterable[str], **options: Any) -> HeadStatistics:
@@ -156,7 +156,7 @@ class Analyser:
 
     @contextlib.contextmanager
     def _reading(self, texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note]]:
-        """(`texts`, a function that is told how far the work is). Raises UserError for a single string, which would be read as a
+        """(`texts`, a function that receives progress messages). Raises UserError for a single string, which would be read as a
         list of characters."""
         if isinstance(texts, str):
             raise UserError("texts is one text, not a list of them; give [text]")

@@ -36,7 +36,7 @@ class ResampledSums:
         self.replicates: Float64[np.ndarray, " *shape _"] = np.zeros((*shape, replicates))
 
     def add(self, units: Sequence[int] | Int64[np.ndarray, " units"], values: Num[np.ndarray, "units *shape"]) -> None:
-        """Adds the numbers of units; those of one unit may come in parts."""
+        """Adds the numbers of units. The numbers of one unit may arrive in several calls."""
         weights = poisson_weights(self._seed, units, self.replicates.shape[-1])
         self.sums += values.sum(0)
         self.replicates += np.tensordot(values.astype(np.float32), weights, axes=(0, 0))

@@ -52,7 +52,7 @@ class _Pending:
             file.complete()
 
     def close(self) -> None:
-        """Removes what was not completed: files, locks and the directories that were made for them."""
+        """Removes unfinished files, locks, and the directories that were made for them."""
         for file in (*self.files.values(), *self._locks.values()):
             file.close()
         for path in self._made:
@@ -65,8 +65,8 @@ _pending: contextvars.ContextVar[_Pending | None] = contextvars.ContextVar("_pen
 
 @contextlib.contextmanager
 def appearing_together() -> Iterator[None]:
-    """Lets the files of every `Folder` appear at the end of the block, all at once, or not at all where it is left early: a
-    directory never holds new files beside old ones of another run. Within the block no other process writes to its folders."""
+    """Lets the files of every `Folder` appear at the end of the block, all at once, or not at all if it is left early: a
+    directory never mixes new files with old ones of another run. Within the block no other process writes to its folders."""
     pending = _Pending()
     before = _pending.set(pending)
     try:

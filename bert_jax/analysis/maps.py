@@ -1,7 +1,7 @@
 """The compiled functions that turn the model's attention weights into maps between words, and its layers into word vectors.
 
-A batch is that of `prediction/packing.py` with the columns of `Window.item`. Word z of a row stands at the column of its first
-token: attention between words is [Z, Z] with as many columns as the row has tokens, those of other tokens empty.
+A batch comes from `prediction/packing.py` with the columns of `Window.item`. Word z of a row is at the column of its first
+token. Attention between words is [Z, Z] with as many columns as the row has tokens; the columns of other tokens are empty.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note
 
 
 def progress_of_stage(stage: str, unit: str) -> Callable[[int, int], None]:
-    """Returns a function of (what is done, the whole), in `unit`s, that shows the progress of a stage and the time left."""
+    """Returns a function of (amount done, total), in `unit`s, that shows the progress of a stage and the time left."""
     progress: list[Progress] = []
 
     def say(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Texts -> what the model reads, with the word that each piece belongs to: the units in which attention is measured."""
+"""Splits texts into the windows that the model reads, and maps each piece to its word, the unit of all measurements."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
 
 
 def _kind(word: str) -> Kind:
-    """Punctuation is what consists of punctuation marks and symbols alone."""
+    """PUNCTUATION if the word consists only of punctuation marks and symbols."""
     return Kind.PUNCTUATION if all(unicodedata.category(letter)[0] in "PS" for letter in word) else Kind.WORD
 
 
@@ -127,7 +127,7 @@ def _fitting(engine: Engine, window: Window, text: str) -> Window:
 
 
 def marked_window(engine: Engine, text: str) -> tuple[Window, int] | None:
-    """A text in which one word stands in brackets, such as "the [bank] of the river", as one window without the brackets, and
+    """Reads a text with one word in brackets, e.g. "the [bank] of the river", as one window without the brackets, and
     the number of that word. None for a text without such a word: the name of a special token, such as [MASK], is not one.
 
     Raises UserError for several words in brackets, and for a text that is longer than the position table.

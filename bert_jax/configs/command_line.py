@@ -114,7 +114,8 @@ def flag_parser(verb: str, description: str | None, schema: type | str | None = 
     if verb != "study":
         parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
     add_process_flags(parser)
-    parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help="no step so long is a hang (600)")
+    hung = "seconds without a finished step after which a run counts as hung (600)"
+    parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help=hung)
     parser.add_argument("--changed-files", action="store_true", help="continue though a FILE.py that the run names has changed")
     if verb == "pretrain":
         parser.add_argument("--compiled", type=nonempty_path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")

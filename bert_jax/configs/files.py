@@ -27,7 +27,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
 
     `given` is the value of `--config` (or of another `flag`): FILE[:ARG]. `overrides` are pairs of dotted key and text, such as
     ("a.b", "1"). `schema` is the dataclass of the experiment, or a function from the file's values to it; with None, keys and
-    types are those of the file's values. "steps" of a pretraining experiment, which is no key of its own, scales the whole run
+    types come from the file's values. "steps" of a pretraining experiment, which is not a key of its own, scales the whole run
     before the other overrides: see `with_total_steps`.
     """
     config = python_files.load(given, f"--{flag}")
@@ -38,7 +38,7 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         if known is PretrainingExperiment:
             config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
             overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
-    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())  # that of pretraining alone
+    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())  # pretraining only
     for key, text in overrides:
         group, _, option = key.partition(".")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:

@@ -36,7 +36,7 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOverrides(Execution):
-    """The settings that may differ from the model of `init_from`: those of computation and training, not the architecture."""
+    """The settings that may differ from the model of `init_from`: computation and training, not the architecture."""
 
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
@@ -77,10 +77,10 @@ class TrainingConfig:
     label_smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     """arXiv:1512.00567, section 7."""
     class_weights: tuple[LossWeight, ...] = ()
-    """A factor for the loss of each label, in the order of the head's labels. A single 0 stands for "balanced": the weight of a
+    """A factor for the loss of each label, in the order of the head's labels. A single 0 means "balanced": the weight of a
     label is the inverse of its frequency (King and Zeng 2001, "Logistic Regression in Rare Events Data")."""
     layer_decay: Fraction = 1.0
-    """The learning rate of a layer, as a fraction of that of the layer above (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
+    """The learning rate of a layer, as a fraction of the rate of the layer above (ULMFiT; ELECTRA uses 0.8 and 0.9)."""
     crf_multiplier: Annotated[float, Interval(gt=0, le=1e6)] = 100.0
     """The learning rate of the transitions of `head.crf`, as a multiple of `learning_rate`. Adam moves a weight by about its
     learning rate in a step, and the scores of transitions differ by about one: at 5e-5 they would take 20,000 steps."""
@@ -118,7 +118,7 @@ class DistillationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """A sweep over the Cartesian product of these lists; an empty list stands for the single value in `training` (or `seed`).
+    """A sweep over the Cartesian product of these lists; an empty list means the single value in `training` (or `seed`).
 
     The paper's grid (appendix A.3) is batch sizes 16, 32; learning rates 5e-5, 3e-5, 2e-5; epochs 2, 3, 4.
     """

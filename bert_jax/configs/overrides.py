@@ -50,7 +50,7 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
     """Sets the dotted `key` of `config` (nested plain values, changed in place) to `text`, parsed by the key's type in `schema`.
 
     `phases.0.steps` indexes into a list. `null` undoes the value of the experiment file: the key becomes None where its type
-    allows that, and its default otherwise. `schema` is a config dataclass; with None, the types are those of the values in
+    allows that, and its default otherwise. `schema` is a config dataclass; with None, the types come from the values in
     `config`. Raises UserError for an unknown key, a group, or a value of another type.
     """
     flag = f"--{flag}.{key}={text}"

@@ -37,7 +37,7 @@ from bert_jax.interface.ranges import (
 )
 from bert_jax.interface.words import counted
 from bert_jax.model import natural_objective
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, Theta
 from bert_jax.objectives import OBJECTIVES
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.sharding.config import MeshConfig
@@ -61,11 +61,14 @@ OBJECTIVE = "config.objective"
 ROW_KEYS = ("length", "max_predictions", "packed_examples", "masked_fraction", "mask_probability", "random_probability")
 """The keys of `config.examples` that a phase may override."""
 
+ROTARY_KEYS = ("rotary_theta", "sliding_rotary_theta")
+"""The keys of `config.model` that a phase may override; they change no parameter."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
-    """A phase of training with its own rows, masks, batch size and learning rate. The optimizer's moments carry over to the next
-    phase. The keys of `ROW_KEYS` default to those of `config.examples`."""
+    """A phase of training with its own rows, masks, batch size, learning rate and rotary base. The optimizer's moments carry over
+    to the next phase. The keys of `ROW_KEYS` default to `config.examples`, the keys of `ROTARY_KEYS` to the model."""
 
     steps: CountOrZero = 0
     """The updates of the phase; it needs these or `tokens`."""
@@ -82,6 +85,11 @@ class PhaseConfig:
     corpus: PathText = ""
     """The directory of a corpus with the vocabulary of `config.corpus`, whose training split the phase reads in its place; held
     out are the texts of `config.corpus` in all phases."""
+    rotary_theta: Theta | None = None
+    """The base of rotary positions in full layers, such as 160,000 for rows of 8,192 tokens (ModernBERT). The exported model has
+    the last phase's."""
+    sliding_rotary_theta: Theta | None = None
+    """The base of rotary positions in sliding layers."""
     accumulation: BatchSize = 1
     """Microbatches per update (gradient accumulation): the same result, with activations for batch_size / accumulation rows in
     memory."""
@@ -107,8 +115,8 @@ class EvaluationConfig:
     """At most this many rows, the same rows at every evaluation; all rows of a smaller split."""
     batch_size: BatchSize = 256
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
-    """The fraction of the tokens that is predicted, whatever that of a phase is, so that scores of all phases compare; their
-    replacements are those of `config.examples`."""
+    """The fraction of tokens to predict in every phase's evaluation, so that scores of all phases are comparable. Tokens are
+    replaced as in `config.examples`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,8 +128,8 @@ class CheckpointConfig:
     keep: Count = 2
     """The newest checkpoints that are kept; older ones are deleted."""
     keep_at: tuple[Count, ...] = ()
-    """Steps whose checkpoints are saved and kept beside the newest, for `convert --step`: the model at several moments of one
-    run. Each takes the disk space of a whole state, three times that of the weights in float32."""
+    """Steps whose checkpoints are saved and kept in addition to the newest, for `convert --step`: the model at several steps of
+    one run. Each needs the disk space of a whole state, three times the weights in float32."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,13 +140,16 @@ class PretrainingExperiment:
     init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub; empty for random
     weights."""
+    init_state: PathText = ""
+    """WORKDIR@STEP: the state of another run that this one goes on from, with its optimizer and its step: a checkpoint that the
+    run keeps. The phases describe the whole run: the same as WORKDIR's up to STEP, then any. Empty to start at step 0."""
     init_new: str = ""
     """Comma-separated parts that `init_from` lacks and that start from random weights: "mlm_head,nsp_head"."""
     init_drop: str = ""
     """Comma-separated parts of `init_from` that are left out."""
     teacher: PathText = ""
-    """The model that this one learns from beside the text, a masked language model of the same vocabulary: directory, workdir, or
-    name on the hub; empty for no distillation."""
+    """The model that this one learns from in addition to the text, a masked language model of the same vocabulary: directory,
+    workdir, or name on the hub; empty for no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
@@ -205,6 +216,11 @@ class PretrainingExperiment:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
         if empty := [i for i, phase in enumerate(self.phases) if not phase.steps]:
             raise UserError(f"config.phases.{empty[0]} needs steps, at least 1, or a budget in tokens")
+        if self.init_state and self.init_from:
+            raise UserError(
+                f"config.init_state={self.init_state} and config.init_from={self.init_from} both say what the run starts from; "
+                "leave one of them out"
+            )
         if (steps := self.phase_starts()[-1]) > MAX_COUNT:
             raise UserError(f"config.phases have {counted(steps, 'step')} together, above the limit {MAX_COUNT:,}; shorten them")
         if beyond := [step for step in self.checkpoints.keep_at if step > steps]:
@@ -242,6 +258,12 @@ class PretrainingExperiment:
             if phase.batch_size % phase.accumulation:
                 raise UserError(
                     f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
+                )
+            given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
+            if given and self.model.positions != "rotary":
+                raise UserError(
+                    f"{key}.{given[0]}={getattr(phase, given[0])} is for rotary positions, and config.model.positions is "
+                    f"{self.model.positions}; leave it out, or set config.model.positions=rotary"
                 )
             if self.optimizer.decouple_rate and not phase.continue_schedule and not phase.learning_rate:
                 raise UserError(f"{key}.learning_rate=0 has no weight decay with config.optimizer.decouple_rate; set one of them")
@@ -338,13 +360,23 @@ class PretrainingExperiment:
             if not phase.continue_schedule
         ]
 
-    def phase_optimizer(self, phase: int) -> OptimizerConfig:
-        """The settings of the optimizer in a phase, whose `weight_decay` is multiplied by the learning rate."""
-        if not self.optimizer.decouple_rate:
-            return self.optimizer
-        first = max(i for i in range(phase + 1) if not self.phases[i].continue_schedule)
-        decay = self.optimizer.weight_decay / self.phases[first].learning_rate
-        return dataclasses.replace(self.optimizer, weight_decay=decay, decouple_rate=False)
+    def of_phase(self, phase: int) -> PretrainingExperiment:
+        """The experiment with the model and the optimizer of a phase: its rotary bases, and the `weight_decay` that is multiplied
+        by the learning rate."""
+        from bert_jax.objectives.model import Model
+
+        bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}
+        model, optimizer = dataclasses.replace(self.model, **bases), self.optimizer
+        if optimizer.decouple_rate:
+            first = max(i for i in range(phase + 1) if not self.phases[i].continue_schedule)
+            decay = optimizer.weight_decay / self.phases[first].learning_rate
+            optimizer = dataclasses.replace(optimizer, weight_decay=decay, decouple_rate=False)
+        if (model, optimizer) == (self.model, self.optimizer):
+            return self
+        found = dataclasses.replace(self, model=model, optimizer=optimizer)
+        # the objective of a user's file is not read again
+        vars(found)["trained_objective"] = self.trained_objective.for_model(Model(model, self.next_sentence))
+        return found
 
 
 def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
@@ -417,8 +449,8 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
 
 
 def _with_budgets(values: JsonObject) -> JsonObject:
-    """The `values` of an experiment, in which phases with a budget in `tokens` have their `steps` too. Raises UserError for other
-    steps than those of the budget."""
+    """The `values` of an experiment, in which phases with a budget in `tokens` have their `steps` too. Raises UserError for
+    steps that contradict the budget."""
     examples, phases = values.get("examples", {}), values.get("phases")
     if not isinstance(phases, list | tuple):
         return values
@@ -453,7 +485,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
             "bert_jax.objectives.objective.Objective"
         )
     if lacking := sorted(found.__abstractmethods__):
-        raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; write what Objective says of each")
+        raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; write them as described in Objective")
     return found
 
 
@@ -470,8 +502,8 @@ def _with_objective(values: JsonObject) -> JsonObject:
     """The `values` of an experiment with the name of its objective in place of "auto", all of its settings, and the targets of
     its examples.
 
-    So a stored configuration says them all. Raises UserError for other targets than those of the objective, and for settings that
-    it does not have.
+    So a stored configuration holds all of them. Raises UserError for targets that differ from the objective's, and for settings
+    that it does not have.
     """
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):

@@ -44,12 +44,12 @@ class ArmConfig:
     continues: str = ""
     """The arm whose trained model its own pretraining begins with."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys of the fine-tuning experiments in which it differs. They win over those of the task, which win over those of the
-    study, which win over the experiment file; `heads` wins over all."""
+    """The keys of the fine-tuning experiments in which it differs. They override the task's, which override the
+    study's, which override the experiment file; `heads` overrides all."""
     heads: Changes = dataclasses.field(default_factory=dict)
     """Likewise for the tasks with one kind of head: {"sequence": {...}, "token": {...}}."""
     paper: Changes = dataclasses.field(default_factory=dict)
-    """The paper's row beside it: {column: number}."""
+    """The paper's row, printed next to it: {column: number}."""
 
     @property
     def title(self) -> str:
@@ -68,7 +68,7 @@ class StudyTaskConfig:
     data_dir: PathText = ""
     """The directory of its files, within `data` of the study unless it is absolute; empty: the tfds catalogue."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys of the experiment that the study changes on this task; those of an arm win over them."""
+    """The keys of the experiment that the study changes on this task; an arm's override them."""
     metric: str = ""
     """The score, as SPLIT/METRIC; empty: the task's own metric on its first dev split."""
 
@@ -121,7 +121,7 @@ class StudyExperiment:
     pretrain: Changes = dataclasses.field(default_factory=dict)
     """The keys of that experiment in which all arms differ from it."""
     finetune: Changes = dataclasses.field(default_factory=dict)
-    """The keys that all fine-tuning runs change; those of a task and of an arm win over them."""
+    """The keys that all fine-tuning runs change; a task's and an arm's override them."""
     arms: tuple[ArmConfig, ...]
     only_arms: tuple[Name, ...] = ()
     """The names of the arms to run, and of those whose models they use; empty: all."""

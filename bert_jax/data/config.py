@@ -118,7 +118,7 @@ class ExampleConfig:
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
 
     def predicted_words(self, words: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """The number of predicted words of examples with so many `words`, where words are counted (`masking="words"`)."""
+        """The number of predicted words of examples with `words` words, if words are counted (`masking="words"`)."""
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:

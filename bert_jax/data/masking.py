@@ -1,7 +1,7 @@
 """Masked language modelling: the choice of the predicted tokens, and their replacements in the input.
 
 All functions process E examples at once, before packing, so packed and unpacked examples have the same masks. Random numbers are
-arguments, as keys or bits. The rules are those of the original (create_pretraining_data.py, `create_masked_lm_predictions`);
+arguments, as keys or bits. The rules follow the original (create_pretraining_data.py, `create_masked_lm_predictions`);
 docstrings state the differences.
 
 `config.examples.masking` names the policy that chooses: one of `data.MASKING`, or a function in the user's own file, which
@@ -142,9 +142,9 @@ def mask_spans(examples: Examples) -> Chosen:
 class Example:
     """One example before it is packed: the argument of a mask policy in the user's own file.
 
-    `policy(example, rate, rng)` returns the positions to predict, a sequence of ints among those of `words`, in the order of
-    their importance: those beyond `limit` are left out. `rate` is `masked_fraction`. `rng` is a numpy generator that depends on
-    the seed, the epoch and the example alone: the policy must be a pure function of its arguments, since a run that continues
+    `policy(example, rate, rng)` returns the positions to predict, a sequence of positions in `words`, most
+    important first: positions beyond `limit` are left out. `rate` is `masked_fraction`. `rng` is a numpy generator that depends
+    on the seed, the epoch and the example alone: the policy must be a pure function of its arguments, since a run that continues
     computes each batch anew.
     """
 
@@ -243,7 +243,7 @@ def choose_whole_words(
     heads = np.maximum.accumulate(np.where(begins, positions, 0), axis=1)
 
     # Sort keys for words in random order with their pieces together: 32 random bits, 16 for the position of the head (the first
-    # piece), 16 for that of the piece.
+    # piece), 16 for the position of the piece.
     keys = np.take_along_axis(random_bits_32(key, size), heads, axis=1).astype(np.uint64) << np.uint64(32)
     keys |= (heads << 16 | positions).view(np.uint32)
     np.copyto(keys, _NEVER, where=~candidates)
@@ -338,7 +338,7 @@ _SPAN_BOUNDS = np.rint(_SPAN_BOUNDS[:-1] / _SPAN_BOUNDS[-1] * 2**32).astype(np.u
 def _word_bounds(
     candidates: Bool[np.ndarray, "E L"], continues: Bool[np.ndarray, "E L"]
 ) -> tuple[Bool[np.ndarray, "E L"], Int32[np.ndarray, "E L"]]:
-    """(whether a word begins at a position, the position at which the next word begins); a token that is no candidate stands as a
+    """(whether a word begins at a position, the position at which the next word begins); a token that is not a candidate is a
     word of its own."""
     size = candidates.shape[1]
     positions = np.arange(size, dtype=np.int32)

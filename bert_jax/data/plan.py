@@ -128,7 +128,7 @@ def _documents(
 ) -> tuple[Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"], Int64[np.ndarray, " sentences"]]:
     """For every sentence in [first, last): its document, the end of this document, and the target length.
 
-    The target length is that of a full row, or with probability `short_probability` uniform in [2, full]: one draw for each
+    The target length is a full row, or with probability `short_probability` uniform in [2, full]: one draw for each
     document, as in the original.
     """
     d0 = int(np.searchsorted(document_offsets, first, side="right")) - 1
@@ -212,7 +212,7 @@ def _random_segments(
 
     Another document and a sentence in it are drawn uniformly; the segment has at least this sentence, and further ones until A
     and B reach the target length or the document ends. (The original draws up to ten documents, and then takes the last of them
-    even if it is that of the chunk: with few documents, some "random" segments are from the same document.)
+    even if it is the chunk's own: with few documents, some "random" segments are from the same document.)
     """
     start, own = chunks.start[where], chunks.document[where]
     other = uniform_integers(len(document_offsets) - 2, random_bits(key_of(key, _OTHER_DOCUMENT), start))
@@ -246,7 +246,7 @@ def _first_reaching(
 def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
     """The numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
 
-    a_length, b_length: two arrays of lengths, or two ints. The result is that of the original (create_pretraining_data.py, and
+    a_length, b_length: two arrays of lengths, or two ints. The result equals the original's (create_pretraining_data.py, and
     `_truncate_seq_pair` of run_classifier.py), which removes one token at a time from the longer segment, or from B if both are
     equally long.
     """

@@ -77,7 +77,7 @@ class _Made:
         return noted
 
     def holds(self, step: int, within: float) -> bool:
-        """Whether the batch of `step` is made, or is made within so many seconds."""
+        """Whether the batch of `step` is made, or is made within this many seconds."""
         if step in self._steps or not within:
             return step in self._steps
         with self._changed:

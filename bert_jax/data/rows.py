@@ -349,7 +349,7 @@ def feature_logits(
     """The logits of each of the `features` of a batch, in their order.
 
     `logits` are float32, by the layout [B, U, C], [B, L, C] per token, or [B, P, 1] per candidate; the logits of a feature are
-    then [C], [tokens, C] or [candidates]. `rows` are those of `assemble_features`.
+    then [C], [tokens, C] or [candidates]. `rows` are the result of `assemble_features`.
     """
     layout = shape.layout
     found: dict[int, np.ndarray] = {}

@@ -83,8 +83,8 @@ class BestWeights:
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
 
     def logits(self, split: str) -> list[np.ndarray]:
-        """The logits of the best weights on a split: those of the evaluation that selected them, where this process made it; any
-        other split is evaluated once, which is logged."""
+        """The logits of the best weights on a split. If this process ran the evaluation that selected them, its logits are
+        reused; any other split is evaluated once, with a log line."""
         job, best = self._job, self.found
         if split not in job.predicted:
             examples = counted(len(job.data.features[split]), "example")
@@ -131,7 +131,7 @@ def training_of(experiment: FinetuningExperiment, task: str, start: Model, resul
             numbers = {metric: value for metric, value in found.items() if isinstance(value, int | float)}
             scores += [(f"{split} {metric}", float(value), baseline.get(metric)) for metric, value in numbers.items()]
     rate = f"{experiment.training.learning_rate:g}"
-    taken = f"; the weights are those of step {results['best_step']:,}" if "best_step" in results else ""
+    taken = f"; the weights are from step {results['best_step']:,}" if "best_step" in results else ""
     steps = f"{counted(results['steps'], 'step')} of " if "steps" in results else ""
     return Training(
         data=f"Fine-tuned on the task {task}{f', starting from {pathlib.PurePath(name).name}' if name else ''}.",
@@ -157,7 +157,7 @@ def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapp
 
 
 def best_layout(state: TrainState, mesh: Mesh) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-    """The abstract arrays of the best evaluation's parameters, score and step, from those of the state."""
+    """The abstract arrays of the best evaluation's parameters, score and step, derived from the state's."""
     whole = NamedSharding(mesh, PartitionSpec())
     scalars = {"score": jnp.float32, "step": jnp.int32}
     kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}

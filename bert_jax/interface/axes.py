@@ -38,8 +38,8 @@ AXES = {
     # analysis
     "A": "probes: of every hidden state, and last of their learned mix; S + 1",
     "Z": "words of a row, each at the column of its first token; the other columns are empty",
-    "heads": "heads of all layers, those of the first layer first",
-    "relations": "relations of a treebank by their number, from 0; 0 stands for words that are not counted",
+    "heads": "heads of all layers, first layer first",
+    "relations": "relations of a treebank by their number, from 0; 0 marks words that are not counted",
     "dependents": "words of a batch whose relation is counted",
     "groups": "groups of relations of a treebank (a relation, all subtypes of one, all), or of mentions (all, a kind)",
     "units": "units of a bootstrap, which are drawn as a whole: sentences, documents",

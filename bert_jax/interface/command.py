@@ -142,7 +142,7 @@ _REMEDIES = {
 
 
 _NO_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment|can't start new thread")
-"""What the loader of libraries and Python's threads say where there is no memory for them."""
+"""Error messages of the dynamic loader and of Python's threads when memory runs out."""
 
 
 def _out_of_memory(error: Exception) -> str:
@@ -197,13 +197,13 @@ _interrupted = False
 
 
 def _end_when_interrupted() -> None:
-    """From now on Ctrl-C ends this process at once, unless it was started to ignore it (`nohup`, `&` in a script)."""
+    """Makes Ctrl-C end this process at once, unless the process was started to ignore it (`nohup`, `&` in a script)."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave_at_once)
 
 
 def _raise_when_interrupted() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, so that what was begun is cleared away; again where it was swallowed."""
+    """Makes Ctrl-C raise KeyboardInterrupt, so that unfinished work is cleaned up. It is raised again if it was swallowed."""
     if signal.getsignal(signal.SIGINT) is not _leave_at_once:
         return
     signal.signal(signal.SIGINT, _interrupt)
@@ -311,7 +311,7 @@ class _Shown(_Results):
     """A standard stream that a person reads: texts and names from files cannot control the terminal."""
 
     def write(self, text: str) -> int:
-        """Writes `text`, but for what begins a line of progress with control characters as escapes."""
+        """Writes `text` with control characters escaped, except those that start a progress line."""
         redraw = next((start for start in (CLEAR_LINE, "\r") if text.startswith(start)), "")
         super().write(redraw + without_controls(text.removeprefix(redraw)))
         return len(text)
@@ -321,7 +321,7 @@ class _Messages(_Shown):
     """Standard error, in which very long values are shortened too. What cannot be written there, as on a full disk, is lost."""
 
     def write(self, text: str) -> int:
-        """Writes `text` without the middle of what is very long."""
+        """Writes `text`, with the middle of very long words and lines left out."""
         with contextlib.suppress(UserError):
             super().write(shortened(text))
         return len(text)

@@ -121,8 +121,8 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
 
 
 def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: Sequence[str], size: float = 7) -> None:
-    """Writes the name of each point beside it, or farther off at the end of a line, so that it covers no other name and no point;
-    a name for which there is no such place is left out. All else of the figure is drawn already.
+    """Labels each point with its name, next to the point or farther away at the end of a line, without covering other names or
+    points. A name that fits nowhere is left out. All else of the figure is drawn already.
 
     points: float [n, 2] in data coordinates. size: of the letters.
     """

@@ -21,7 +21,7 @@ def expand_home(path: str, given: str) -> str:
     """`path` with the home directory in the place of `~` or `~USER` at its beginning; any other path unchanged.
 
     A shell does not expand a `~` that follows `=`, so a path reaches us as it was typed: taken literally, `--to=~/m` would make a
-    directory named `~`. `given` is the flag or key with its value, for the UserError where there is no such home directory.
+    directory named `~`. `given` is the flag or key with its value, for the UserError if that home directory does not exist.
     """
     if not path.startswith("~"):
         return path
@@ -78,7 +78,7 @@ def add_option_flags(parser: argparse.ArgumentParser, options: type, *names: str
     """Adds the flags of an options dataclass, or of its fields `names` alone.
 
     A bool is a switch to what is not its default, a tuple of numbers a flag that may be repeated, a tuple of words a list with
-    commas. Ranges and words are those of the annotations.
+    commas. Ranges and allowed words come from the annotations.
     """
     for field in dataclasses.fields(options):
         if "flag" not in field.metadata or (names and field.name not in names):
@@ -134,7 +134,7 @@ class FlagParser(argparse.ArgumentParser):
             hint = self.hint_for_unknown(unknown[0]) or nearest(name, flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
         for action in self._actions:
-            if action.option_strings and hasattr(values, action.dest):  # a text is no path
+            if action.option_strings and hasattr(values, action.dest):  # a positional text is not a path
                 setattr(values, action.dest, _expanded(getattr(values, action.dest), action.option_strings[-1]))
         self._refuse_buckets(values)
         return values
@@ -171,7 +171,7 @@ class FlagParser(argparse.ArgumentParser):
 
 
 def _expanded(value: Any, flag: str) -> Any:
-    """The value of a flag with home directories expanded. No flag takes a value that begins with `~` and is no path."""
+    """The value of a flag with home directories expanded. No other flag accepts a value that starts with `~`."""
     if isinstance(value, list):
         return [_expanded(item, flag) for item in value]
     if not isinstance(value, str | pathlib.Path) or not os.fspath(value).startswith("~"):

@@ -5,8 +5,8 @@
     objective = load_named("mine.py:Mine", OBJECTIVES, "config.objective")
 
 A known object is imported when it is loaded, so that a run imports only what it uses. `ranges.NamedIn(tuple(OBJECTIVES))` in an
-annotation declares such a key, and `record_of` returns what a run keeps of the user's file. What the file's functions raise
-later, when they are called, becomes a UserError inside `python_files.file_errors_explained(file_of(value), key)`.
+annotation declares such a key, and `record_of` returns the part of the user's file that a run stores. Exceptions that the
+file's functions raise later become a UserError inside `python_files.file_errors_explained(file_of(value), key)`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Loads the user's Python files: experiment files, whose function `get_config()` or `get_config(argument)` returns nested
-settings, and task modules that those settings name. An exception in such a file becomes a UserError with the part of the
+settings, and the task modules named in those settings. An exception in such a file becomes a UserError with the part of the
 traceback that lies in the file."""
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def _module(file: pathlib.Path, flag: str, wanted: str) -> ModuleType:
 
 
 class _CompiledAnew(importlib.machinery.SourceFileLoader):
-    """Neither reads nor writes `__pycache__`. Python takes what lies there for that of the file if second and size are the same,
-    so that a changed number could go unread, and the folder would appear beside the user's file."""
+    """Neither reads nor writes `__pycache__`. Python reuses a cached file if the time in seconds and the size agree, so an edited
+    number could be missed; and the folder would appear next to the user's file."""
 
     def path_stats(self, path: str) -> NoReturn:
         raise OSError("no time, no cache")

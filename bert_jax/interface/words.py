@@ -15,7 +15,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def cut(text: str, most: int = 60) -> str:
-    """A text for an error message, with "..." for what is beyond `most` characters."""
+    """A text for an error message, cut to `most` characters with "..." at the end."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -68,7 +68,7 @@ def without_controls(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """`text` with the middle of very long words and lines left out, such as that of a path of 4,000 characters."""
+    """`text` with the middle of very long words and lines left out, e.g. of a path of 4,000 characters."""
     for long, kept in ((_LONG_WORD, 150), (_LONG_LINE, 1000)):
         text = long.sub(lambda found, kept=kept: _without_middle(found[0], kept), text)  # type: ignore[misc]
     return text

@@ -1,6 +1,6 @@
 """The model card of an export: README.md as the Hugging Face hub reads it, with YAML front matter.
 
-It says what the model is, on what data and how long it was trained, its scores next to a baseline's, and how to load it. Its last
+It describes the model, its training data and steps, its scores next to a baseline's, and how to load it. Its last
 line is a comment with the facts of the training and a hash of the text: a card that somebody has changed is never replaced.
 """
 
@@ -142,14 +142,14 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
 _NO_LICENCE = "The licence of the weights is not stated: set `license` above before you publish them."
 _USE_OF_FORM = {
     "tf1": ["Read by the programs of the original BERT (google-research/bert), and by `python -m bert_jax.convert --from=DIR`."],
-    "stablehlo": ["`signature.json` says how to call `forward.stablehlo` with jax alone."],
+    "stablehlo": ["`signature.json` describes how to call `forward.stablehlo` with jax alone."],
     "word2vec": ["`vectors.txt` is in word2vec's text format; `python -m bert_jax.convert --from=DIR` reads it too."],
 }
 
 
 def training_of(directory: pathlib.Path) -> tuple[Training, str]:
-    """(what the card in `directory` says of the training of its model, the text of the card if somebody else has written or
-    changed it). Of such a card, the licence and the language are known."""
+    """(the training recorded in the card of `directory`, the text of the card if somebody else wrote or changed it). From such
+    a card, only the licence and the language are read."""
     try:
         text = (directory / CARD).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

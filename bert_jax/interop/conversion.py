@@ -62,7 +62,7 @@ from bert_jax.storage.paths import checked, is_remote
 def load_model(path: str | os.PathLike[str]) -> Model:
     """The model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, or a checkpoint of the original.
 
-    A checkpoint that says "gelu" and nothing more is read with the exact form, as a line of `Model.notes` says.
+    A checkpoint with just "gelu" is read with the exact form, which a line of `Model.notes` reports.
     """
     path = local_model(path)
     if find_vectors(pathlib.Path(path)):
@@ -99,7 +99,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
 
 
 def _read_tf1(path: str, **options: Any) -> Model:
-    """The model of a checkpoint of the original; `options` are those of `import_tf1`."""
+    """Loads a checkpoint of the original BERT; `options` are passed to `import_tf1`."""
     params, config, tokenizer, found = import_tf1(path, **options)
     return Model(
         params=params,
@@ -163,7 +163,7 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         model = with_layers(model, keep)
         notes.append(f"layers: {old.num_layers} -> {len(keep)} (kept: {', '.join(map(str, keep))})")
     if flags.new_positions and (old.positions != "learned" or not old.has_attention):
-        are = f"those of this model are {old.positions}" if old.has_attention else f"a {old.encoder} model has none"
+        are = f"this model's are {old.positions}" if old.has_attention else f"a {old.encoder} model has none"
         raise UserError(f"--new-positions is for learned positions, and {are}; leave it out")
     if flags.token_types and not old.has_attention:
         raise UserError(f"--token-types={flags.token_types}: a {old.encoder} model reads no token types; leave it out")
@@ -206,7 +206,7 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         notes.append(f"vectors of texts: {pooling}{', scaled to length 1' if model.vectors and model.vectors.normalise else ''}")
     if (flags.labels or flags.problem) and _new_head(flags) is None:
         model = _relabelled(model, flags)
-        notes.append(f"{model.head.part if model.head else 'head'}: labels and problem replaced by those of the flags")
+        notes.append(f"{model.head.part if model.head else 'head'}: labels and problem replaced as the flags ask")
     return model, notes
 
 
@@ -259,8 +259,8 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
 
 
 def _card_of(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
-    """The card of a converted model: that of its source if somebody else has written or changed it, or a new one with what the
-    source's says of the training."""
+    """The card of a converted model: its source's card if somebody else wrote or changed it, otherwise a new card with the
+    training recorded in the source's."""
     training, text = training_of(pathlib.Path(model.source))
     if text:
         return text

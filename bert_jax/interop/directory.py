@@ -1,6 +1,6 @@
 """Writes a model directory atomically: it appears, and replaces an older one, only when it is complete.
 
-Two names beside the directory are used on the way: the new one is written to `.NAME.incomplete`, and the old one is moved to
+Two temporary names next to the directory are used: the new one is written to `.NAME.incomplete`, and the old one is moved to
 `.NAME.replaced`. If something else has one of these names, the export is refused before anything is removed. No symbolic link is
 followed to something that is removed.
 """
@@ -53,8 +53,8 @@ class Unwritable(UserError):
 
 @contextlib.contextmanager
 def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -> Iterator[pathlib.Path]:
-    """Yields a temporary directory beside `directory` to write into; when the context ends without an exception, it is renamed to
-    `directory`. For a symbolic link to a directory, this happens where the link leads to, and the link stays.
+    """Yields a temporary directory next to `directory` to write into; when the context ends without an exception, it is renamed
+    to `directory`. For a symbolic link to a directory, this happens where the link leads to, and the link stays.
 
     An older directory of that name is moved aside until the new one is in place. It must be empty or an export of this package in
     the format `form`, a key of FORMATS: no other directory is deleted. Its files that are not of this format, such as notes, are
@@ -171,7 +171,7 @@ def exported_formats(directory: pathlib.Path) -> list[str]:
 
 
 def _copy_other_files(directory: pathlib.Path, temporary: pathlib.Path, form: str) -> None:
-    """Copies to `temporary` what `directory` holds besides the files of the format. Links are copied as links."""
+    """Copies to `temporary` all entries of `directory` except the files of the format. Links are copied as links."""
     for path in directory.iterdir():
         if path.name in (*FORMATS[form][1], _MARK) or (path.name == CARD and _is_our_card(path)):
             continue
@@ -212,8 +212,8 @@ def _hash(text: str) -> str:
 
 
 def _remove(directory: pathlib.Path) -> None:
-    """Removes a directory of ours if it is there; no error stops it. Its mark goes last, so that what is left after a crash is
-    known as ours."""
+    """Removes a directory of ours if it is there; no error stops it. Its mark is removed last, so that the remains after a crash
+    are recognised as ours."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -368,8 +368,8 @@ def _check_outputs(
     source: str,
     given: Sequence[str] | None,
 ) -> None:
-    """Raises UserError if a labelled head has another number of outputs than labels, which are the `given` ones or those of
-    config.json."""
+    """Raises UserError if a labelled head has another number of outputs than labels, which are the `given` ones or
+    config.json's."""
     own = next(row.theirs for row in rows(config, head) if row.ours == f"{head.part}/dense/bias")
     module = own.removesuffix(".bias")
     bias = next((x for name, x in tensors.items() if names[name] == own), None)
@@ -389,7 +389,7 @@ def labels_needed(given: int, part: str, outputs: int) -> str:
 
 
 def _config_notes(fields: JsonObject, family: Family, architecture: str, head: TaskHead | None) -> tuple[str, ...]:
-    """Clauses about what config.json says and is not followed: a class of another code, a label2id that is left over."""
+    """Clauses that report entries of config.json that are ignored: a class of custom code, a leftover label2id."""
     notes = []
     named = fields.get("architectures") or []
     if isinstance(named, list) and fields.get("model_type") == family.model_type and architecture not in named and named:

@@ -130,7 +130,7 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
         raise UserError(f'{source}: "character_cnn" under "{OURS}" is {characters!r}, not true or false; export the model again')
     try:
         return ModelConfig(character_cnn=characters, **values)
-    except UserError as error:  # its message has the names of our fields, which are not those of the file
+    except UserError as error:  # its message names our fields, not the file's
         raise UserError(f"{source}: {error}") from None
 
 
@@ -174,7 +174,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
     "architectures" has unknown classes only, `model_type` must be "bert", and only the pooler and the pretraining heads are
     looked for: only the unknown class knows the meaning of other tensors.
 
-    Raises UserError for a class that is no BERT, and where several classes fit the tensors.
+    Raises UserError for a class that is not a BERT, and where several classes fit the tensors.
     """
     family = family_named(fields.get("model_type", "bert"), source)
     named = [] if family.model_type in ENCODERS else fields.get("architectures") or []
@@ -208,8 +208,8 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
 def head_from_json(
     fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None = None
 ) -> TaskHead | None:
-    """The task head of a `config.json`: that of its class, or one under "bert_jax"; None without either. Its labels are the
-    `labels` that are given, or those of the file. The default labels are those of transformers, LABEL_0 and LABEL_1.
+    """The task head of a `config.json`: by its class, or under "bert_jax"; None without either. Its labels are the
+    `labels` that are given, or those of the file. The default labels are LABEL_0 and LABEL_1, as in transformers.
 
     Raises UserError where the labels contradict each other or the problem is unknown.
     """

@@ -3,7 +3,7 @@
 
 Our arrays are stacked over layers and have a separate axis for heads; transformers has one matrix per layer in PyTorch's layout
 [out, in]. Each row of a table has both names and both layouts, from which shapes, transposes, the splitting of heads and of fused
-matrices follow. A parameter without a row, such as those of a head without a transformers class, has our name, with dots, and our
+matrices follow. A parameter without a row, e.g. of a head without a transformers class, has our name, with dots, and our
 layout.
 """
 
@@ -129,7 +129,7 @@ def tensors_from_params(
     rows of the vocabulary, and with the position table of a model that does not learn one.
 
     `params` may lack whole parts (as a model without the NSP head), but not single parameters. Raises ValueError listing missing
-    and unknown parameters and those of another shape, which are a bug and not a user's mistake.
+    and unknown parameters and wrong shapes, which are a bug and not a user's mistake.
     """
     flat = flatten_dict(params, sep="/")
     table, shapes = rows(config, head), our_shapes(config, head)
@@ -344,7 +344,7 @@ def reading_notes(
     notes += [f"renamed {counted(len(old), 'tensor')} that end in {' and '.join(endings)}"] if old else []
     notes += [f"names were read without {wrapper!r}, with which they begin"] if wrapper and wrapper != OWN_PREFIX else []
     notes += [f"{in_file[name]}, a copy of {in_file.get(family.tied[name], family.tied[name])}, was left out" for name in copies]
-    notes += [f"{name}, which is no parameter, was left out" for name in buffers]
+    notes += [f"{name}, which is not a parameter, was left out" for name in buffers]
     notes += [f"weights in {' and '.join(narrow)} were converted to float32"] if narrow else []
     return tuple(notes)
 

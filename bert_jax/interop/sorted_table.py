@@ -19,7 +19,7 @@ RESTART_INTERVAL = 16
 UNCOMPRESSED, SNAPPY = 0, 1
 LONGEST = 1 << 24
 """The maximum bytes of a table, and of all its uncompressed keys; the index of BERT-Large with its optimizer has 100 kB. The
-limit bounds the work for a file that is no table."""
+limit bounds the work for a file that is not a table."""
 
 
 class Damaged(Exception):
@@ -29,7 +29,7 @@ class Damaged(Exception):
 def read_table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields (key, value) of every entry, in the order of the keys.
 
-    Raises Damaged for content that is no table. The blocks must not overlap, and the uncompressed keys have at most `LONGEST`
+    Raises Damaged for content that is not a table. The blocks must not overlap, and the uncompressed keys have at most `LONGEST`
     bytes in total, so the work is bounded for any content.
     """
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:

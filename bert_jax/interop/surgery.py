@@ -133,23 +133,27 @@ def sources_of(old: Tokenizer, new: Tokenizer) -> Sources:
     """For each piece of `new`, the corresponding ids of `old`: the special token of the same role, the same piece, or the old
     tokenizer's encoding of the piece.
 
-    Pieces are compared by their text and whether they continue a word, so WordPiece's "##ing" equals SentencePiece's "ing".
+    Pieces of two vocabularies of one kind are compared as they are; others by their text and whether they continue a word, so
+    WordPiece's "##ing" equals SentencePiece's "ing".
     """
     old_ids = {written: i for i, written in enumerate(_written(old)) if i not in old.special_ids}
-    roles = {getattr(new, f"{role}_id"): getattr(old, f"{role}_id") for role in SPECIAL_NAMES}
+    roles = {getattr(new, f"{role}_id"): getattr(old, f"{role}_id") for role in reversed(SPECIAL_NAMES)}
+    same_kind = old.vocabulary.kind == new.vocabulary.kind
+    spelt = {piece: i for i, piece in enumerate(old.pieces) if piece and i not in old.special_ids} if same_kind else {}
     inside = _inside_words(old)
     of: list[tuple[int, ...]] = []
     kept: set[int] = set()
     same_pieces = unknown = 0
     for i, written in enumerate(_written(new)):
-        same = roles.get(i, old_ids.get(written))
+        same = roles.get(i, spelt.get(new.pieces[i], old_ids.get(written)))
         if same is not None:
             of.append((same,))
             kept.add(same)
             same_pieces += 1
             continue
         text, continues = written
-        spelling = tuple((inside if continues else old.encode)(text)) or (old.unk_id,)
+        follows_space = old.distinguishes_spaces and text[:1].isalnum()
+        spelling = tuple(inside(text) if continues else old.encode(f" {text}" if follows_space else text)) or (old.unk_id,)
         unknown += old.unk_id in spelling
         of.append(spelling)
     return Sources(tuple(of), same_pieces, len(of) - same_pieces - unknown, unknown, old.size - len(kept))

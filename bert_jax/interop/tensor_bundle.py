@@ -131,7 +131,7 @@ def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
     if state.is_file():
         text = state.read_text(encoding="utf-8", errors="replace")
         named = re.search(r'^model_checkpoint_path:\s*"(.*)"\s*$', text, re.MULTILINE)
-        newest = re.split(r"[/\\]", named[1])[-1] if named else ""  # its directory may be that of another machine
+        newest = re.split(r"[/\\]", named[1])[-1] if named else ""  # its directory may be on another machine
         if newest in found:
             return path / newest
         others = f"; name one of {', '.join(str(path / name) for name in found)}" if found else ""
@@ -166,7 +166,7 @@ def read_bundle(prefix: str | os.PathLike[str]) -> Bundle:
     for shard, size in sorted(needed.items()):
         data = shard_path(prefix, shard, shards)
         if not data.is_file():
-            raise UserError(f"{data} is missing; copy all {shards} data files of the checkpoint beside its index")
+            raise UserError(f"{data} is missing; copy all {shards} data files of the checkpoint next to its index")
         if data.stat().st_size < size:
             raise UserError(
                 f"{data} is incomplete: it has {counted(data.stat().st_size, 'byte')} of at least {size:,}; copy the "

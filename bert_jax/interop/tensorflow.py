@@ -231,7 +231,7 @@ def export_tf1(
 
 
 def _counterparts(config: ModelConfig, head: TaskHead | None) -> dict[str, _Counterpart]:
-    """From the original's name of every tensor of the model to the corresponding tensor of transformers."""
+    """Maps the original's name of every tensor of the model to the corresponding tensor of transformers."""
     counterparts = {}
     for row in rows(config, head):
         original = original_row(row)

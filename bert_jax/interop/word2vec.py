@@ -92,7 +92,7 @@ def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
 def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = None, lowercase: bool | None = None) -> Model:
     """The static model of the word vectors at `path`, a file or directory that `find_vectors` knows.
 
-    Its pieces are those of the tokenizer in the directory or of `vocabulary`, which must be words of the file, in any order; or,
+    Its pieces come from the tokenizer in the directory or from `vocabulary`, which must be words of the file, in any order; or,
     without one, all words of the file. Special tokens that the file lacks have the mean of all vectors. Raises UserError naming
     the line or word at which the file is wrong, and pieces without a vector.
     """
@@ -129,7 +129,7 @@ def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = Non
 def read_vectors(
     path: pathlib.Path, wanted: Sequence[str] | None = None, *, room: int = 0
 ) -> tuple[list[str], Float32[np.ndarray, "V D"], tuple[str, ...]]:
-    """(the words of a file, their vectors after `room` rows without values, clauses about what was left out).
+    """(the words of a file, their vectors after `room` rows without values, clauses that report what was left out).
 
     With `wanted`, only the vectors of these words are kept in memory, and returned in this order. The first vector of a word that
     comes twice counts; if it is wanted twice, it has the first two. Raises UserError naming the line or word that is wrong.
@@ -168,7 +168,7 @@ def read_vectors(
             table[room + len(row_of)] = vector
             row_of[word] = len(row_of)
     if seen != count:
-        raise UserError(f"{path} has {counted(seen, 'word')}, and its first line says {count:,}; {_AGAIN}")
+        raise UserError(f"{path} has {counted(seen, 'word')}, but its first line states {count:,}; {_AGAIN}")
     left = 0
     if wanted is not None:
         unfilled = {place: piece for piece, several in places.items() for place in several}
@@ -202,7 +202,7 @@ class _Form:
     """The format of a file of vectors, from its beginning."""
 
     count: int | None
-    """The number of words; None without a first line that says it."""
+    """The number of words; None without a first line that states it."""
     width: int
     is_binary: bool
 

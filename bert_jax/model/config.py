@@ -274,7 +274,7 @@ class Execution:
         found = getattr(self.target, operation)
         if found is None and getattr(self, operation) == "fused":
             raise UserError(
-                f"model.{operation}='fused' cannot be had: it is a kernel for given devices, and none are given; "
+                f"model.{operation}='fused' is not available: it is a kernel for given devices, and none are given; "
                 f"set model.{operation} to 'plain' or 'auto'"
             )
         return found
@@ -336,7 +336,7 @@ class ModelConfig(Execution, Architecture):
         return Architecture(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Architecture)})
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
-        """As for any `Execution`; a model that is no Transformer has no kernels."""
+        """As for any `Execution`; a model that is not a Transformer has no kernels."""
         return super().without_kernels(rejected if self.has_attention else ())
 
     def with_architecture(self, other: Architecture) -> ModelConfig:

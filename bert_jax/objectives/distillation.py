@@ -1,6 +1,6 @@
 """The losses of distillation in pretraining: soft targets, hidden states and attention maps of a teacher.
 
-The soft targets are those of Hinton et al. (arXiv:1503.02531) over the masked tokens, as in DistilBERT (arXiv:1910.01108); hidden
+The soft targets follow Hinton et al. (arXiv:1503.02531) over the masked tokens, as in DistilBERT (arXiv:1910.01108); hidden
 states are compared through a learned projection where the widths differ, as in TinyBERT (arXiv:1909.10351, section 3); attention
 maps are compared as distributions, as in MiniLM (arXiv:2002.10957, section 3.1).
 """

@@ -81,8 +81,8 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
 
 
 def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
-    """The operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add: those of loops as often
-    as they run, and of branches the costliest."""
+    """The operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. Loops count once per
+    iteration, and of branches the costliest counts."""
     return _flops_of(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 

@@ -1,4 +1,4 @@
-"""Model: what an objective builds its parameters with and computes hidden states and logits with."""
+"""Model: lets an objective build its parameters and compute hidden states and logits."""
 
 from __future__ import annotations
 

@@ -62,10 +62,10 @@ class Objective(abc.ABC):
     """
 
     rows: ClassVar[str] = MASKED
-    """The rows that it reads: MASKED or NEXT. Their arrays are those of `data/rows.py`."""
+    """The rows that it reads: MASKED or NEXT. `data/rows.py` describes their arrays."""
     judges_pairs: ClassVar[bool] = False
-    """Whether it learns from "nsp_labels" where rows hold pairs of texts; other objectives get one text a row unless
-    `config.examples.pairs` says otherwise."""
+    """Whether it learns from "nsp_labels" where rows hold pairs of texts; other objectives get one text per row unless
+    `config.examples.pairs` is set."""
     trains: ClassVar[Mapping[str, Sequence[str]] | None] = None
     """`model.encoder` -> the directions that it can train; None for all."""
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
@@ -250,12 +250,12 @@ class Objective(abc.ABC):
             raise UserError(f"{key}: loss must return a scalar, and returns an array {jnp.shape(first)}")
         if not np.isclose(first + last, 2 * loss(0.5, 0.5), rtol=1e-3):
             raise UserError(
-                f"{key}: loss is not linear in the sums, so those of microbatches would not add up to that of the batch; divide "
+                f"{key}: loss is not linear in the sums, so microbatches would not add up to the whole batch; divide "
                 "sums by counts alone"
             )
 
     def _checked(self, key: str, what: str, made: Any) -> set[str]:
-        """The names of the sums or counts that `what` returns."""
+        """Checks the sums or counts returned by `what`, and returns their names."""
         wrong = made if not isinstance(made, dict) else {name: x.shape for name, x in made.items() if x.shape != ()}
         if wrong:
             raise UserError(f"{key}: {what} must return a dict of scalars, name to sum over the batch, and returns {wrong}")

@@ -112,7 +112,7 @@ def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarr
     nothing.
 
     `target_counts` is how often each token is a target in training, `targets` the ids of all predictions on held-out rows, -1
-    where unused. The accuracy is that of always predicting the most frequent target; the loss is the cross-entropy with add-one
+    where unused. The accuracy results from always predicting the most frequent target; the loss is the cross-entropy with add-one
     (Laplace) smoothing, which is finite for tokens without a count.
     """
     vocabulary = target_counts.shape[0]

@@ -37,7 +37,7 @@ EVALUATION_SEED = np.uint32(0x736B6970)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SkipGram(Objective):
-    """The defaults are those of the released word2vec, whose negatives are not shared."""
+    """Skip-gram with negative sampling. The defaults are the released word2vec's, whose negatives are not shared."""
 
     window: Annotated[int, Interval(ge=1, le=1_000)] = 5
     """The largest distance between a word and its context."""
@@ -46,7 +46,7 @@ class SkipGram(Objective):
     shared_negatives: Annotated[int, Interval(ge=1, le=100_000)] = 64
     """N, the negatives drawn for each row, which all of its pairs share."""
     subsampling: Annotated[float, Interval(ge=0, le=1)] = 1e-3
-    """t: a word of frequency f is left out of the text with probability 1 - sqrt(t / f) - t / f, that of the released code; 0
+    """t: a word of frequency f is left out of the text with probability 1 - sqrt(t / f) - t / f, as in the released code; 0
     leaves none out."""
 
     rows: ClassVar[str] = CENTRES
@@ -115,7 +115,7 @@ class SkipGram(Objective):
         return sums["skip_gram_loss"] / jnp.maximum(counts["windows"], 1.0)
 
     def row_flops(self, length: int, predictions: int) -> float:
-        """Of the scores of all tokens of a row, of which those in the window are used, and of its negatives."""
+        """Counts the scores of all tokens of a row (only those in the window are used) and of its negatives."""
         return model_row_flops(self.model.config, length, predictions, self.shared_negatives)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:

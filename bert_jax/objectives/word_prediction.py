@@ -1,4 +1,4 @@
-"""WordPrediction: what the objectives share that predict words by a softmax over the vocabulary."""
+"""WordPrediction: the base class of objectives that predict words by a softmax over the vocabulary."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class WordPrediction(Objective):
         return {f"{self.measure}_loss": mean_losses(logits, batch["masked_targets"])}
 
     def row_flops(self, length: int, predictions: int) -> float:
-        """Of the encoder, and of the softmax at the predicted tokens."""
+        """Counts the encoder, and the softmax at the predicted tokens."""
         return model_row_flops(self.model.config, length, predictions)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
@@ -105,7 +105,7 @@ class WordPrediction(Objective):
         return lambda scores: perplexity(scores[f"{self.measure}_loss"] * pieces)
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """Accuracy, loss and perplexity with those of word frequency alone."""
+        """Accuracy, loss and perplexity, each with the baseline of word frequencies."""
         accuracy, loss = f"{self.measure}_accuracy", f"{self.measure}_loss"
         line = f"{self.title} accuracy {100 * scores[accuracy]:.1f} %"
         line += f" ({FREQUENCY} {100 * scores['unigram_accuracy']:.1f} %), {self.title} loss {scores[loss]:.3f}"
@@ -119,10 +119,10 @@ def mean_losses(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Fl
 
 
 def tokens_per_word(targets: Int[np.ndarray, "B M"], continues: Bool[np.ndarray, " V"]) -> float:
-    """The number of predicted tokens for each predicted word; `continues` says which tokens continue a word.
+    """The number of predicted tokens for each predicted word; `continues` marks the tokens that continue a word.
 
-    The loss of a word is the sum of those of its pieces, which are masked together. So the perplexity of words can be compared
-    between vocabularies, that of pieces cannot.
+    The loss of a word is the sum of the losses of its pieces, which are masked together. So perplexity per word is comparable
+    between vocabularies; perplexity per piece is not.
     """
     used = targets[targets >= 0]
     return len(used) / max(int(np.count_nonzero(~continues[used])), 1)

@@ -48,7 +48,7 @@ class Writer:
     of the answer (if both have a key k, the record's is written as input_k), and a failed record is the line
     {"line": its number, "error": the message}, so that line i is the result of record i.
 
-    A file is written under a temporary name beside `output` and renamed when it is complete; if an exception leaves the `with`
+    A file is written under a temporary name next to `output` and renamed when it is complete; if an exception leaves the `with`
     block, neither file remains. Raises UserError if the answers cannot be written: the constructor for all that can be checked
     before writing, the other methods for the rest. Raises BrokenPipeError if the reader of a pipe has gone.
 

@@ -1,6 +1,6 @@
 """The continuation of texts by a left-to-right model, one token at a time: the most probable, a random one, or by beam search.
 
-All loops run on the device and stop when every text has ended. The tokens are those of transformers' `generate`.
+All loops run on the device and stop when every text has ended. The tokens equal those of transformers' `generate`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Decoding:
     nucleus: bool = False
     """Draws among the most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751)."""
     beams: int = 1
-    """More than 1: beam search with so many hypotheses."""
+    """More than 1: beam search with this many hypotheses."""
     pieces: int | None = None
     """The size of the vocabulary, where the model may have more logits than that; None: all ids can be chosen."""
 

@@ -30,12 +30,12 @@ _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakK
 class Embed:
     """A vector for each text, or (`words`) for each of its words.
 
-    None stands for the setting of a model directory in the format of sentence-transformers. In other directories it stands for
-    the mean over the tokens of the last layer, not normalised, and an error for a text that is too long.
+    None takes the setting of a model directory in the format of sentence-transformers. In other directories it means the mean
+    over the tokens of the last layer, not normalised, and an error for a text that is too long.
     """
 
     pooling: str | None = None
-    """"mean": over all tokens, for a static model over those of the text; "cls": the state of [CLS]; "pooler": the output of
+    """"mean": over all tokens (for a static model, over the text's tokens); "cls": the state of [CLS]; "pooler": the output of
     the trained pooler."""
     layers: tuple[int, ...] = (-1,)
     """0 is the embeddings, N the last layer; negative numbers count from the end."""

@@ -129,8 +129,8 @@ class Engine:
             )
 
     def require_attention(self, what: str, instead: str = "") -> None:
-        """Raises UserError if the model has no attention; `what` is done with it ("to measure"), `instead` is a remedy beside
-        another model."""
+        """Raises UserError if the model has no attention; `what` names its use ("to measure"), `instead` is a
+        remedy besides another model."""
         if not self.config.has_attention:
             remedy = f", or {instead}" if instead else ""
             raise UserError(

@@ -42,7 +42,7 @@ class Generate:
     @functools.cached_property
     def _numbers(self) -> Iterator[int]:
         """The numbers of the texts over all calls of `answer`: the tokens that are drawn for a text depend on its number and on
-        `seed`, not on the texts beside it, which in a pipe are those that have arrived by then."""
+        `seed`, not on the other texts of a batch, which in a pipe depend on timing."""
         return itertools.count()
 
     @property

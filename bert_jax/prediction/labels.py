@@ -167,7 +167,7 @@ class Tag:
         stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
         if len(parts) > 1 and parts[-1] in labels and stated:
             return (
-                f"{shortened(parts[-1])} seems to be the tag of a word, which is no part of the text; give a sentence per line, "
+                f"{shortened(parts[-1])} seems to be the tag of a word, not part of the text; give a sentence per line, "
                 'or JSON with "words"'
             )
         return None
@@ -250,7 +250,7 @@ class AnswerQuestion:
     may_be_unanswerable: bool = False
     """Allow "no answer" (SQuAD 2.0)."""
     no_answer_threshold: float = 0.0
-    """The answer is "" if the score of "no answer" exceeds that of the best span by more than this."""
+    """The answer is "" if the score of "no answer" exceeds the score of the best span by more than this."""
     fields = (Field("question"), Field("context"))
 
     def check(self, engine: Engine) -> None:

@@ -173,7 +173,7 @@ def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence:
-    """The probability that text_b follows text in a document: that of label 0 of the NSP head."""
+    """The probability that text_b follows text in a document: label 0 of the NSP head."""
 
     truncate: bool = False
     fields = (Field("text"), Field("text_b"))

@@ -50,7 +50,7 @@ MOST_BYTES = 64 << 20
 READ_AHEAD_BYTES = 32 << 20
 """The reading thread stops when the records that wait reach this size."""
 COUNTED_BYTES = 1 << 30
-"""The lines of a larger file are not counted, so there is no estimate of the time left."""
+"""The lines of a larger file are not counted, so no time left is estimated."""
 DELIMITERS = ",;\t|"
 """Those of a table, in the order in which they are tried."""
 TAB_TABLES = (".tsv", ".tab")
@@ -155,7 +155,7 @@ def read_texts(
 ) -> Records:
     """As `read_records`, for the texts of a person, who may give a table, a list of JSON or the name of a file.
 
-    - `.csv`, `.parquet` and `.arrow` hold a table whose columns have the names of the fields, or those of `columns` (field ->
+    - `.csv`, `.parquet` and `.arrow` hold a table whose columns have the names of the fields, or the names in `columns` (field ->
       column, read when the first record is). So do `.tsv` and other text whose first line names the columns. Other columns are in
       `Record.rest`. In a `.tsv` without names, TABs separate the fields in their order.
     - `.json`, and text that begins as JSON, hold JSON objects, one per line or in one list.
@@ -219,7 +219,7 @@ def _records(texts: Sequence[str], input_path: str | None, fields: Sequence[Fiel
 
 
 def _suffix(path: str) -> str:
-    """The suffix of a file's name in lower case, that of the content for a compressed file."""
+    """The suffix of a file's name in lower case; for a compressed file, the suffix before the compression's."""
     return pathlib.PurePath(bare_name(pathlib.PurePath(path).name.lower())).suffix
 
 
@@ -368,7 +368,7 @@ def _open_pipe(path: str) -> IO[bytes] | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return None  # the error of opening it is reported
-    named = "pipe:[" not in os.path.realpath(path)  # that of a shell, <(zcat FILE), has a writer from the start
+    named = "pipe:[" not in os.path.realpath(path)  # a shell's pipe, <(zcat FILE), has a writer from the start
     last = time.monotonic() + WRITER_SECONDS
     first = b""
     try:
@@ -542,7 +542,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _names_columns(line: str, fields: Sequence[Field], form: _Form) -> bool:
-    """Whether a first line is that of a table: it has the names of the required fields, and others."""
+    """Whether a first line is the header of a table: it has the names of the required fields, and others."""
     for delimiter in "\t" if form.named in TAB_TABLES else DELIMITERS:
         names = [cell.casefold() for cell in _cells(line, delimiter)]
         if len(names) == 1 and form.named not in TAB_TABLES:

@@ -1,5 +1,5 @@
-"""The verbs of `predict`: their flags, and where their questions are. Imports nothing that takes long, so that help and what is
-wrong with flags come at once."""
+"""The verbs of `predict`, with their flags and where their questions are implemented. Imports nothing slow, so that help and
+errors in flags appear at once."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def parser_of(name: str, verb: Verb) -> FlagParser:
     parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
     parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
     parser.add_argument("--output", type=nonempty, metavar="FILE", help="writes JSON lines, also .gz; .npy for embed")
-    profile = "batches to profile, counted from 0, into profile/ beside the output"
+    profile = "batches to profile, counted from 0, into profile/ next to the output"
     parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help=profile)
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of formatted text")
     verb.add_flags(parser)

@@ -5,6 +5,7 @@ In: an experiment and a corpus. Out: trained weights, held-out scores, log lines
     inferred_settings.py   fills in model keys from the corpus or `init_from`, and shortens a warmup that is longer than its phase
     corpora.py             the two splits of the corpus: checks, fingerprint, and the batches of a phase
     warm_start.py          initialises the parameters from an existing model
+    branch.py              the state of another run that a run goes on from
     teacher.py             loads and checks the teacher of a distillation
     program.py             the jitted training and evaluation steps, and the layout of the state
     evaluation.py          held-out scores and their baselines

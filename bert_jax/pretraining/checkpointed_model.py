@@ -43,7 +43,8 @@ def model_of_step(workdir: Place, step: int) -> Model:
                 program = pretraining_program(experiment, mesh)
                 state = checkpoints.restore(step, program.state)
                 params = on_host(state.params, mesh)
-                return trained_model(experiment, params, _tokenizer(workdir, experiment))
+                phase = experiment.phase_after(max(step - 1, 0))
+                return trained_model(experiment.of_phase(phase), params, _tokenizer(workdir, experiment))
     has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
     raise UserError(
         f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "
@@ -52,7 +53,7 @@ def model_of_step(workdir: Place, step: int) -> Model:
 
 
 def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """The tokenizer of the run: that of its exported model, which is smaller than the corpus; before the end, the corpus's."""
+    """The tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the end."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

@@ -41,7 +41,7 @@ class Corpora:
 class PhaseBatches:
     """The batches of a phase as a function of the step of the run; `source` numbers them from the first of the phase.
 
-    `shard` is the part of a batch that this process holds; the batches are those of `skipped_batches` steps later.
+    `shard` is the part of a batch that this process holds; each step reads the batch of `skipped_batches` steps later.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size > asked and experiment.init_from:
         raise UserError(
-            f"config.init_from={experiment.init_from} has a vocabulary of {counted(asked, 'entry')}, and that of the corpus "
-            f"{train.directory} has {size:,}; build the corpus with --vocab={experiment.init_from}"
+            f"config.init_from={experiment.init_from} has a vocabulary of {counted(asked, 'entry')}, and the corpus "
+            f"{train.directory} one of {size:,}; build the corpus with --vocab={experiment.init_from}"
         )
     if size != asked and not experiment.init_from:
         raise UserError(
@@ -104,8 +104,8 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
 
 
 def fingerprint(*splits: Corpus) -> str:
-    """A SHA-256 of the vocabulary, the sizes and the token counts of the `splits`, those of phases included. A continued run
-    compares it, so that a corpus may have moved but must have the same tokens."""
+    """A SHA-256 of the vocabulary, the sizes and the token counts of the `splits`, including those of phases. A continued run
+    compares it: a corpus may have moved but must have the same tokens."""
     digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
     for corpus in splits:
         digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())

@@ -34,7 +34,7 @@ class Evaluation:
     `plan` is the phase's plan of the training split, or of a block of it."""
 
     def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run, plan: EpochPlan):
-        experiment, mesh = program.experiment, program.mesh
+        experiment, mesh = program.experiment.of_phase(phase), program.mesh
         settings = experiment.evaluation
         examples = experiment.eval_config(phase)
         self._batches = functools.partial(
@@ -69,7 +69,7 @@ class Evaluation:
         self._is_compiled = False
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
-        """The scores of `params`, and those of the baselines."""
+        """The scores of `params` and of the baselines."""
         total: Sums = {}
         with fits_in_memory(self._demand), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
             params = self._gathered(params)  # once per evaluation, in case they are sharded over the data axis

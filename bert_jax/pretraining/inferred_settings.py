@@ -42,9 +42,9 @@ def infer_settings(
 ) -> tuple[JsonObject, list[str]]:
     """Returns (the `values` of a pretraining experiment with the inferred keys, notes for the log about changed keys).
 
-    The model configuration is that of the model named in `init_from`, or of the run in `workdir` that already started from it;
+    The model configuration comes from the model named in `init_from`, or from the run in `workdir` that already started from it;
     without `init_from`, only the vocabulary size is inferred, from the corpus. `given` are the dotted keys of the command line.
-    `download` allows fetching a model from the hub for its configuration. Raises UserError where `init_from` is no model.
+    `download` allows fetching a model from the hub for its configuration. Raises UserError where `init_from` is not a model.
     """
     settled = copy.deepcopy(dict(values))
     notes: list[str] = []
@@ -57,7 +57,7 @@ def infer_settings(
             if f"model.{name}" in given:
                 continue
             if model.get(name, value) != value:
-                notes.append(f"config.model.{name} is {value}, as {source} has it (the experiment file says {model[name]})")
+                notes.append(f"config.model.{name} is {value}, as in {source} (the experiment file has {model[name]})")
             model[name] = value
         examples = settled.get("examples", {})
         of_pairs = isinstance(examples, dict) and examples.get("pairs") != "none" and "examples.pairs" not in given

@@ -77,7 +77,7 @@ class PretrainingLog(RunLog):
         self.throughput = Throughput(self._run.ledger)
 
     def _masks(self, index: int) -> str:
-        """The masks of a phase where they are not those of the held-out rows."""
+        """The fraction of masks of a phase if it differs from the held-out rows; otherwise ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
         if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""

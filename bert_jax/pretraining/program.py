@@ -59,12 +59,21 @@ class PretrainingProgram:
 
     def training_step(self, phase: int) -> jax.stages.Wrapped:
         """The jitted training step of a phase; see `jitted_train_step`."""
-        return jitted_train_step(self.experiment, phase, self.optimizer, self.shardings, self.mesh, self.teacher)
+        experiment, optimizer = self._of_phase(phase)
+        return jitted_train_step(experiment, phase, optimizer, self.shardings, self.mesh, self.teacher)
+
+    def _of_phase(self, phase: int) -> tuple[PretrainingExperiment, optax.GradientTransformation]:
+        """The experiment of a phase and its optimizer, whose state is the same in all phases."""
+        experiment = self.experiment.of_phase(phase)
+        if experiment.optimizer == self.experiment.optimizer:
+            return experiment, self.optimizer
+        return experiment, make_optimizer(experiment.optimizer, trained_parameters(experiment))
 
     def gradient_norms(self, phase: int) -> jax.stages.Wrapped:
         """The jitted `training.steps.gradient_norms` of a phase, from the arguments of the training step to (norms, sums),
         replicated on every device."""
-        rule = update_rule(self.experiment, phase, self.optimizer, self.shardings, self.mesh)
+        experiment, optimizer = self._of_phase(phase)
+        rule = update_rule(experiment, phase, optimizer, self.shardings, self.mesh)
         everywhere = NamedSharding(self.mesh, PartitionSpec())
         function, shardings = _taught(gradient_norms, rule, self.experiment, self.shardings, self.mesh, self.teacher)
         return jax.jit(function, in_shardings=shardings, out_shardings=everywhere)
@@ -87,8 +96,8 @@ class PretrainingProgram:
 def pretraining_program(
     experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None
 ) -> PretrainingProgram:
-    """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays but those of a `teacher`, which is needed
-    for the steps of a distillation only."""
+    """The optimizer and the state layout of `experiment` on `mesh`; allocates no arrays except those of a `teacher`, which only
+    distillation steps need."""
     check_objective(experiment)
     optimizer = make_optimizer(experiment.optimizer, trained_parameters(experiment))
     abstract, shardings = state_layout(experiment, optimizer, mesh)
@@ -126,7 +135,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 
 
 def _on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
-    """`teacher` with its arrays, or their shapes, sharded over `mesh` as those of a student are without ZeRO."""
+    """`teacher` with its arrays, or their shapes, sharded over `mesh` like a student's without ZeRO."""
     shardings = _teacher_shardings(teacher, mesh)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(teacher.params)):
         return dataclasses.replace(teacher, params=with_shardings(teacher.params, shardings))
@@ -234,7 +243,7 @@ def update_rule(
     return UpdateRule(
         gradients=gradients_over_data(shardings.params, mesh, experiment.model, experiment.mesh.reduce_dtype),
         objective=objective_on(experiment, mesh),
-        optimizer=phase_optimizer(experiment, phase, optimizer),
+        optimizer=optimizer,
         learning_rate=piecewise(experiment.schedules()),
         seed=experiment.seed,
         clip_norm=experiment.optimizer.clip_norm,
@@ -242,14 +251,6 @@ def update_rule(
         learning_rate_multipliers=layerwise_rates(experiment),
         spike_filter=spike_filter(experiment.spikes) if experiment.spikes.policy != "none" else None,
     )
-
-
-def phase_optimizer(
-    experiment: PretrainingExperiment, phase: int, optimizer: optax.GradientTransformation
-) -> optax.GradientTransformation:
-    """`optimizer`, that of the run, with the weight decay of a phase; its state is the same in all phases."""
-    settings = experiment.phase_optimizer(phase)
-    return optimizer if settings == experiment.optimizer else make_optimizer(settings, trained_parameters(experiment))
 
 
 def layerwise_rates(experiment: PretrainingExperiment) -> Callable[[jax.Array], PyTree[jax.Array]] | None:

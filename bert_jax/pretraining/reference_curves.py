@@ -1,6 +1,6 @@
-"""Reference curves: the held-out scores of an experiment over several seeds, and the place of a run beside them.
+"""Reference curves: the held-out scores of an experiment over several seeds, and the comparison of a run with them.
 
-A curve is a JSON file in the folder `curves` beside the folder of the experiment file, named like that file and its argument:
+A curve is a JSON file in the folder `curves` next to the folder of the experiment file, named like that file and its argument:
 `experiments/curves/quickstart.json`, `laptop-more.json`. `tests/golden/make_reference_curve.py` makes it from workdirs.
 """
 
@@ -86,7 +86,7 @@ def read_curve(path: pathlib.Path) -> ReferenceCurve:
             path.stem, tuple(values["seeds"]), values["config"], values["corpus_tokens"], values["corpus_fingerprint"], measures
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is no reference curve ({error!r}); take it from the repository again, or remove it") from error
+        raise UserError(f"{path} is not a reference curve ({error!r}); restore it from the repository, or remove it") from error
 
 
 def as_json(curve: ReferenceCurve) -> str:
@@ -214,8 +214,8 @@ def usual_causes(
     fingerprint: str,
     skipped: int,
 ) -> str:
-    """The usual causes of scores outside the band, those first for which this run gives evidence: `skipped` steps, the dtype, the
-    `fingerprint` of its corpus. The other settings are those of the curve (`find_curve`)."""
+    """The usual causes of scores outside the band, starting with those for which this run gives evidence: `skipped` steps, the
+    dtype, the `fingerprint` of its corpus. The other settings equal the curve's (`find_curve`)."""
     causes = []
     if skipped:
         causes.append(f"{counted(skipped, 'skipped step')} (see the warnings above)")

@@ -53,7 +53,7 @@ class Replay:
     """A training step and everything that went into it."""
 
     step: int
-    """The number that the log gives to the state after it: its batch is that of `step` - 1."""
+    """The number of the state after it in the log; it reads the batch of `step` - 1."""
     weights_of: int
     """The step of the weights: `step` - 1, or a later one where earlier states are no longer there."""
     learning_rate: float
@@ -89,8 +89,8 @@ def experiment_of(
     """(the experiment of the run in `workdir`, the texts that it was trained on).
 
     Relative paths in its configuration start from the directory in which the run was started. `overrides` are pairs of dotted key
-    and text for keys that match the patterns `may_change`. Raises UserError for other keys, where there is no run, and where the
-    corpus is another one.
+    and text for keys that match the patterns `may_change`. Raises UserError for other keys, if there is no run, and if the
+    corpus differs.
     """
     stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain"), beside=FINGERPRINT)
     of_corpus = stored.pop(FINGERPRINT, None)
@@ -98,6 +98,9 @@ def experiment_of(
     for group, key in ((stored.get("corpus"), "directory"), (stored, "init_from"), (stored, "teacher"), *of_phases):
         if isinstance(group, dict) and isinstance(path := group.get(key), str):
             group[key] = from_start(workdir, path)
+    if stored.get("init_state"):
+        trunk, _, kept = stored["init_state"].rpartition("@")
+        stored["init_state"] = f"{from_start(workdir, trunk)}@{kept}"
     for key, text in overrides:
         if not any(fnmatch.fnmatchcase(key, pattern) for pattern in may_change):
             raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
@@ -115,8 +118,8 @@ def experiment_of(
 def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, step: int) -> Replay:
     """Computes training step `step` of the run in `workdir` again, and writes nothing.
 
-    Its weights are made again by training from the newest state before it: a checkpoint, or the beginning if that is less than
-    `checkpoints.every` steps before. Where there is neither, they are those of the earliest checkpoint that is left. Raises
+    Its weights are recomputed by training from the newest state before it: a checkpoint, or the initial state if that is less
+    than `checkpoints.every` steps before. If neither exists, the earliest remaining checkpoint is used. Raises
     UserError for a step that the run does not have, and where no state is there.
     """
     last = experiment.phase_starts()[-1]
@@ -132,11 +135,11 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
         state = _trained_on(program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
-            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the dropout is that of the step
+            state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the step's own dropout applies
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         norms, sums = program.gradient_norms(phase)(*program.arguments(state, to_device(batch, mesh, BATCH)))
         rate = jax.jit(piecewise(experiment.schedules()))(jnp.int32(step - 1))
-        losses = _losses_of_rows(program, state.params, batch)
+        losses = _losses_of_rows(program, phase, state.params, batch)
     objective = program.experiment.trained_objective
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses, objective)
 
@@ -188,7 +191,7 @@ def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches
 
 
 def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
-    """The norms by the names of the parameters, "encoder/layers/0/attention/query/kernel"; the number of the layer stands behind
+    """The norms by the names of the parameters, "encoder/layers/0/attention/query/kernel"; the number of the layer follows
     "layers"."""
     found: dict[str, float] = {}
     for path, norm in jax.tree_util.tree_leaves_with_path(jax.device_get(norms)):
@@ -201,10 +204,10 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
 
 
 def _losses_of_rows(
-    program: PretrainingProgram, params: PyTree[jax.Array], batch: Batch
+    program: PretrainingProgram, phase: int, params: PyTree[jax.Array], batch: Batch
 ) -> dict[str, Float[np.ndarray, " B"]]:
     """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
-    objective = objective_on(program.experiment, program.mesh)
+    objective = objective_on(program.experiment.of_phase(phase), program.mesh)
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -221,7 +224,7 @@ def _losses_of_rows(
 
 # ---------------------------------------------------------------------------------------------------------------------- as text
 def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """The lines that the verb prints: the step, the norm of every gradient, and the rows, those of the largest loss first."""
+    """The lines that the verb prints: the step, the norm of every gradient, and the rows, largest loss first."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
         yield "with the weights that it had"

@@ -83,7 +83,8 @@ def training_of(
     )
     named = [f"config.{key} {pathlib.PurePath(one['path']).name} ({one['sha256'][:12]})" for key, one in (files or {}).items()]
     own = f" With files of its own: {', '.join(named)}." if named else ""
-    origin = f", starting from {pathlib.PurePath(experiment.init_from).name}" if experiment.init_from else ""
+    start_of = experiment.init_from or experiment.init_state
+    origin = f", starting from {pathlib.PurePath(start_of).name}" if start_of else ""
     return Training(
         data=f"Pretrained on {counted(train.num_tokens, 'token')} in {counted(train.num_documents, 'document')}{name}.",
         steps=f"Steps: {phases}{origin}.{own}",
@@ -108,8 +109,8 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """The parts of the parameters that are exported: the encoder, and those of the objective that belong to its class of
-    transformers or to the files of this project."""
+    """The parts of the parameters that are exported: the encoder, and the objective's parts that belong to its transformers
+    class or to this project's files."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
     others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}

@@ -14,6 +14,7 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.characters import symbols_of
+from bert_jax.pretraining.branch import kept_state
 from bert_jax.pretraining.program import PretrainingProgram
 from bert_jax.pretraining.warm_start import pretraining_start
 from bert_jax.training.checkpoints.manager import Checkpoints
@@ -30,9 +31,11 @@ def skipped_batches(state: TrainState) -> int:
 
 
 def first_parameters(program: PretrainingProgram, corpus: Corpus) -> TrainState:
-    """The state before step 0: the weights of `init_from`, or random ones; with the counts or the characters of the words of
-    `corpus` where the model has them."""
+    """The initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
+    ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     experiment = program.experiment
+    if experiment.init_state:
+        return kept_state(experiment, corpus, program.state)
     state = program.begin(pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else None)
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size

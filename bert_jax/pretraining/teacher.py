@@ -41,7 +41,7 @@ def taught_by(experiment: PretrainingExperiment, teacher: Teacher | None) -> Pre
     for name, value in found.items():
         if (given := getattr(experiment.distillation, name)) not in (0, "", value):
             raise UserError(
-                f"config.distillation.{name}={given}, but that of config.teacher={experiment.teacher} is {value}; name the "
+                f"config.distillation.{name}={given}, but config.teacher={experiment.teacher} has {value}; name the "
                 "teacher that belongs to it, or leave the key out"
             )
     return dataclasses.replace(experiment, distillation=dataclasses.replace(experiment.distillation, **found))
@@ -53,8 +53,8 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
         raise UserError(f"{named} has no trained mlm_head, so it predicts no masked words; name a pretrained model with one")
     if (config.direction, config.encoder) != ("both", "transformer"):
         raise UserError(
-            f"{named} is no masked language model: its direction is {config.direction} and its encoder {config.encoder}; name a "
-            "pretrained BERT"
+            f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
+            "a pretrained BERT"
         )
     theirs = model.tokenizer.vocabulary
     if (theirs.sha256, theirs.lowercase) != (vocabulary.sha256, vocabulary.lowercase):

@@ -18,8 +18,7 @@ from bert_jax.storage.paths import cache_directory
 
 
 def start_logging(index: int) -> None:
-    """Sends this package's messages to stderr: from process 0 those of level INFO and above, from the others warnings and
-    errors."""
+    """Sends this package's log messages to stderr: INFO and above from process 0, warnings and errors from the others."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s" if index == 0 else f"[process {index}] %(message)s"))
     ours = logging.getLogger("bert_jax")

@@ -1,4 +1,4 @@
-"""The flags that say where and with which processes a run starts. `configs/command_line.py` adds those of its experiment."""
+"""The flags for the workdir and the processes of a run. `configs/command_line.py` adds those of its experiment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StartFlags:
 
 def add_process_flags(parser: FlagParser) -> None:
     """Adds the flags of a start with several processes."""
-    several = parser.add_argument_group("several processes (found by itself on a Cloud TPU slice)")
+    several = parser.add_argument_group("several processes (detected automatically on a Cloud TPU slice)")
     several.add_argument("--coordinator", type=nonempty, metavar="HOST:PORT", help="where process 0 listens")
     several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")
     several.add_argument("--process", type=InRange(int, Interval(ge=0, lt=2**16)), metavar="I", help="which one this is, from 0")

@@ -45,7 +45,7 @@ class Activity(enum.StrEnum):
     COMPILING = "compiling"
     EVALUATING = "evaluating"
     SAVING = "saving"
-    """The time for which saving a checkpoint stops the training; most of a save goes on beside it."""
+    """The time that training waits for a checkpoint to be saved; most of a save runs in the background."""
     RESTORING = "restoring"
     STAGING = "staging"
     """Bringing the corpus, the model, the data and the workdir from a bucket to this machine, and verifying the corpus, where the
@@ -87,7 +87,7 @@ class Ledger:
         self._furthest = max((record["step"] for record in earlier), default=0)
 
     def preceded_by(self, activity: Activity, seconds: float) -> None:
-        """Counts time before this ledger was made as that of an activity: the start began so much earlier."""
+        """Counts time before this ledger was created as that of an activity: the process started that many seconds earlier."""
         with self._lock:
             self._seconds[activity] += seconds
             self._began -= seconds
@@ -114,7 +114,7 @@ class Ledger:
             self._finish_step()
 
     def step_done(self, step: int) -> None:
-        """Counts the training time since the last call as that of the step that led to `step`."""
+        """Counts the time since the last call as training time of the step that led to `step`."""
         self._step = step
         self._finish_step()
 
@@ -196,7 +196,7 @@ def totals_of(records: Sequence[JsonObject]) -> JsonObject:
 
 
 def combined(ledgers: Sequence[JsonObject]) -> JsonObject:
-    """The sum of several `totals_of`: those of the runs of a sweep."""
+    """Adds the `totals_of` several ledgers, e.g. of the runs of a sweep."""
     seconds: dict[str, float] = {}
     for ledger in ledgers:
         for activity, spent in ledger["seconds"].items():

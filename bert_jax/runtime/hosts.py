@@ -155,7 +155,7 @@ def joined_slices(
     """Returns the addresses of the workers of every slice, the same in every process of all slices, which all call this function.
 
     own: the addresses of the slice of this process, in which it is number `worker`.
-    addresses: those of all hosts of all slices; the slice of the first one comes first. That host collects the slices.
+    addresses: the addresses of all hosts of all slices, starting with the first host's slice. That host collects the slices.
 
     Raises UserError if hosts are missing after `timeout` seconds.
     """

@@ -119,8 +119,8 @@ class Watchdog:
         self._last, self._last_step, self._doing, self._compiles = self._clock(), None, doing, False
 
     def compiling(self) -> None:
-        """Records the beginning of a compilation: up to the next progress the limit is that of the start, for what another
-        process compiles too, for which this one then waits."""
+        """Records that a compilation starts. Until the next progress, the limit of the start applies; it also covers waiting for
+        another process that compiles."""
         self.alive("compilation, or the first step after it")
         self._compiles = True
 
@@ -131,7 +131,7 @@ class Watchdog:
         return max(self._factor * statistics.median(self._steps), self._floor)
 
     def hang(self) -> str:
-        """Returns how long the process has made no progress, and in what, if that is beyond the limit, else ""."""
+        """If the process made no progress for longer than the limit, returns for how long and in which activity; else ""."""
         waited = self._clock() - self._last
         if waited <= self.limit():
             return ""
@@ -144,7 +144,7 @@ class Watchdog:
         self._last_step = None if self._last_step is None else min(now, self._last_step + seconds)
 
     def report(self, found: str, process: int) -> None:
-        """Writes what was `found` and the stack of every thread to stderr and `DIRECTORY/hang-PROCESS-TIME.txt`."""
+        """Writes the message `found` and the stack of every thread to stderr and `DIRECTORY/hang-PROCESS-TIME.txt`."""
         path = self._directory / f"hang-{process}-{time.strftime('%Y%m%d-%H%M%S')}.txt"
         title = f"{found}; the same command resumes from the last checkpoint. Stack of every thread:\n"
         sys.stderr.write(title)

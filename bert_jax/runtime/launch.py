@@ -39,7 +39,7 @@ class Run:
     """The parts of a started run that the training loop uses."""
 
     workdir: pathlib.Path
-    """A local directory; `durable` says where its content stays."""
+    """A local directory; `durable` is where its contents are kept."""
     is_first: bool
     """Whether this process writes the files of the run: process 0, or every one of independent processes."""
     preemption: Preemption
@@ -64,7 +64,7 @@ class Run:
         return self.mirror.durable(path) if self.mirror else path
 
     def compiling(self, ledger: Ledger) -> contextlib.AbstractContextManager[None]:
-        """A context for a compilation: its time is that of compiling in `ledger`, and the watchdog is patient."""
+        """A context for a compilation: its time counts as compiling in `ledger`, and the watchdog uses its longer limit."""
         self.watchdog.compiling()
         return ledger.during(Activity.COMPILING)
 
@@ -127,7 +127,7 @@ def begin(
         share = Share() if together else stack.enter_context(processes.sharing(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            with fits_in_memory(lambda: Demand("this run")):  # for arrays beside the steps, which have messages of their own
+            with fits_in_memory(lambda: Demand("this run")):  # for other arrays than the steps', which report themselves
                 rejected = compare_kernels_once(config.get("model"), processes.gather)
                 is_first = jax.process_index() == 0
                 require = in_place[0] if in_place else lambda: None

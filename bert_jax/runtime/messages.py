@@ -45,7 +45,7 @@ def framed(message: Json) -> bytes:
 
 
 def unframed(data: bytes, longest: int = (1 << 32) - 1) -> tuple[list[Json], bytes]:
-    """Splits `data` into the complete messages at its start and the rest. Raises ValueError for what `framed` has not made."""
+    """Splits `data` into the complete messages at its start and the rest. Raises ValueError for data not written by `framed`."""
     found = []
     while len(data) >= 4:
         size = int.from_bytes(data[:4], "big")
@@ -98,8 +98,8 @@ def hear(
     """Listens at `address` (HOST, PORT), as far as HOST is one of this machine, until all is `complete`, at most `timeout`
     seconds.
 
-    `accept` is given what a process of this run says, and its connection, and returns whether it was expected; the connections of
-    all others are closed. `waiting` is called at least every second. Raises OSError if the port cannot be opened.
+    `accept` receives the first message of a process of this run and its connection, and returns whether it was expected; all
+    other connections are closed. `waiting` is called at least every second. Raises OSError if the port cannot be opened.
     """
     deadline = time.monotonic() + timeout
     with Calls((own_address(address[0]), address[1]), expected) as calls:
@@ -216,8 +216,8 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
 
 def own_address(host: str) -> str:
-    """Returns the address of this machine that `host` names, at which to listen; "" for all of its addresses if the name does not
-    tell: Debian gives a machine's own name the address 127.0.1.1, and behind a NAT the address is that of another machine."""
+    """Returns the address of this machine that `host` names, at which to listen; "" for all of its addresses if the name is not
+    conclusive: Debian resolves a machine's own name to 127.0.1.1, and behind a NAT the address belongs to another machine."""
     try:
         address = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
         loopback = ipaddress.ip_address(address).is_loopback

@@ -79,8 +79,8 @@ Value = TypeVar("Value")
 
 # ----------------------------------------------------------------------------------------------------------------- the roll call
 def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: float) -> Processes:
-    """Waits until all processes of a run have started; a single process (None) is at once complete. `patience` is that of
-    `Processes`.
+    """Waits until all processes of a run have started; returns at once for a single process (None). `patience` is
+    passed to `Processes`.
 
     Raises UserError in every started process if another one is missing after `timeout` seconds, or differs in versions, code or
     `config`.
@@ -286,7 +286,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._heard = dict.fromkeys(self._connections, now)
         self._received = dict.fromkeys(self._connections, b"")
         self._leaving: set[int] = set()
-        """The processes that have said that they end, or were told to. They may wait for this one, and are told when it ends."""
+        """The processes that announced their end or were asked to end. They may wait for this one; they hear when it ends."""
         self._closed: set[int] = set()
         self._ended = False
         """Whether this process has said that it ends, and does nothing more than wait."""
@@ -294,7 +294,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         """Whether it has said that it failed, and whether it has reached its end."""
         self._ending: _Ending | None = None
         self._told = ""
-        """The silent processes, as process 0 has last told."""
+        """The silent processes, as last reported by process 0."""
         self._watchdog: Watchdog | None = None
         self._sending = threading.Lock()
         self._news = threading.Condition()
@@ -302,7 +302,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._over = False
         self._round = 0
         self._gathered: dict[int, dict[int, Any]] = {}
-        """By the number of the call of `gather`: the values of the others in process 0, those of all in the others."""
+        """By the number of the call of `gather`: in process 0 the values of the others, in the others the values of all."""
         self._apart: Callable[[], object] | None = None
         """Asks this process to save and stop. Only set if each process works on its own."""
         self._asked_to_stop = False
@@ -380,7 +380,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
 
         JAX's own service aborts all processes with a C++ stack trace if one is silent. A process sends it a sign of life twice in
         its time limit, so that it may speak after half of it: twice the patience lets ours, which names the process, speak first.
-        There is no barrier of JAX's at the exit: here process 0, in which the service lives, exits last.
+        JAX's barrier at the exit is not used: process 0, which runs the service, exits last.
         """
         host, _, port = self.hosts.coordinator.rpartition(":")
         jax.distributed.initialize(
@@ -435,7 +435,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._send({"stop": True})
 
     def collect(self, value: JsonObject, waiting: Callable[[], bool]) -> list[JsonObject] | None:
-        """Collects what the processes that work apart have found, as `Share.gather` says."""
+        """Collects the results of the processes that work independently; see `Share.gather`."""
         if self.index:
             self._send({"done": value})
         else:
@@ -488,7 +488,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._tell_failure(error)
             if self.index == 0:
                 self._thread.join(GRACE + FAREWELL)
-            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status is not that of a hang
+            os._exit(USER_ERROR_STATUS)  # a restart would fail again, so the exit status does not report a hang
         self._thread.join(SILENT * self._beat)  # which names the culprit, and ends this process
         if self._ending:
             self._thread.join(GRACE + 2 * FAREWELL)
@@ -500,7 +500,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         latest = time.monotonic() + FAREWELL
         while self.index == 0 and self._thread.is_alive() and not self._alone() and time.monotonic() < latest:
             time.sleep(self._beat / 10)
-        os._exit(HUNG)  # the remedy is that of a hang: a supervisor starts all processes again
+        os._exit(HUNG)  # as after a hang, a supervisor restarts all processes
 
     def _named(self, index: int) -> str:
         return f"{self.hosts.names[index]} of {self.count}"
@@ -588,7 +588,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         return now >= ending.latest or (now >= ending.earliest and (self.index > 0 or self._alone()))
 
     def _listen(self, other: int) -> bool:
-        """Reads what a process has sent. Returns whether its connection is still open."""
+        """Reads the messages of a process. Returns whether its connection is still open."""
         try:
             data = self._connections[other].recv(1 << 16)
             messages, self._received[other] = unframed(self._received[other] + data)

@@ -37,8 +37,8 @@ LONGEST_PAUSE = 160.0
 def keep_running(verb: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
     """Runs a verb until it ends with a status that no restart mends, at most 1 + `restarts` times. Returns its exit status.
 
-    Raises UserError where the verb fails twice after the same step. A stop by SIGTERM is no failure of its step. A signal to this
-    process ends the verb and is followed by no restart.
+    Raises UserError if the verb fails twice after the same step. A stop by SIGTERM does not count as a failure of its step. A
+    signal to this process ends the verb without a restart.
     """
     command = [sys.executable, "-P", "-m", f"bert_jax.{verb}", *arguments]  # -P: not from the current directory
     workdir = workdir_of(arguments)

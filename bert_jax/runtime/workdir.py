@@ -299,7 +299,12 @@ def _require_same(
         table = "\n".join(f"  {key:<{width}}  stored {old}, given {new}" for key, old, new in refused)
         names = [{key.partition(".")[0], key.rpartition(".")[2]} for key, _, _ in refused]
         more = any(name & {*TRAINING, "steps", "epochs"} for name in names)
-        further = f"; to train its model further, name another --workdir and --config.init_from={directory}" if more else ""
+        further = (
+            f"; to train its model further, name another --workdir and --config.init_from={directory}, or "
+            f"--config.init_state={directory}@STEP to go on from a step that it keeps, optimizer included"
+            if more
+            else ""
+        )
         raise UserError(
             f"--workdir={directory} holds a run with another configuration:\n{table}\n"
             f"name another --workdir for the new configuration, or repeat the old values to continue that run{further}"

@@ -1,4 +1,4 @@
-"""Recognizes errors of the devices, such as that of a collective that has lost a process."""
+"""Recognizes device errors, e.g. of a collective that lost a process."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def host_memory() -> int | None:
     except (AttributeError, OSError, ValueError):
         return None
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        with contextlib.suppress(OSError, ValueError):  # "max" is not a limit
             sizes.append(int(pathlib.Path(file).read_text()))
     return min(sizes)
 

@@ -1,7 +1,7 @@
-"""Whether a local or mounted directory can do what a run needs, found out at its start, in milliseconds.
+"""Checks at the start, within milliseconds, that a local or mounted directory supports the operations a run needs.
 
 Checkpoints are directories that are renamed when they are complete, lines of metrics are appended, and processes look for each
-other's files. A bucket that gcsfuse mounts refuses the first (EMFILE) unless it is told otherwise.
+other's files. A bucket mounted with gcsfuse refuses the first by default (EMFILE).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bert_jax.storage.paths import Place, is_remote
 PROBE = ".writable-"
 """The beginning of the name of the directory in which the checks are made."""
 CLOCK_SECONDS = 60.0
-"""A larger difference between the clocks of the file system and of the machine is told."""
+"""Clock differences between the file system and the machine above this are logged as a warning."""
 _REMEDY = (
     "for a bucket, give --workdir=gs://BUCKET/PATH, mount it with `gcsfuse --rename-dir-limit=100000`, or take one with "
     "hierarchical namespace; else name a directory on another file system"
@@ -91,7 +91,7 @@ def _tell_of_clock(directory: pathlib.Path, file: pathlib.Path, written: float) 
     difference = file.stat().st_mtime - written
     if abs(difference) > CLOCK_SECONDS:
         side = "ahead of" if difference > 0 else "behind"
-        message = "the clock of the file system of %s is %.0f s %s that of this machine; set both by NTP: %s"
+        message = "the clock of the file system of %s is %.0f s %s this machine's clock; synchronise both by NTP: %s"
         log.warning(message, directory, abs(difference), side, "timedatectl set-ntp true")
 
 

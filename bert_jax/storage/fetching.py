@@ -169,8 +169,8 @@ def fetched_of_directory(path: str, name: str, choose: Callable[[Sequence[str]],
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether the parts of a path match those of a pattern as on a disk: hidden names match only a pattern that begins with a
-    dot, and `**` stands for any number of directories."""
+    """Whether the parts of a path match a pattern as in a shell: hidden names match only a pattern that starts with a dot, and
+    `**` matches any number of directories."""
     reached = {0}  # the parts of the pattern that may come next
     for name in names:
         for place in sorted(reached):  # `**` may also stand for nothing
@@ -232,7 +232,7 @@ _measure: contextvars.ContextVar[Measure] = contextvars.ContextVar("_measure", d
 
 @contextlib.contextmanager
 def staging() -> Iterator[None]:
-    """Counts the time of the `with` block, all its fetches included, as that of bringing inputs to this machine."""
+    """Counts the time of the `with` block, including all its fetches, as time for downloading inputs."""
     with _measure.get()(), measured_by(contextlib.nullcontext):
         yield
 

@@ -30,7 +30,7 @@ _BUFFER = 1 << 18
 
 @dataclass(frozen=True)
 class Format:
-    """A format that is not text: `what` follows the name of a file in a message, `remedy` is what to do about it."""
+    """A format other than text. In a message, `what` follows the file's name and `remedy` tells the user how to convert it."""
 
     kind: str
     what: str
@@ -108,12 +108,12 @@ def compression(name: str) -> str | None:
 
 
 def bare_name(name: str) -> str:
-    """The name without the end that stands for a compression: `a.jsonl` of `a.jsonl.zst`."""
+    """The name without its compression suffix: `a.jsonl` of `a.jsonl.zst`."""
     return name.removesuffix(pathlib.PurePath(name).suffix) if compression(name) else name
 
 
 def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[bytes]:
-    """Opens a file for reading bytes, decompressed if its name says so; `file` may be open already, and is `name` then.
+    """Opens a file for reading bytes and decompresses it by its suffix. `file` may be an open file; then `name` is its name.
 
     Files that were compressed in several parts and put together are read to their end. Raises `UNREADABLE`, also later while it
     is read; `damage` explains it.

@@ -1,4 +1,4 @@
-"""A local directory that stands for one in a bucket: files are written to it, and uploaded in the background and at the end.
+"""A local mirror of a directory in a bucket: files are written locally and uploaded in the background and at the end.
 
 What a run writes all the time (lines of metrics, event files, pictures) is small, and a bucket cannot append to an object; so the
 files are made on a local disk as ever, and those that changed are uploaded every `EVERY` seconds. Checkpoints do not pass through
@@ -39,7 +39,7 @@ def is_input(name: str) -> bool:
 
 
 class Mirror(contextlib.AbstractContextManager["Mirror"]):
-    """`directory`, a local one, stands for `remote` in a bucket until the end of the `with` block, which uploads what is left.
+    """Mirrors `remote`, a directory in a bucket, in the local `directory`. Leaving the `with` block uploads the rest.
 
     `part` tells apart several processes of one machine. Hidden files are not uploaded.
 
@@ -176,8 +176,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 self._failing = str(error)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Uploads what is left; after an error only what `begin` would have uploaded too. Raises UserError, which names the
-        local files, where that fails; after another error it is a warning."""
+        """Uploads the remaining files; after an error, only the files that `begin` would have uploaded. If the upload fails,
+        raises a UserError that names the local files, or logs a warning if another error is already being raised."""
         self._closed.set()
         self._due.set()
         if self._thread.is_alive():
@@ -225,7 +225,7 @@ def uploaded(
 @contextlib.contextmanager
 def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
     """Yields `output`, the file that the flag `name` names, or for one in a bucket a local file, which is uploaded at the end of
-    the block, with what was written beside it, if there was no error."""
+    the block, together with files written next to it, if there was no error."""
     remote = checked(output or "", name)
     if not is_remote(remote):
         yield remote or output

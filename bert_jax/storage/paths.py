@@ -36,8 +36,8 @@ def checked(path: str, name: str) -> str:
     """`path`, the value of the flag or key `name` (or of what `name` ends with, such as `--source=text:`): with `~` expanded if
     it is local, without a slash at the end if it lies in a bucket.
 
-    Raises UserError for a mistyped `gs://`, for a name that no bucket can have, for a whole bucket and for other URLs, and where
-    `~` stands for no directory.
+    Raises UserError for a mistyped `gs://`, an invalid bucket name, a whole bucket, any other URL, and a `~` without a home
+    directory.
     """
     given = name_and_value(name, path)
     if not is_remote(path):
@@ -50,7 +50,7 @@ def checked(path: str, name: str) -> str:
     bucket, _, key = path.removeprefix(SCHEME).partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise UserError(
-            f"{given}: {bucket!r} is no name of a bucket (lower-case letters, digits, dashes, dots; at least 3); "
+            f"{given}: {bucket!r} is not a bucket name (lower-case letters, digits, dashes, dots; at least 3); "
             f"write {SCHEME}BUCKET/PATH"
         )
     parts = key.strip("/").split("/")

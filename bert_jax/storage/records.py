@@ -274,7 +274,7 @@ class ColumnFile:
 
 
 def _leaves(about: Any, columns: Collection[str]) -> list[int]:
-    """The numbers of the chunks of a row group with these columns, or what is inside them."""
+    """The numbers of the column chunks of a row group that hold these columns, nested ones included."""
     paths = (about.schema.column(i).path for i in range(about.num_columns))
     return [i for i, path in enumerate(paths) if path in columns or path.partition(".")[0] in columns]
 

@@ -1,4 +1,4 @@
-"""The experiments of a study's arms: the base experiment with the changes of the study and of the arm, and what they share."""
+"""The experiments of a study's arms: the base experiment with each arm's changes, and the runs that arms share."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
                     teachers[arm.name] = teacher.config
                 if arm.continues and words[arm.name] != words[arm.continues]:
                     raise UserError(
-                        f"its corpus has another vocabulary than that of {arm.continues!r}, which it continues; build it with "
+                        f"its corpus has a different vocabulary from {arm.continues!r}, which it continues; build it with "
                         "the same vocabulary: --vocab=CORPUS/tokenizer"
                     )
     tasks: dict[str, Task] = {}
@@ -210,8 +210,8 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
 
 
 def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
-    """Raises UserError for a score that the task does not have: of another split, or of another name than those of its
-    baseline's scores."""
+    """Raises UserError for a score that the task does not have: if its split differs, or if its name is not
+    among the scores of the baseline."""
     splits = [split for split in loaded.splits if split.startswith("dev")]
     split, slash, metric = task.metric.partition("/")
     if task.metric and (not slash or not metric or split not in splits):
@@ -254,7 +254,7 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
 
 @functools.cache
 def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
-    """The shapes of the parameters of a model with a head. Raises UserError where the head cannot read such a model."""
+    """The shapes of the parameters of a model with a head. Raises UserError if the head does not support the model."""
     return jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
 
 

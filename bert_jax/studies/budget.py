@@ -1,7 +1,7 @@
 """The steps of every arm: from equal numbers of tokens, or from equal seconds at a measured speed.
 
 The phases of an experiment keep their proportions, and so do their warmups. An arm that continues another one, as in ULMFiT's
-second stage, keeps the steps that it gives: the budget is that of the pretraining before.
+second stage, keeps its own steps: the budget is for the preceding pretraining.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
 
 
 def kept_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
-    """The steps after which the arms that share the model of `arm` take it before its end, by the name of the arm: those of the
-    nearest evaluation."""
+    """The steps after which the arms that share the model of `arm` take it before its end, by the name of the arm: the steps of
+    the nearest evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
     early = [other for other in study.arms if other.shares == arm.name and other.at < 1]
     return {other.name: min(last, every * max(1, round(other.at * last / every))) for other in early}

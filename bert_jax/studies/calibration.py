@@ -43,7 +43,7 @@ class Measurement:
     """The directory for experiment files and logs of this process."""
     run: Run
     index: int = 0
-    """The number of the process among those of the study."""
+    """The number of this process in the study."""
 
 
 def planned(study: StudyExperiment, experiments: Mapping[str, PretrainingExperiment], root: Place) -> dict[str, list[int]]:
@@ -91,9 +91,9 @@ def awaited_plan(
 ) -> dict[str, list[int]]:
     """The steps of every arm that pretrains, once process 0 has planned them; for the other processes.
 
-    While process 0 measures, this one trains the same arms in another order, so that the speed is that of a machine as busy as it
-    will be: beside an idle core of the same machine, a biLM came out 10 % and static vectors 35 % faster than they then trained.
-    Where nothing is measured, `wait` is called until the plan is there. Raises what `measurement.run` and `wait` raise.
+    While process 0 measures, this one trains the same arms in another order, so that the machine is as busy as it will be in
+    training. With an idle core on the same machine, a biLM measured 10 % and static vectors 35 % faster than they then trained.
+    If nothing is measured, `wait` is called until the plan is there. Raises what `measurement.run` and `wait` raise.
     """
     arms = [name for name in experiments if _is_measured(study, study.arm(name))]
     turn = measurement.index

@@ -1,7 +1,7 @@
 """Runs the verbs of a study's parts as processes of their own, one after another, each with the whole machine.
 
-This module is also the program of such a process, with the arguments PID, verb and flags. It is asked to stop (SIGTERM) when the
-process PID, which started it, has ended: a study that is killed leaves nothing behind that trains.
+This module is also the program of a child process, with the arguments PID, verb and flags. It is asked to stop (SIGTERM) when the
+process PID, which started it, has ended: so no training outlives a study that is killed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def last_lines(log: pathlib.Path, count: int = LAST_LINES) -> list[str]:
 
 
 def _stop_with(parent: int) -> None:
-    """Sends SIGTERM to this process once `parent` is no longer the process that started it."""
+    """Sends SIGTERM to this process once its parent process is no longer `parent`."""
     while os.getppid() == parent:
         time.sleep(POLL)
     os.kill(os.getpid(), signal.SIGTERM)

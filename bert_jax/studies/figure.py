@@ -21,12 +21,12 @@ from bert_jax.training.curves import BASELINE, EVAL, FAINT, INK, TRAIN, draw_pan
 COLOURS = (EVAL, BASELINE, "#4d8b57", "#7a5195", "#555555", TRAIN)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 EVAL_LOSS = ""
-"""The column of the held-out loss, among those of the scores."""
+"""The column of the held-out loss, next to the columns of scores."""
 _CUT = "the axis does not begin at 0"
 
 
 def draw(content: JsonObject, study: StudyExperiment, picture: pathlib.Path) -> None:
-    """Draws the picture of a study; `content` is that of `table.json`. Arms that are states of one run make a curve."""
+    """Draws the picture of a study; `content` is the content of `table.json`. Arms that are states of one run form a curve."""
     table = content["table"]
     title = table["title"] + (f" ({table['setting']})" if table["setting"] else "")
     columns = list(table["arms"][0]["scores"])

@@ -1,7 +1,7 @@
 """The parts of a study: the pretraining of an arm with a seed, an earlier state of it, and the tasks; their files and records.
 
-The files of a part lie in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` takes by itself), its workdir
-(`NAME/`), its output (`NAME.log`), and its record (`NAME.json`), which is written last. A part with a record is done.
+The files of a part lie in DIR/ARM/seed-N: its experiment (`NAME.py`, which `pretrain` or `finetune` also accepts on its own), its
+workdir (`NAME/`), its output (`NAME.log`), and its record (`NAME.json`), which is written last. A part with a record is done.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Part:
         return self.directory(root) / self.name
 
     def record(self, root: Place) -> Place:
-        """The file that says that it is done, with its numbers."""
+        """The file that marks it as done and holds its numbers."""
         return self.directory(root) / f"{self.name}.json"
 
     def experiment(self, root: pathlib.Path) -> pathlib.Path:
@@ -60,7 +60,7 @@ class Part:
         return pathlib.Path(self.directory(root)) / f"{self.name}.py"
 
     def log(self, root: pathlib.Path) -> pathlib.Path:
-        """The file with what it printed."""
+        """The file with its output."""
         return pathlib.Path(self.directory(root)) / f"{self.name}.log"
 
 
@@ -144,7 +144,8 @@ class Planned:
         write_json(part.record(self.root), {"part": digest(values), **numbers})
 
     def clean_up(self, part: Part) -> None:
-        """Removes what no later part needs: the states of a run that is done, and the fine-tuned models unless they are kept."""
+        """Removes files that no later part needs: the checkpoints of a finished run, and the fine-tuned models unless they are
+        kept."""
         workdir = part.workdir(self.root)
         if part.name == PRETRAINING:
             states = [Part(arm.name, part.seed, STATE) for arm in self.study.arms if arm.shares == part.arm and arm.at < 1]

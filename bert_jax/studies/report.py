@@ -44,7 +44,7 @@ def budget_sentence(table: JsonObject) -> str:
 
 
 def findings(table: JsonObject) -> list[str]:
-    """Sentences about what the numbers show, and what they do not."""
+    """Sentences that state the findings of a study and their limits."""
     return [*_differences(table), *_orders(table), *_limits(table)]
 
 
@@ -56,7 +56,7 @@ def _differences(table: JsonObject) -> Iterator[str]:
     if not found:
         return
     if not judged:
-        yield f"With one seed there is no interval: no difference to {reference} can be told from chance."
+        yield f"With one seed there is no interval, so no difference to {reference} can be distinguished from chance."
         return
     clear = [(title, task, one) for title, task, one in judged if one["low"] > 0 or one["high"] < 0]
     listed = ", ".join(f"{title} on {task} ({signed(one['mean'])})" for title, task, one in clear)
@@ -113,7 +113,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def markdown(content: JsonObject) -> str:
-    """The text of `table.md`; `content` is that of `table.json`."""
+    """The text of `table.md`; `content` is the content of `table.json`."""
     table = content["table"]
     parts = [f"# {table['title']}" + (f" ({table['setting']})" if table["setting"] else ""), budget_sentence(table)]
     parts.append(_markdown_table(main_rows(content)))

@@ -31,7 +31,7 @@ def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
 
 def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_current: float) -> float | None:
     """The time until all parts `waiting` are done, of which the first has been running for `of_current` seconds. None while it
-    cannot be told."""
+    is unknown."""
     if not waiting:
         return 0.0
     expected = [expected_seconds(part, spent) for part in waiting]
@@ -46,7 +46,7 @@ def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_curren
 log = logging.getLogger(__name__)
 
 PLAIN_EVERY = 60.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress if stderr is not a terminal."""
 
 
 class Stopped(Exception):
@@ -95,7 +95,7 @@ class Runner:
             )
 
     def parts(self, planned: Planned, parts: Sequence[Part], done: Callable[[Part], object]) -> None:
-        """Runs those of `parts` that have no record, in their order, and calls `done` after each.
+        """Runs the `parts` without a record, in order, and calls `done` after each.
 
         Raises Stopped and UserError like `command`.
         """

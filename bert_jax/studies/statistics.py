@@ -1,4 +1,4 @@
-"""Means, deviations and paired differences over seeds, and expected orders compared with what came out."""
+"""Means, deviations and paired differences over seeds, and expected orders compared with the results."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An expected order on one task, and what came out."""
+    """An expected order on one task, and the result."""
 
     order: str
     task: str

@@ -153,8 +153,8 @@ def _as_json(found: Outcome) -> JsonObject:
 def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
     """The cost and the predictions of an arm's model: steps, tokens, FLOPs, parameters, held-out scores as means over seeds.
 
-    Costs are those of all pretraining that led to the model. The held-out loss is that of the arm's own objective: losses of
-    masked words and of next tokens do not compare.
+    Costs cover all pretraining that led to the model. The held-out loss belongs to the arm's own objective: losses of masked
+    words and of next tokens are not comparable.
     """
     if is_untrained(arm):
         return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "eval": {}}

@@ -1,6 +1,6 @@
 """BoolQ: yes-no questions about a passage (Clark et al., arXiv:1905.10044), as pairs of question and passage.
 
-The files are those of its authors, train.jsonl and dev.jsonl with "question", "passage" and "answer", or those of SuperGLUE,
+Reads the authors' files, train.jsonl and dev.jsonl with "question", "passage" and "answer", or SuperGLUE's,
 train.jsonl, val.jsonl and test.jsonl with "label" instead of "answer".
 """
 
@@ -79,7 +79,7 @@ def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
 def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[TextExample]:
     """The questions of a file in its order, with the passage as the second text; ids are "idx", otherwise numbers from 0.
 
-    Raises UserError, which names file and line, for a row that is no such question.
+    Raises UserError, which names file and line, for a row that is not such a question.
     """
     examples: list[TextExample] = []
     for row in read_own_rows(path):

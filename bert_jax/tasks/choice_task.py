@@ -119,7 +119,7 @@ def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
         splits = {split: getattr(data, split) for split in SPLITS}
         return ChoiceTask(config.name, config.length, usable_splits(config, splits), config.own.first_choice)
     if config.name not in _FILES:
-        raise UserError(f"config.task.name={config.name!r} is no multiple-choice task; {nearest(config.name, NAMES)}")
+        raise UserError(f"config.task.name={config.name!r} is not a multiple-choice task; {nearest(config.name, NAMES)}")
     if not config.data_dir:
         catalogue.examples(config.name, "train")  # raises UserError: the catalogue has neither task
     read, files = _FILES[config.name]

@@ -35,7 +35,7 @@ class OwnDataConfig:
     words: Name = "words"
     labels: Name = "labels"
     document: str | None = None  # None: every sentence is a document of its own
-    sentence: str | None = None  # in a table with a word a row: its sentence; None: "Sentence #", if there is such a column
+    sentence: str | None = None  # in a table with one word per row: its sentence; None: the column "Sentence #", if any
     question: Name = "question"
     context: Name = "context"
     answers: Name = "answers"  # texts, or {"text": ..., "answer_start": ...}; empty: no answer
@@ -44,7 +44,7 @@ class OwnDataConfig:
     choices: tuple[Name, ...] = ("choices",)  # one column with a list, or a column for each choice
     first_choice: Annotated[int, Interval(ge=0, le=1_000)] = 0  # the label of the first choice
     separator: Name | None = None  # between the items of a list in a cell; None: spaces, but not between choices
-    label_names: tuple[Name, ...] = ()  # by number; (): those of the file (Parquet, Arrow), or all in training, sorted
+    label_names: tuple[Name, ...] = ()  # by number; (): the file's own (Parquet, Arrow), or all labels in training, sorted
 
     def __post_init__(self) -> None:
         check_ranges(self, "task.own")
@@ -53,7 +53,7 @@ class OwnDataConfig:
         if len(self.label_names) == 1 and self.problem == "classification":
             raise UserError(
                 f"task.own.label_names=[{self.label_names[0]}] is one label, and there is nothing to choose; name two or more as "
-                "[a,b], or none for those of the training file"
+                "[a,b], or none to use the labels of the training file"
             )
         if len(set(self.label_names)) < len(self.label_names):
             raise UserError(f"task.own.label_names={self.label_names} names a label twice; name each once")

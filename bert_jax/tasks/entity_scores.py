@@ -14,7 +14,7 @@ from BIOES in their letters (BILOU, BMES, BMEWO) or in where they put them (PER-
 
 seqeval gives the same scores (the tests compare both), but no entities and no conversion between schemes, so most of this module
 would remain. Its last release is of 2020, without a wheel; it needs scikit-learn, takes five times as long, and only warns of a
-label that is no tag.
+label that is not a tag.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def is_tag(label: str) -> bool:
 
 
 _OTHER_LETTERS = {"L": "E", "U": "S", "W": "S", "M": "I"}
-"""The letters of BILOU (last, unit), BMEWO (whole) and BMES (middle) -> those of BIOES."""
+"""The letters of BILOU (last, unit), BMEWO (whole) and BMES (middle) mapped to BIOES."""
 _LETTERS = ("BIES", "BILU", "BMES", "BIEW", "BMEW")
-"""The letters of each scheme; those of no two of them occur together."""
+"""The letters of each scheme; no file mixes the letters of two schemes."""
 _FORMS = (
     re.compile(r"(?P<letter>[BIELMSUW])(?P<sign>[-_:/.])(?P<kind>.+)"),
     re.compile(r"\A(?P<kind>.+)(?P<sign>[-_:/.])(?P<letter>[BIELMSUW])"),
@@ -93,7 +93,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     ended = True
     for i, tag in enumerate(tags):
         if not is_tag(tag):
-            raise ValueError(f"{tag!r} is no tag; tags are O, and B-, I-, E- or S- with a type")
+            raise ValueError(f"{tag!r} is not a tag; tags are O, and B-, I-, E- or S- with a type")
         prefix, _, kind = tag.partition("-")
         if prefix == "O":
             ended = True

@@ -47,7 +47,7 @@ class QuestionExample:
     context: str
     answers: tuple[tuple[str, int | None], ...] = ()
     """(text, start) with `context[start:].startswith(text)`; start is None if the context does not contain the text: such an
-    answer counts in the scores, but is no training target."""
+    answer counts in the scores, but is not a training target."""
     is_impossible: bool = False
 
     @property

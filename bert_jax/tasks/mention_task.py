@@ -149,8 +149,8 @@ class MentionTask:
 def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> EncodedText:
     """At most `room` (at least 3) tokens of a text, with the indices of the first pieces of its pronoun, A and B.
 
-    For a mention without a piece, or one that begins inside a piece (a name inside an unknown word), the index is that of the
-    piece nearest to its first character.
+    For a mention without a piece, or one that begins inside a piece (a name inside an unknown word), this is the index
+    of the piece nearest to its first character.
     """
     ids, offsets = tokenizer.encode_with_offsets(example.text)
     if not ids:  # control characters only
@@ -169,7 +169,7 @@ def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> E
 
 
 def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """The first and the last piece with characters in [start, end); without such a piece, twice the nearest one."""
+    """The first and the last piece with characters in [start, end); without one, the nearest piece twice."""
     inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if inside:
         return inside[0], inside[-1]

@@ -38,8 +38,8 @@ _ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline"
 def load_task(config: TaskConfig, say: Say = note) -> Task:
     """The task `config.name`, with its examples.
 
-    `say` is called with a sentence about each problem of the data that is no error. Raises UserError for an unknown name, and for
-    missing or invalid files.
+    `say` is called with a sentence about each problem in the data that is not an error. Raises UserError for an unknown name
+    and for missing or invalid files.
     """
     module = _module_of(config)
     config = _with_local_files(config)
@@ -84,7 +84,7 @@ def _module_of(config: TaskConfig) -> Any:
     """The module that defines the task `config.name`. Raises UserError for an unknown name."""
     known = {**_TASKS, **(_own_tasks(config.module) if config.module else {})}
     if config.name not in known:
-        raise UserError(f"config.task.name={config.name!r} is no task; {nearest(config.name, known)}")
+        raise UserError(f"config.task.name={config.name!r} is not a task; {nearest(config.name, known)}")
     return known[config.name]
 
 

@@ -4,7 +4,7 @@ Classification, regression and GAP: fractions in [-1, 1] rather than percent, ex
 Predictions and labels are arrays of the same shape: int [E] for classes, float [E] for a regression. Every function raises
 ValueError if their shapes differ, if they are empty, or if a label is not finite.
 
-SQuAD: in percent, equal to those of its official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold answers
+SQuAD: in percent, identical to the official scripts evaluate-v1.1.py and evaluate-v2.0.py to the last digit. Gold answers
 are `{question id: texts}`, without texts for a question without an answer (2.0), in the order of the data set, on which the last
 digit of a float sum depends. Predictions are `{question id: text}`, "" for "no answer"; those for other questions are ignored.
 The libraries with these metrics download the official scripts at run time (evaluate), or have only 1.1 and need PyTorch
@@ -194,11 +194,11 @@ def main_score(task: str) -> str:
 
 
 def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
-    """A description of degenerate predictions, which hardly depend on the input, as after some fine-tuning runs on few examples
-    (paper section 4.1); "" if there is no sign of it.
+    """Describes degenerate predictions, which hardly depend on the input, as after some fine-tuning runs on few examples
+    (paper section 4.1); "" if there are none.
 
     Signs, if the labels differ: all predictions are the same; or, of a regression, a prediction is not finite, or their standard
-    deviation is below 1 % of that of the labels and they do not order the examples either: Spearman's correlation is within three
+    deviation is below 1 % of the labels' and they do not order the examples either: Spearman's correlation is within three
     standard errors of 0. Nearly equal predictions in the right order are not degenerate, since the correlations ignore scale.
     """
     predictions, labels = _paired(predictions, labels)
@@ -214,7 +214,7 @@ def degeneracy(predictions: np.ndarray, labels: np.ndarray) -> str:
         return ""
     if len(labels) > 1 and abs(spearman(predictions, labels)) > 3 / (len(labels) - 1) ** 0.5:
         return ""
-    return "all predictions are nearly the same: their standard deviation is below 1 % of that of the labels"
+    return "all predictions are nearly the same: their standard deviation is below 1 % of the labels'"
 
 
 def gap_scores(predictions: np.ndarray, labels: np.ndarray, feminine: np.ndarray) -> dict[str, float]:
@@ -480,4 +480,4 @@ PUBLISHED: Mapping[str, tuple[Published, ...]] = {
     ),
 }
 """By the name of the task. NeuralLog's paper does not state how it averages precision and recall over the labels; the counts of
-provers are those of their authors' files, against the labels of the test set."""
+provers come from their authors' files, against the labels of the test set."""

@@ -80,7 +80,7 @@ class SpanTask:
     config: TaskConfig
     splits: Mapping[str, Sequence[QuestionExample]]
     may_be_unanswerable: bool
-    """Whether questions may have no answer, so that the metrics are those of SQuAD 2.0."""
+    """Whether questions may have no answer, and so the metrics of SQuAD 2.0 apply."""
     say: Say = note
     _encoded: dict[str, list[_EncodedQuestion]] = dataclasses.field(default_factory=dict)
     _tuned: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -137,7 +137,7 @@ class SpanTask:
         """The official metrics in percent, over the questions with known answers.
 
         SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, also for the questions with an answer (HasAns_) and
-        without one (NoAns_). best_f1 and best_exact and their thresholds are those of the official script, which may report a
+        without one (NoAns_). best_f1 and best_exact and their thresholds follow the official script, which may report a
         score between equal margins, or a threshold of 0, that no threshold attains.
         """
         predicted = self._predictions(split, logits)
@@ -167,7 +167,7 @@ class SpanTask:
         same positions in every window, or (2.0) "no answer" is predicted for every question though some have one."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and not best[:, 0].any():
-            return "every predicted span begins at [CLS], which is no answer"
+            return "every predicted span begins at [CLS], which is not an answer"
         if all_equal(best):
             return "every predicted span is at the same position"
         if not self.may_be_unanswerable or not any(_gold(self.splits[split]).values()):
@@ -208,7 +208,7 @@ class SpanTask:
             raise ValueError(f"call features({split!r}, tokenizer) first: it makes the windows")
         questions = self._encoded[split]
         if len(logits) != sum(len(question.windows) for question in questions):
-            raise ValueError(f"logits of {len(logits)} features are not those of {split}")
+            raise ValueError(f"logits of {len(logits)} features do not belong to {split}")
         c = self.config
         search = SpanSearch(c.n_best, c.n_best, c.max_answer, may_be_unanswerable=self.may_be_unanswerable)
         rest = iter(logits)
@@ -281,12 +281,12 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
 def load(config: TaskConfig, say: Say = note) -> SpanTask:
     """The task `config.name`, one of NAMES, from its files.
 
-    SQuAD's files are train-v1.1.json and dev-v1.1.json, or v2.0, in `config.data_dir`; if it is empty, the examples are those of
+    SQuAD's files are train-v1.1.json and dev-v1.1.json, or v2.0, in `config.data_dir`; if it is empty, the examples come from
     the tfds catalogue. The user's own questions are scored as SQuAD 2.0 if any of them is impossible. Raises UserError for
     missing or invalid files, and for impossible questions in SQuAD 1.1.
     """
     if config.name not in NAMES:
-        raise UserError(f"config.task.name={config.name!r} is no question answering task; {nearest(config.name, NAMES)}")
+        raise UserError(f"config.task.name={config.name!r} is not a question answering task; {nearest(config.name, NAMES)}")
     splits = _own(config, say) if config.name == "own/span" else _squad(config, say)
     impossible = [example for examples in splits.values() for example in examples if example.is_impossible]
     if impossible and config.name == "squad/v1.1":
@@ -319,7 +319,7 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
         name = max(counts, key=counts.__getitem__, default="")
         if (count := counts[name]) > 1:
             raise UserError(
-                f"{getattr(config.own, split)}: the id {name!r} is that of {counted(count, 'question')}; each needs its own"
+                f"{getattr(config.own, split)}: the id {name!r} is shared by {counted(count, 'question')}; each needs its own"
             )
     return splits
 
@@ -338,7 +338,7 @@ def _gold(examples: Sequence[QuestionExample]) -> dict[str, list[str]]:
 
 
 def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
-    """The distinct answers, the most frequent first; "" stands for "no answer". Answers that differ only in case, punctuation and
+    """The distinct answers, the most frequent first; "" means "no answer". Answers that differ only in case, punctuation and
     articles count as the same answer, and the first of them is returned."""
     texts: dict[str, str] = {}
     counts: Counter[str] = Counter()

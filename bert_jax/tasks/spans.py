@@ -62,7 +62,7 @@ def windows(
     room = length - len(question) - 3  # [CLS], [SEP], [SEP]
     if room < 1:
         raise UserError(
-            f"rows of {length} tokens leave no room for the context beside a question of "
+            f"rows of {length} tokens leave no room for the context next to a question of "
             f"{counted(len(question), 'token')} and [CLS], "
             "[SEP], [SEP]; allow longer rows, or cut questions shorter"
         )
@@ -132,7 +132,7 @@ class Answer:
     best: Span  # the prediction, possibly "no answer"
     spans: tuple[Span, ...]  # the n-best list, best score first; never empty
     no_answer_margin: float
-    """The score of "no answer" minus that of the best span; infinite without a span. Above the threshold, "no answer" is the
+    """The score of "no answer" minus the score of the best span; infinite without a span. Above the threshold, "no answer" is the
     prediction."""
 
 

@@ -1,6 +1,6 @@
 """Classification and regression of texts and pairs: GLUE (paper section 4.1), SICK, and the user's own data.
 
-The tokens of a text are `[CLS] A [SEP]`, those of a pair `[CLS] A [SEP] B [SEP]`, truncated to `config.length`. The metric by
+The tokens of a text are `[CLS] A [SEP]`, and of a pair `[CLS] A [SEP] B [SEP]`, truncated to `config.length`. The metric by
 which models are selected is `scores.main_score` for GLUE, Pearson's correlation for SICK's relatedness (as in its competition),
 and accuracy, Spearman's correlation or micro F1 for the user's own data.
 """
@@ -195,7 +195,7 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
         return _own(config, say)
     if config.name in NAMES:
         return _sick(config)
-    raise UserError(f"config.task.name={config.name!r} is no text task; {nearest(config.name, NAMES)}")
+    raise UserError(f"config.task.name={config.name!r} is not a text task; {nearest(config.name, NAMES)}")
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:

@@ -1,6 +1,6 @@
 """Token classification: named entities (CoNLL-2003, WNUT-17), parts of speech (CoNLL-U), and the user's own tags.
 
-The predicted tag of a word is that of its first piece (paper section 5.3), independent of the other words: an I may follow an O,
+A word's predicted tag is the tag of its first piece (paper section 5.3), independent of the other words: an I may follow an O
 unless the head has a CRF (`head.crf`), whose chain is the words that a feature labels.
 Every word of a split is labelled in exactly one feature. A sentence that fits into `config.length` is one feature. A longer one
 is divided between words into parts of at most half the length, so that the feature of each part also shows a quarter of the
@@ -136,7 +136,7 @@ class TokenTask:
             if long:
                 self.say(
                     f"{self.name}, {split}: {counted(long, 'word')} longer than {counted(room, 'piece')}; the "
-                    f"rest of such a word is not read"
+                    f"rest of these words is not read"
                 )
         found.sort(key=lambda pair: pair[0].example)  # the sentences of a document need not follow each other in the user's file
         self._places[split] = [place for _, place in found]
@@ -146,14 +146,14 @@ class TokenTask:
         """For entities f1, precision, recall, the accuracy over tags, and f1_TYPE for each type in training or in the split; for
         other labels accuracy and macro_f1. Sentences without labels do not count.
 
-        The true entities are those of the tags in the file, for any `config.scheme`; the accuracy compares tags in
+        The true entities follow the tags in the file, whatever `config.scheme` is; the accuracy compares tags in
         `config.scheme`.
         """
         return self._scored(split, self._predicted(split, logits))
 
     def baseline(self, split: str) -> Baseline:
-        """The scores of one label for all words; and, with the prefix `word_`, those of the most frequent label of each word in
-        training, where a word that is not in the training set has the most frequent label of all (O for entities)."""
+        """The scores of one label for all words and, with the prefix `word_`, of each word's most frequent label in training.
+        A word that is not in the training set gets the most frequent label of all (O for entities)."""
         by_word: dict[str, Counter[str]] = {}
         for example in self.splits["train"]:
             labels = self._in_scheme(example)
@@ -226,14 +226,14 @@ class TokenTask:
 def load(config: TaskConfig, say: Say = note) -> TokenTask:
     """The task `config.name`, one of NAMES, from its files.
 
-    The official files are in `config.data_dir`; if it is empty, the examples are those of the tfds catalogue. The test set may be
+    The official files are in `config.data_dir`; if it is empty, the examples come from the tfds catalogue. The test set may be
     absent. The labels are all labels of the training file, for any `train_rows`. A label that occurs only in another official
     file is reported, and its words count as wrong (in the user's own files it is an error). A test set may have no tags: one
     column less than the training file, or "_" for all tags in CoNLL-U. Raises UserError for missing or invalid files, for a label
-    of an entity task that is no tag, and for `config.scheme` with labels that are no tags.
+    of an entity task that is not a tag, and for `config.scheme` with labels that are no tags.
     """
     if config.name not in NAMES:
-        raise UserError(f"config.task.name={config.name!r} is no tagging task; {nearest(config.name, NAMES)}")
+        raise UserError(f"config.task.name={config.name!r} is not a tagging task; {nearest(config.name, NAMES)}")
     labels: tuple[str, ...] = ()
     if config.name == "own/token":
         data = load_own_data(config.own, KIND, say=say)

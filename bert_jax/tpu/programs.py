@@ -73,7 +73,7 @@ class StepProgram:
     length: int
     """Tokens of a row."""
     flops: float
-    """Model FLOPs of the step over all devices, by `objectives/flops.py`; with those of a teacher that is part of the step."""
+    """Model FLOPs of the step over all devices, by `objectives/flops.py`, including a teacher that is part of the step."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
     """The parameters of the teacher of a distillation in pretraining, abstract with their shardings."""
 

@@ -105,7 +105,7 @@ def load_program(directory: pathlib.Path, lowered: jax.stages.Lowered, devices: 
     """
     remedy = "make it with `python -m bert_jax.aot --save=DIR` and the same --config, or leave --compiled out"
     if not directory.is_dir():
-        raise UserError(f"--compiled={missing_path(directory)} is no directory; {remedy}")
+        raise UserError(f"--compiled={missing_path(directory)} is not a directory; {remedy}")
     file, here = directory / program_name(lowered, devices), compatibility(devices)
     if not file.exists():
         kept = sorted({_first_line(other) for other in directory.glob(f"*{SUFFIX}")})

@@ -264,8 +264,8 @@ class StepSums:
             raise LossSpike(step, in_a_row)
         if in_a_row >= self._limit:
             raise UserError(
-                f"the loss was far above that of the steps before in {counted(in_a_row, 'step')} in a row, up to step {step:,} "
-                "(config.abort_after_skipped); these steps did not change the weights. This is no spike: lower the learning "
+                f"the loss was far above the running mean in {counted(in_a_row, 'step')} in a row, up to step {step:,} "
+                "(config.abort_after_skipped); these steps did not change the weights. This is not a spike: lower the learning "
                 "rate, or set config.spikes.policy=none in another --workdir"
             )
 

@@ -2,7 +2,7 @@
 
 An optimizer is a function `name(config, parameters)` of an `OptimizerConfig` and a tree of `Parameter`, which returns an
 `optax.GradientTransformation` from gradients to directions. Sign, learning rate and the multipliers of layers are the step's;
-`make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` names those of the BERT papers; any other stands in
+`make_optimizer` adds the weight decay. `OPTIMIZERS` in `training/__init__.py` names the BERT papers' optimizers; any other is in
 the user's own file (`config.optimizer.name=FILE.py:NAME`, such as experiments/extensions/muon.py).
 
 The parameters of all layers are stacked along a leading axis, "layer", so a quantity that is defined per layer is computed per
@@ -40,8 +40,8 @@ class Parameter:
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     """A name for each dimension. "layer": the layers, stacked. In a kernel "in" are the dimensions that its product sums over and
-    "out" those of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out", "out"). Dimensions of other arrays
-    have the model's names ("vocab", "embed", "norm", ...), "" if it has none."""
+    "out" the dimensions of its result: an attention kernel [layers, D, H, K] has ("layer", "in", "out", "out"). Dimensions of
+    other arrays have the model's names ("vocab", "embed", "norm", ...), "" if it has none."""
 
 
 def described(boxed: Params) -> PyTree[Parameter]:
@@ -67,7 +67,7 @@ def described(boxed: Params) -> PyTree[Parameter]:
 
 
 def decayed(params: Params) -> PyTree[bool]:
-    """A mask for weight decay: True for every parameter but biases and those of LayerNorm, which google-research/bert
+    """A mask for weight decay: True for every parameter except biases and LayerNorm's, which google-research/bert
     `optimization.py` excludes by the names LayerNorm, layer_norm and bias, and the `VOCABULARY_ARRAYS`, which are not trained."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
@@ -185,7 +185,7 @@ def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
 def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTransformation:
     """The transformation from gradients to a direction, for parameters (arrays or shapes) boxed with their axis names.
 
-    The order is that of the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
+    The order follows the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
     step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, and
     where the optimizer of a user's file returns something else than an optax transformation.
     """

@@ -7,8 +7,8 @@ factor of the peak rate. Each further parameter gets the value of the key of the
     def linear(step, steps, warmup_steps, end_fraction=0.0): ...
     def warmup_stable_decay(step, steps, warmup=0.1, decay=0.2): ...        # fractions that only this function knows
 
-One with a parameter `peak` returns the rate itself. `SCHEDULES` in `training/__init__.py` names those of the project, for
-pretraining and fine-tuning; any other stands in the user's own file (FILE.py:NAME, such as experiments/extensions/wsd.py).
+One with a parameter `peak` returns the rate itself. `SCHEDULES` in `training/__init__.py` names the project's schedules for
+pretraining and fine-tuning; any other is in the user's own file (FILE.py:NAME, such as experiments/extensions/wsd.py).
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def constant(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
 
 
 def rate_by(name: str, key: str) -> Callable[..., Rate]:
-    """The function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`; `settings` are those of
-    `SETTINGS` that there are. Numbers may be traced.
+    """The function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`; `settings` are the
+    available ones of `SETTINGS`. Numbers may be traced.
 
     Raises UserError for a schedule that is not there, or that needs a parameter which is none of the settings.
     """
@@ -137,7 +137,7 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """A schedule over the steps [start, start + steps) of a pretraining run: those of a phase, and of the phases that continue
+    """A schedule over the steps [start, start + steps) of a pretraining run: a phase and the phases that continue
     it."""
 
     schedule: str

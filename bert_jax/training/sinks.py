@@ -1,12 +1,12 @@
 """Log sinks: where the numbers of a run go besides `metrics.jsonl`, which is the record.
 
 A sink is a class. An instance is made with the workdir and the configuration of the run as nested dicts; `write(step, numbers)`
-is called in process 0 alone, with every line of the record in order: those of earlier starts first, so that a sink begins empty
-and shows each step once, however often the run was killed or went back. `numbers` are floats by name (`train/loss`; "time":
-seconds since 1970; NaN where the record has null). `close()` is optional. An error is logged once and never stops the run: after
-an OSError the sink is made anew with the next line, after any other it is left alone.
+is called in process 0 alone, with every line of the record in order: including the lines of earlier starts. So a sink starts
+empty and shows each step once, however often the run was killed or rolled back. `numbers` are floats by name (`train/loss`;
+"time": seconds since 1970; NaN where the record has null). `close()` is optional. An error is logged once and never stops the
+run: after an OSError the sink is made anew with the next line, after any other it is left alone.
 
-`SINKS` in `training/__init__.py` names those of the project; any other stands in the user's own file (FILE.py:NAME, such as
+`SINKS` in `training/__init__.py` names the project's sinks; any other is in the user's own file (FILE.py:NAME, such as
 experiments/extensions/csv_log.py).
 """
 
@@ -54,7 +54,7 @@ class Sinks:
         self._failed: set[str] = set()
 
     def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record, which has so many `lines`: `records()`, the last of them `newest`."""
+        """Brings every sink up to date with the record: `records()`, which has `lines` lines and ends with `newest`."""
         for name, kind in list(self._kinds.items()):
             try:
                 if name not in self._open:

@@ -24,7 +24,7 @@ LEAST_DEVIATION = 0.01
 
 
 class LossSpike(Exception):
-    """The loss was a spike in so many steps in a row that the run has to go back."""
+    """Raised after enough spikes of the loss in a row that the run must roll back."""
 
     def __init__(self, step: int, in_a_row: int):
         super().__init__(f"{in_a_row} spikes in a row up to step {step}")
@@ -45,7 +45,7 @@ class WatchedTrainState(TrainState):
     """Steps left out because their loss was a spike."""
     spikes_in_a_row: Int[Array, ""]
     skipped_batches: Int[Array, ""]
-    """Batches that were passed over: the batch of a step is so many later."""
+    """The number of skipped batches: each step reads the batch of this many steps later."""
     rollbacks: Int[Array, ""]
     """The number of times that the run has gone back."""
 

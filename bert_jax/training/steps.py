@@ -21,7 +21,7 @@ from bert_jax.objectives.objective import Objective
 from bert_jax.training.optimizers import stacked
 
 OPTIMIZER = "optimizer"
-"""The name of the update in a profile; the parts of the model have those of their Flax modules."""
+"""The name of the update in a profile; parts of the model are named by their Flax modules."""
 
 
 @struct.dataclass
@@ -73,9 +73,9 @@ def gradients(
 ) -> tuple[Params, Sums]:
     """(the gradient of the loss, the objective's sums) over the rows of `batch`.
 
-    `counts` are those of the whole batch, of which these rows may be a part. With `accumulation` > 1 the rows are processed in
-    that many microbatches. The loss of each is divided by the counts of the *whole* batch, so that the sum of the gradients is
-    that of the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are
+    `counts` belong to the whole batch, of which these rows may be a part. With `accumulation` > 1 the rows are processed in
+    that many microbatches. The loss of each is divided by the counts of the *whole* batch, so that the gradients add up to
+    the gradient of the whole batch (except for dropout) even if the microbatches have different numbers of targets. Gradients are
     accumulated in float32, in any dtype of the parameters.
     """
 
@@ -136,11 +136,11 @@ def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[Tr
 
     `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
     reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
-    `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task those of `data/rows.py`. `rule` is
+    `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of `data/rows.py`. `rule` is
     described at `UpdateRule`.
 
     The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row", "grad_norm",
-    and the "learning_rate" of this step. `add_sums` adds those of several steps; the means are computed last.
+    and the "learning_rate" of this step. `add_sums` adds several steps; the means are computed last.
 
     If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state stay as they are, the sums are
     0, and the step is counted as skipped: a bad batch costs one step. `rule.spike_filter` counts the steps that it leaves out.
@@ -214,5 +214,5 @@ def eval_step(params: Params, batch: Batch, *, objective: Objective) -> Sums:
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:
-    """`window`, the sums of earlier steps, plus those of a step, still on the device; the learning rate is that of the step."""
+    """`window`, the sums of earlier steps, plus a step's, still on the device. The learning rate is replaced by the step's."""
     return {name: window[name] + value if window and name != "learning_rate" else value for name, value in sums.items()}

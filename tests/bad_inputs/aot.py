@@ -29,7 +29,7 @@ CASES = [
       "--topology=v9x:4x4: there is no TPU 'v9x' ... there are v4, v5e, v5p, v6e, v7x, for example v4:2x2x4, v5e:4x4,"),
     Case("no slices", "--slices=0", "--slices=0 must be at least 1 and at most 65,536"),
     Case("slices told twice", "--topology=4xv5e:4x4 --slices=2",
-      "--topology=4xv5e:4x4 has 4 slices and --slices=2 says otherwise; give one of them"),
+      "--topology=4xv5e:4x4 has 4 slices, which contradicts --slices=2; give one of them"),
     Case("a step that is none", "--step=trian", "--step=trian is unknown: did you mean 'train'?"),
     Case("the step of another verb", "--step=finetune",
       "--step=finetune, but $experiment pretrains; give an experiment of experiments/finetune/"),

@@ -80,7 +80,7 @@ CASES = [
         Case(f"an empty name for {flag}", f"{flag}=", f"{flag}= is empty; give a name, or leave the flag out")
         for flag in ("--vocab", "--add-tokens", "--replace-vocab", "--average")
     ),
-    Case("a directory that is no model", "--from=.", ". is not a model directory: config.json and model.safetensors missing"),
+    Case("a directory that is not a model", "--from=.", ". is not a model directory: config.json and model.safetensors missing"),
     Case("a model whose weights are cut short", "--from=model",
       "model/model.safetensors (24,864 bytes) is damaged or incomplete (Error while ... copy or export the model again",
       copies="model", spoil=cut("model/model.safetensors", 100)),
@@ -150,7 +150,7 @@ CASES = [
           keys("model/config.json", bert_jax={}, layer_norm_eps=1e-12),
           replace("model/tokenizer.json", '"a":', '"a\\n":'),
       ]),
-    Case("an added word that is no special token", "--from=model",
+    Case("an added word that is not a special token", "--from=model",
       "the added token 'covid' (id 91) is not a special token; transformers also matches it inside words ... and add it as a "
       "whole word by convert --add-tokens=FILE", copies="model", files={"model/added_tokens.json": '{"covid": 91}'}),
     Case("a vocabulary that is not there", "--replace-vocab=nowhere.txt",

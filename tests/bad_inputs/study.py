@@ -46,7 +46,7 @@ CASES = [
       says="the arm 'b': model.hidden_size=7 does not divide into model.num_heads=2; nearest",
       files=with_arm(pretrain={"model": {"hidden_size": 7}})),
     Case("a direction without a kernel",
-      says="the arm 'b': model.attention='fused' cannot be had: the kernels of fused attention have no left-to-right mask; set",
+      says="the arm 'b': model.attention='fused' is not available: the kernels of fused attention have no left-to-right mask",
       files=with_arm(pretrain=LEFT_TO_RIGHT)),
     Case("a phase that is not there",
       says="the arm 'b': phases.2: the experiment has 2 phases, numbered from 0; name one of them",
@@ -70,7 +70,7 @@ CASES = [
       says="the arm 'b': init_from=$model and continues=a both name its first model; give one",
       files=with_arm(continues="a", pretrain={"init_from": "$model"})),
     Case("an arm that continues one of another vocabulary",
-      says="the arm 'b': its corpus has another vocabulary than that of 'a', which it continues; build it with the same ... "
+      says="the arm 'b': its corpus has a different vocabulary from 'a', which it continues; build it with the same ... "
       "--vocab=CORPUS/tokenizer", files=with_arm(continues="a", pretrain={"corpus": {"directory": "other"}}),
       copies="other=corpus", spoil=other_vocabulary("other")),
     Case("a workdir with something else", "--workdir=$tables", "--workdir=$tables holds files that are not of a run",

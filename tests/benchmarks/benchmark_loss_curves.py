@@ -282,7 +282,7 @@ def welch(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def part_as_large(a: np.ndarray, b: np.ndarray) -> float:
-    """The part of all ways to deal N + M runs out to groups of N and M whose largest |t| is no smaller than that of `a` [N, K]
+    """The part of all ways to deal N + M runs out to groups of N and M whose largest |t| is not smaller than that of `a` [N, K]
     and `b` [M, K]: its exact p-value if the sides do not differ, however the K are correlated. 6 and 6 runs have 924 ways."""
     runs, count = np.concatenate([a, b]), len(a) + len(b)
     ways = np.array(list(itertools.combinations(range(count), len(a))))

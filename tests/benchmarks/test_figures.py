@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     for place in (tmp_path, tmp_path / "missing" / "new.json"):
         with pytest.raises(SystemExit):
             flag_parser("").parse_args([f"--json={place}"])
-        assert "is no place for a file; name one in a directory that is there" in capsys.readouterr().err
+        assert "is not a place for a file; name one in a directory that is there" in capsys.readouterr().err
 
 
 def _module(name: str) -> Any:

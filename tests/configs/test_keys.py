@@ -116,7 +116,7 @@ NO_PATHS = {
     *("title", "setting", "reference", "paper", "arms.0.name", "arms.0.label", "arms.0.shares", "arms.0.continues"),
     *("tasks.0.name", "tasks.0.metric", "expected.0.order", "expected.0.tasks", "only_arms", "only_tasks", "task.own.sentence"),
 }
-"""Keys that take a text which is no path, and none of a few words."""
+"""Keys that take a text which is not a path, and none of a few words."""
 
 
 def _takes_text(hint: Any) -> bool:

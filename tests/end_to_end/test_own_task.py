@@ -75,4 +75,4 @@ def test_a_fault_of_the_file_in_the_middle_of_a_run_is_told_as_its_own(own: tupl
 def test_without_the_file_its_task_is_none(own: tuple[pathlib.Path, list[forked.Done]]):
     _, (*_, none) = own
     assert none.status == 2
-    assert "config.task.name='colours' is no task; known: " in none.output
+    assert "config.task.name='colours' is not a task; known: " in none.output

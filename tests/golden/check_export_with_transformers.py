@@ -81,7 +81,7 @@ def difference(theirs: np.ndarray, ours: np.ndarray, mask: np.ndarray) -> float:
 
 
 def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # what the libraries print is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # what the libraries print is not an answer
     for line in sys.stdin:
         request = json.loads(line)
         try:

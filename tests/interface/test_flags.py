@@ -62,8 +62,8 @@ def test_a_path_in_a_bucket_is_for_the_flags_that_may_have_one_and_for_texts():
     made = parser()
     made.may_be_in_bucket = ("--source",)
     made.add_argument("texts", nargs="*")
-    flags = made.parse_args(["--source=gs://b", "gs://is no path"])
-    assert (flags.source, flags.texts) == (["gs://b"], ["gs://is no path"])
+    flags = made.parse_args(["--source=gs://b", "gs://is not a path"])
+    assert (flags.source, flags.texts) == (["gs://b"], ["gs://is not a path"])
 
 
 @pytest.fixture

@@ -122,13 +122,13 @@ def test_each_change_is_told_with_what_was_before(model, tmp_path, arguments, no
 def test_computed_positions_grow_by_their_formula(vocabulary):
     model = as_model(*make_model(vocabulary, positions="sinusoidal"), vocabulary)
     assert changed(model, flags_of("--max-position=50"))[1] == ["position table: 40 -> 50 rows (new rows: sinusoidal)"]
-    with pytest.raises(UserError, match="--new-positions is for learned positions, and those of this model are sinusoidal"):
+    with pytest.raises(UserError, match="--new-positions is for learned positions, and this model's are sinusoidal"):
         changed(model, flags_of("--max-position=50", "--new-positions=copied"))
 
 
 def test_the_labels_and_the_problem_of_a_head_are_replaced(vocabulary):
     model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b"), problem="multi_label"))
-    told = ["sequence_head: labels and problem replaced by those of the flags"]
+    told = ["sequence_head: labels and problem replaced as the flags ask"]
     result, notes = changed(model, flags_of("--labels=no,yes"))
     assert (result.head, notes) == (make_head("sequence", labels=("no", "yes"), problem="multi_label"), told)
     result, notes = changed(model, flags_of("--problem=classification"))

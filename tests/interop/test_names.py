@@ -219,7 +219,7 @@ def test_what_was_read_otherwise_than_it_stands_is_told(tiny, tensors):
         "nsp_head was left out",
         "renamed 6 tensors that end in LayerNorm.gamma",
         "cls.predictions.decoder.weight, a copy of bert.embeddings.word_embeddings.weight, was left out",
-        "bert.embeddings.position_ids, which is no parameter, was left out",
+        "bert.embeddings.position_ids, which is not a parameter, was left out",
         "weights in float16 were converted to float32",
     )
     nvidia = {name.replace("intermediate.dense.", "intermediate.dense_act."): x for name, x in tensors.items()}

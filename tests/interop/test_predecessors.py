@@ -129,7 +129,7 @@ def test_words_that_would_not_come_back_are_not_written(vocabulary, tmp_path, ch
         (lambda lines: ["0 16"], "line 1 must be the number of words and the width"),
         (lambda lines: [*lines[:3], lines[3] + " 1.0", *lines[4:]], "line 4 must be a word and 16 finite numbers"),
         (lambda lines: [*lines[:3], lines[3].rsplit(" ", 1)[0] + " nan", *lines[4:]], "line 4 must be a word and 16 finite"),
-        (lambda lines: lines[:-1], "its first line says"),
+        (lambda lines: lines[:-1], "its first line states"),
         (lambda lines: [*lines[:-1], "other" + lines[-1][lines[-1].index(" ") :]], "has no vector for 1 piece of the vocabulary"),
     ],
 )

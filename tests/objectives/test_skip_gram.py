@@ -82,7 +82,7 @@ def changed_one_by_one(length: int) -> dict[str, np.ndarray]:
 
 
 def test_the_score_of_a_pair_depends_on_its_word_and_on_its_context_and_on_no_other_token():
-    """The predicted word is no input: another context leaves the scores of all other contexts as they are."""
+    """The predicted word is not an input: another context leaves the scores of all other contexts as they are."""
     params, length = parameters(), 9
     found = jax.jit(pretraining_model(STATIC).apply)({"params": params}, changed_one_by_one(length))
     scores = np.einsum("BMD,BLD->BML", found["last"], found["contexts"], dtype=np.float64)

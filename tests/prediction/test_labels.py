@@ -339,7 +339,7 @@ def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
         (CHOICE, lambda p: p.choose([("the", ["river"])]), "1 choice for 'the'; give two or more"),
         (SPAN, lambda p: p.answer([("\x01", "river")]), r"the question '\\x01' holds no token; give text"),
         (SPAN, lambda p: p.answer([("river", "\x01")]), r"the context '\\x01' holds no token; give text"),
-        (SPAN, lambda p: p.answer([("the " * 60, "river")]), "leave no room for the context beside a question of 60 tokens"),
+        (SPAN, lambda p: p.answer([("the " * 60, "river")]), "leave no room for the context next to a question of 60 tokens"),
         (SPAN, lambda p: p.answer([("a", "b")], n_best=0), "--n-best=0 must be at least 1"),
         (SPAN, lambda p: p.answer([("a", "b")], max_answer=0), "--max-answer=0 must be at least 1"),
         (SPAN, lambda p: p.answer([("a", "b")], no_answer_threshold=float("nan")), "threshold=nan must be a finite number"),

@@ -22,7 +22,7 @@ FILE: dict[str, Any] = {
 def test_the_vocabulary_is_as_large_as_the_corpus_says():
     values, notes = infer_settings(FILE, (), vocabulary_size=4_000)
     assert PretrainingExperiment.from_dict(values).model.vocab_size == 4_000
-    assert notes == ["config.model.vocab_size is 4000, as the corpus has it (the experiment file says 8192)"]
+    assert notes == ["config.model.vocab_size is 4000, as in the corpus (the experiment file has 8192)"]
     assert FILE["model"]["vocab_size"] == 8_192
     assert infer_settings({"phases": []}, (), vocabulary_size=4_000) == ({"model": {"vocab_size": 4_000}, "phases": []}, [])
 
@@ -33,7 +33,7 @@ def test_the_shape_is_that_of_the_model_to_start_from_and_what_only_trains_stays
     assert (model.num_layers, model.hidden_size, model.num_heads, model.max_position) == (2, 20, 5, 16)
     assert model.vocab_size not in (4_000, 8_192)
     assert model.hidden_dropout == 0.3
-    assert f"config.model.num_layers is 2, as {TINY} has it (the experiment file says 4)" in notes
+    assert f"config.model.num_layers is 2, as in {TINY} (the experiment file has 4)" in notes
     assert len(notes) == 4  # of the fields that the file names
 
 

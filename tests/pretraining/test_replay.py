@@ -142,7 +142,7 @@ def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corp
     opened: list[str] = []
     monkeypatch.setattr(module, "staged", lambda directory: opened.append(directory) or "staged")
     monkeypatch.setattr(module, "open_splits", lambda directory: splits if directory == "staged" else None)
-    monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: f"{train.name} {eval.name}")
+    monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: f"{train.name} {eval_split.name}")
 
     def write(fingerprint: str) -> None:
         config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": fingerprint}

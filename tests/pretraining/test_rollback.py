@@ -107,7 +107,7 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
         starts.append(parameters)
         return plain(params)
 
-    program = program_of(init_from=init_from, model=model, trained_objective=objective_for(model, False))
+    program = program_of(init_from=init_from, init_state="", model=model, trained_objective=objective_for(model, False))
     program.begin = begin
     return first_parameters(program, corpus), starts
 

@@ -46,7 +46,7 @@ def attentive(**model):
     [
         ({"without": ("mlm_head",)}, "has no trained mlm_head"),
         ({"untrained": ("mlm_head",)}, "has no trained mlm_head"),
-        ({"direction": "left_to_right"}, "is no masked language model: its direction is left_to_right"),
+        ({"direction": "left_to_right"}, "is not a masked language model: its direction is left_to_right"),
         ({"max_position": 16}, "reads 16 tokens, and the rows have 32; shorten the rows, or .* --max-position=32"),
         ({"type_vocab_size": 1}, "has no token type for the second text of a pair; set config.examples.pairs=none"),
         ({"vocab_size": TINY.vocab_size + 8}, r"rows of word embeddings, the student .* convert --replace-vocab=MODEL"),
@@ -67,7 +67,7 @@ def test_a_run_fills_in_the_width_and_the_hash_of_its_teacher(monkeypatch):
     found.params["mlm_head"]["bias"] = np.asarray(found.params["mlm_head"]["bias"]) + 1
     assert teacher._sha256(found.params) != found.sha256
     other = dataclasses.replace(EXPERIMENT, distillation=dataclasses.replace(filled, teacher_sha256="0"))
-    with pytest.raises(UserError, match=r"teacher_sha256=0, but that of config\.teacher=runs/teacher is"):
+    with pytest.raises(UserError, match=r"teacher_sha256=0, but config\.teacher=runs/teacher has"):
         teacher.taught_by(other, found)
 
 

@@ -127,7 +127,8 @@ def test_another_configuration_is_refused_with_both_values(tmp_path: pathlib.Pat
         pass
     assert "  phases.1.steps  stored 5, given 7\n  seed            stored 0, given 3\n" in str(error.value)
     assert "name another --workdir" in str(error.value)
-    assert str(error.value).endswith(f"to train its model further, name another --workdir and --config.init_from={tmp_path}")
+    assert f"to train its model further, name another --workdir and --config.init_from={tmp_path}, or" in str(error.value)
+    assert str(error.value).endswith("to go on from a step that it keeps, optimizer included")
     assert (tmp_path / "config.json").read_text() == before
 
 

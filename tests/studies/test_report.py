@@ -174,7 +174,8 @@ def test_a_difference_of_one_seed_is_not_told_from_chance_and_an_interval_that_e
     one = copy.deepcopy(TABLE) | {"seeds": [0]}
     for arm in one["arms"][1:]:
         arm["minus_reference"] = {"stsb": ONE_SEED}
-    assert report.findings(one)[0] == "With one seed there is no interval: no difference to BERT can be told from chance."
+    no_interval = "With one seed there is no interval, so no difference to BERT can be distinguished from chance."
+    assert report.findings(one)[0] == no_interval
     edges = {"a": (0.0, 0.1), "b": (-0.1, 0.0), "c": (-0.4, -0.1)}
     one["arms"][1]["minus_reference"] = {name: {"mean": 0.5, "low": low, "high": high} for name, (low, high) in edges.items()}
     one["arms"][2]["minus_reference"] = {}

@@ -151,7 +151,7 @@ def test_only_tags_are_read():
         assert is_tag(label)
     for label in ("", "NOUN", "X-PER", "B-", "-PER", "b-PER", "BI-PER", "OB", "O-PER", "LABEL_0"):
         assert not is_tag(label)
-        with pytest.raises(ValueError, match="is no tag"):
+        with pytest.raises(ValueError, match="is not a tag"):
             entities(["O", label])
 
 

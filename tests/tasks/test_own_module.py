@@ -52,7 +52,7 @@ def test_a_class_of_the_file_may_be_a_dataclass_with_annotations_that_are_read_l
         ("NAMES, KIND = ('colours',), 'token'", "load is None, not a function load(config, say)"),
         (WHOLE.replace("(config, say)", "(config)") + "pass", "not a function load(config, say)"),
         (WHOLE.replace("colours", "swag") + "pass", "'swag' is a task of this project; give yours another name"),
-        (WHOLE.replace("colours", "colors") + "pass", "config.task.name='colours' is no task; did you mean 'colors'?"),
+        (WHOLE.replace("colours", "colors") + "pass", "config.task.name='colours' is not a task; did you mean 'colors'?"),
         ("NAMES = (", "colours.py, line 1: "),
         ("1 / 0", "colours.py raises ZeroDivisionError; correct the file here:\n"),
         ("import sys\nsys.exit(0)", "ended the program"),

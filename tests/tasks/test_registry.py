@@ -143,9 +143,9 @@ def test_a_directory_of_files_that_is_not_there_is_named_with_where_it_was_looke
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("glue/sst-2", r"config\.task\.name='glue/sst-2' is no task; did you mean 'glue/sst2'"),
+        ("glue/sst-2", r"config\.task\.name='glue/sst-2' is not a task; did you mean 'glue/sst2'"),
         ("squad/v2", "did you mean 'squad/v2.0'"),
-        ("xyz", r"is no task; known: .*\bcodah, "),
+        ("xyz", r"is not a task; known: .*\bcodah, "),
     ],
 )
 def test_an_unknown_name_is_told_with_the_nearest(name: str, message: str):

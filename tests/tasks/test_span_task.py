@@ -283,7 +283,7 @@ def test_a_model_that_always_points_at_cls_or_at_one_place_is_degenerate(tokeniz
     never = [np.random.default_rng(i).normal(size=(feature.size, 2)) for i, feature in enumerate(features)]
     for values in never:
         values[0, 0] = 9
-    assert task.degeneracy("dev", never) == "every predicted span begins at [CLS], which is no answer"
+    assert task.degeneracy("dev", never) == "every predicted span begins at [CLS], which is not an answer"
     same = margins(features, [-3] * 4)
     assert task.degeneracy("dev", same) == "every predicted span is at the same position"
     same[0][4, 1] = 30  # one of them ends elsewhere
@@ -303,7 +303,7 @@ def test_logits_before_features_and_of_another_split_are_refused(tokenizer, tmp_
         task.scores("dev", [])
     logits = right(task.features("train", tokenizer))
     task.features("dev", tokenizer)
-    with pytest.raises(ValueError, match="logits of 2 features are not those of dev"):
+    with pytest.raises(ValueError, match="logits of 2 features do not belong to dev"):
         task.scores("dev", logits)
 
 
@@ -353,9 +353,9 @@ def test_faults_are_named(tokenizer, tmp_path):
     with pytest.raises(UserError, match=r"question q1 has no answer, .* set config.task.name=squad/v2.0"):
         squad_task(tmp_path, [("who", "a", [("a", 0)])] * 2, [("who", "a", [("a", 0)]), ("who", "a", None)])
     row = {"question": "who", "context": "paris", "answers": ["paris"], "id": "one"}
-    with pytest.raises(UserError, match=r"dev.jsonl: the id 'one' is that of 2 questions"):
+    with pytest.raises(UserError, match=r"dev.jsonl: the id 'one' is shared by 2 questions"):
         load(own(tmp_path, [row], [row, row], [], id="id"))
-    with pytest.raises(UserError, match=r"'squad' is no question answering task.*squad/v"):
+    with pytest.raises(UserError, match=r"'squad' is not a question answering task.*squad/v"):
         load(TaskConfig(name="squad"))
     with pytest.raises(UserError, match=r"train-v2.0.json .*cannot be read"):
         load(TaskConfig(name="squad/v2.0", data_dir=str(tmp_path)))

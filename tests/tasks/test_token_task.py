@@ -51,7 +51,7 @@ def test_words_that_no_row_reads_whole_are_said_once(tokenizer: Tokenizer, tmp_p
     task.features("dev", tokenizer)
     assert [line.partition(", train: ")[2] for line in said] == [
         "1 word without a character that the tokenizer reads: [UNK]",
-        "1 word longer than 10 pieces; the rest of such a word is not read",
+        "1 word longer than 10 pieces; the rest of these words is not read",
     ]
 
 
@@ -273,7 +273,7 @@ def test_words_without_a_piece_or_with_too_many_are_said_once_and_answered(token
         features = task.features("dev", tokenizer)
     assert notes == [
         "wnut17, dev: 1 word without a character that the tokenizer reads: [UNK]",
-        "wnut17, dev: 1 word longer than 6 pieces; the rest of such a word is not read",
+        "wnut17, dev: 1 word longer than 6 pieces; the rest of these words is not read",
     ]
     pieces = [tokenizer.tokens(feature.ids[0])[1:-1] for feature in features]
     assert pieces == [["[UNK]"], ["a", *(f"##{x}" for x in "bcdef")], ["b"]]
@@ -304,7 +304,7 @@ def test_labels_that_are_no_tags_are_refused_where_entities_are_asked_for(tmp_pa
         (tmp_path / f"{name}.conllu").write_text(conllu("a/DET"))
     with pytest.raises(UserError, match=r"train\.conllu, line 1 has the label 'DET'.*; set config.task.scheme=\"\""):
         load(TaskConfig(name="pos", data_dir=str(tmp_path), scheme="IOB2"))
-    with pytest.raises(UserError, match=r"config.task.name='conll' is no tagging task.*conll2003"):
+    with pytest.raises(UserError, match=r"config.task.name='conll' is not a tagging task.*conll2003"):
         load(TaskConfig(name="conll"))
 
 

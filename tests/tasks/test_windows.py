@@ -101,7 +101,7 @@ def test_a_context_without_tokens_still_gets_a_window():
 
 def test_a_row_without_room_for_context_is_refused_with_its_numbers():
     assert len(cut(6, 3, length=10)) == 3
-    with pytest.raises(UserError, match="rows of 9 tokens leave no room for the context beside a question of 6 tokens"):
+    with pytest.raises(UserError, match="rows of 9 tokens leave no room for the context next to a question of 6 tokens"):
         cut(9, 3, length=9)
 
 

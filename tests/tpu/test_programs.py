@@ -148,7 +148,7 @@ def test_the_step_without_pairs_is_lowered_without_pooler_and_next_sentence_head
 
 
 def test_the_step_of_an_unknown_task_is_an_error_that_names_the_nearest():
-    with pytest.raises(UserError, match=r"config\.task\.name='conll20003' is no task; did you mean 'conll2003'"):
+    with pytest.raises(UserError, match=r"config\.task\.name='conll20003' is not a task; did you mean 'conll2003'"):
         step("ner.py:conll2003", ("task.name", "conll20003"))
 
 

@@ -225,7 +225,7 @@ def test_one_worker_that_cannot_install_is_named_and_nothing_is_started(cloud: C
     failed = cloud.pod(RUN)
     assert failed.returncode == 1
     assert "w-0: ready" in failed.stderr
-    assert "w-1: error: BERT_JAX_PYTHON=/no/such/python is no Python 3.11 to 3.14" in failed.stderr
+    assert "w-1: error: BERT_JAX_PYTHON=/no/such/python is not a Python 3.11 to 3.14" in failed.stderr
     assert "error: preparing failed with exit status 1" in failed.stderr
     assert "nothing was started" in cloud.pod("status pod").stderr
     (cloud.directory / "w-1" / "broken").unlink()

@@ -257,4 +257,4 @@ def test_where_no_python_can_be_had_the_remedy_is_named(tmp_path: pathlib.Path):
     assert "no pip for you" in done.stderr  # the end of the log
     assert "BERT_JAX_PYTHON=/path/to/python" in done.stderr
     wrong = script(checkout, "run", "pretrain", BERT_JAX_PYTHON="/no/such/python")
-    assert "BERT_JAX_PYTHON=/no/such/python is no Python 3.11 to 3.14" in wrong.stderr
+    assert "BERT_JAX_PYTHON=/no/such/python is not a Python 3.11 to 3.14" in wrong.stderr

@@ -140,7 +140,7 @@ def stable(tree_of, run, place=lambda tree: tree):
     settings = {"name": "stable_adamw", "b1": b1, "b2": b2, "epsilon": make_stable_adamw.EPSILON, "weight_decay": decay}
     experiment = PretrainingExperiment.from_dict({"optimizer": settings | {"decouple_rate": decoupled}, "phases": [phase]})
     params = place(tree_of(make_stable_adamw.random_arrays(0)))
-    optimizer = make_optimizer(experiment.phase_optimizer(0), boxed(params))
+    optimizer = make_optimizer(experiment.of_phase(0).optimizer, boxed(params))
 
     @jax.jit
     def update(params, state, grads, rate):

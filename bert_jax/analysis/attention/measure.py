@@ -26,8 +26,8 @@ class Attention:
     pieces: NamedArray
     """float32 [layer, head, from, to]; the labels of `from` and `to` are the numbers of `tokens`, from 0."""
     words: NamedArray
-    """float32 [layer, head, from, to], likewise of `word_texts`: the sum over the pieces of the word that is attended to, the
-    mean over those of the word that attends."""
+    """float32 [layer, head, from, to], likewise of `word_texts`: the sum over the pieces of the attended word, the mean
+    over the pieces of the attending word."""
     tokens: tuple[str, ...]
     """The pieces, [CLS] and [SEP] among them."""
     word_texts: tuple[str, ...]
@@ -79,7 +79,7 @@ def read_head(name: str, layers: int, heads: int) -> tuple[int, int]:
 
 
 def arrays_of(found: Attention) -> dict[str, np.ndarray]:
-    """All of it as arrays for an .npz file; those of weights have the axes [layer, head, from, to]."""
+    """Returns all fields as arrays for an .npz file. Weights have the axes [layer, head, from, to]."""
     return {
         "pieces": found.pieces.values,
         "words": found.words.values,

@@ -1,4 +1,4 @@
-"""The attention of one text as a page that stands alone: one HTML file without a network, for any browser of 2023 or later."""
+"""The attention of one text as a self-contained page: one HTML file that needs no network, for any browser of 2023 or later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.windows import Kind
 
 THUMBNAIL = 64
-"""Dots of a thumbnail along each side, at most; a dot is the largest of the weights that it stands for."""
+"""Dots of a thumbnail along each side, at most; a dot shows the largest of the weights that it covers."""
 PRECISE = 1 << 22
 """Weights up to this number are stored in 16 bits, more of them in 8."""
 

@@ -38,7 +38,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def the_only(records: Records) -> Record:
-    """The one record there is. Raises UserError for none, for several, and for one that cannot be read."""
+    """Returns the only record. Raises UserError if there are none or several, or if it cannot be read."""
     found = [*itertools.islice(records, 2)]
     if not found:
         raise UserError("there is no text; give one, or two as a pair")

@@ -1,7 +1,7 @@
-"""The same words for two models, each in its own pieces: what is measured word by word in both, in one compiled function.
+"""Aligns the words of two models with different pieces, so that one compiled function measures both word by word.
 
 A window has the same words for both models. In a batch it takes as many columns as the longer of its two rows of pieces, and
-word z of a window stands `z` columns after the window's first, in both models: attention and vectors then are of the same words.
+word z of a window is `z` columns after the window's first in both models, so attention and vectors refer to the same words.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def other_batch(batch: Batch) -> dict[str, Any]:
 
 
 def aligned_slots(batch: Batch) -> Slots:
-    """As `maps.word_slots`, but word z of a window stands z columns after the window's first, whatever its pieces."""
+    """As `maps.word_slots`, but word z of a window is z columns after the window's first, whatever its pieces."""
     sequences, words = batch["sequence_ids"], batch["words"]
     columns = jnp.arange(sequences.shape[1], dtype=jnp.int32)[None]
     own = columns - batch["position_ids"] + words
@@ -114,7 +114,7 @@ def aligned_slots(batch: Batch) -> Slots:
 def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowPair]:
     """A text of any length as windows of the same words in the pieces of both models, cut where either table is full.
 
-    The words are those of the model that splits less: a SentencePiece model at white space, else at punctuation marks too. Of a
+    The words come from the model that splits less: a SentencePiece model at white space, else at punctuation marks too. Of a
     word with more pieces than a table, the first ones are read. Raises UserError for a text without a token.
     """
     engines = (engine, other)

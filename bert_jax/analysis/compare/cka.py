@@ -2,7 +2,7 @@
 
 Kornblith et al. 2019, "Similarity of Neural Network Representations Revisited", arXiv:1905.00414: for the vectors X [n, D] and
 Y [n, I] of the same n words, CKA = HSIC(X, Y) / sqrt(HSIC(X, X) HSIC(Y, Y)), where HSIC(X, Y) = |X'Y|^2 / (n - 1)^2 for centred
-columns. That estimate is biased: with few words two unrelated layers are alike. The unbiased one is that of Song et al. 2012
+columns. That estimate is biased: with few words two unrelated layers are alike. The unbiased estimate is by Song et al. 2012
 ("Feature Selection via Dependence Maximization", section 2.2), written here in sums over words too. Both are exact for all words,
 and memory does not grow with their number.
 """

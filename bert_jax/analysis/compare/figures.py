@@ -24,8 +24,8 @@ _NAMES = 40
 
 
 def write_comparison(folder: Folder, found: Comparison) -> None:
-    """Writes all tables and figures; those of heads only where words were read for them, those of predictions where there are
-    any, `moved` where both models have the same heads."""
+    """Writes all tables and figures; those of heads only if words were read for them, those of predictions if there are
+    any, and `moved` if both models have the same heads."""
     if n := found.n_divergence:
         every, partners = distances(found), matched(found.divergence.values)
         names, others = found.divergence["head"], found.divergence["other"]

@@ -18,7 +18,7 @@ class Comparing:
     """The options of the verb `compare`."""
 
     masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "of words to be masked (0.15)", "SHARE")
-    """The share of the words that are masked, of those of one piece in both models."""
+    """The fraction of words to mask, among the words that are one piece in both models."""
     seed: CountOrZero = flag(0, "of masks and of random weights (0)", "N")
     """Of the choice of masked words."""
     divergence_words: CountOrZero = flag(10_000, "words that heads are compared on (10000)", "N")

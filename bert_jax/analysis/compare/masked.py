@@ -58,10 +58,10 @@ class Predictions:
 def predictions(
     params: Params, batch: Batch, *, config: ModelConfig, other: Other, sizes: tuple[int, int], same: bool
 ) -> dict[str, Array]:
-    """The most probable piece `own` [X] at the query positions, that of the `other` model, the words' pieces target and
+    """The most probable piece `own` [X] at the query positions, the `other` model's, the words' pieces target and
     other_target, kl and other_kl (0 where the vocabularies are not the `same`), the window and the number of the word, and
-    whether it is masked: a query that only fills the batch is not. `sizes` are those of the two vocabularies; logits behind them
-    are not of a piece.
+    whether it is masked: a query that only fills the batch is not. `sizes` are the sizes of the two vocabularies; logits behind
+    them are not of a piece.
     """
     at = batch["query_positions"]
 
@@ -150,7 +150,7 @@ class MaskedWords:
             return
         for x in np.argsort(-kl, kind="stable")[: self._most].tolist():
             key = int(found["window"][x]), int(found["number"][x])
-            pieces = [t.pieces[int(found[name][x])] for t, name in zip(self._tokenizers, ("own", "other"), strict=True)]
+            pieces = [t.tokens([int(found[name][x])])[0] for t, name in zip(self._tokenizers, ("own", "other"), strict=True)]
             context = pairs[key[0] - start].own.context(key[1])
             self._differences.append((-float(kl[x]), key, Difference(context, pieces[0], pieces[1], float(kl[x]))))
         self._differences = sorted(self._differences)[: self._most]  # no two have the same key

@@ -127,10 +127,10 @@ def compare_models(
     options: Comparing,
     say: Callable[[str], None] = lambda note: None,
 ) -> Comparison:
-    """Two models on the windows of `aligned.paired_windows`, read as they are needed. `say` is told the number of words.
+    """Compares two models on the windows of `aligned.paired_windows`, read as needed. `say` receives the number of words so far.
 
-    Raises UserError where heads are to be compared and a model has none, where there is no window, and where a model gives
-    numbers that are not finite.
+    Raises UserError if heads are to be compared and a model has none, if there are no windows, or if a model returns numbers
+    that are not finite.
     """
     for one in (engine, other) if options.divergence_words else ():
         one.require_attention("to compare", "compare layers and predictions alone with --divergence-words=0")

@@ -18,7 +18,7 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
 
 GROUPS = ("all", *KINDS, "he, she, it, they", "it")
-"""All mentions with an antecedent, those of each kind, and of the pronouns those of the third person and "it" alone."""
+"""All mentions with an antecedent; each kind; and among pronouns, the third person and "it" alone."""
 NEITHER = "neither"
 """The group of the pronouns that refer to neither of two names (GAP)."""
 
@@ -73,7 +73,7 @@ class TextFile(AnnotatedSource):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about what was left out on purpose in the last iteration."""
+        """Sentences that report what the last iteration left out on purpose."""
         return ()
 
 
@@ -81,7 +81,7 @@ class TextFile(AnnotatedSource):
 class Document(Text):
     """The words and mentions of a text in which every mention may be an antecedent of a later one.
 
-    A mention stands where its head word stands: an antecedent is a mention of the same entity whose head word stands before.
+    A mention is located at its head word: an antecedent is a mention of the same entity with an earlier head word.
     """
 
     mentions: tuple[Mention, ...]
@@ -120,7 +120,7 @@ class Document(Text):
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A part of a text that the model reads, and what is asked about it. Word i of the text is word i - `first` + 1 of the
+    """A part of a text that the model reads, and the questions about it. Word i of the text is word i - `first` + 1 of the
     window, [CLS] being word 0; this number is the word's rank."""
 
     window: Window
@@ -134,7 +134,7 @@ class Section:
         """The pieces, with a query at the first piece of each question's word. Its target is the limit of the ranks of its
         candidates, and the column "candidates" holds a candidate's rank at its pieces, else 0.
 
-        order: for each place in the window the word of the text that stands there, from 0; None: as in the text.
+        order: for each place in the window the word of the text at that place, from 0; None: as in the text.
         """
         words = self.window.words
         own = [0, *((i + 1 for i in order) if order is not None else range(1, len(words) - 1)), len(words) - 1]

@@ -1,6 +1,6 @@
 """The antecedents that every head finds: the candidate that it attends to most (arXiv:1906.04341, section 4.3).
 
-The best head of some documents is measured on others, with bootstrap intervals, beside rules.
+The best head of some documents is measured on others, with bootstrap intervals, and compared with rules.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Antecedents:
 def measure_antecedents(
     engine: Engine, file: TextFile, options: Coreference, say: Callable[[str], None] = lambda note: None
 ) -> Antecedents:
-    """The antecedents that heads and rules find in the texts of a file, which are read as they are needed. `say` is told the
+    """The antecedents that heads and rules find in the texts of a file, which are read as needed. `say` receives the
     number of mentions so far.
 
     Raises UserError where no mention has an antecedent, and where the model gives numbers that are not finite.
@@ -138,7 +138,7 @@ def coreferent(text: Text) -> Text:
 def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Int[Array, "X N H"], Float[Array, "X N H"]]:
     """For every query the rank of the candidate that each head attends to most, and the attention to it, float32.
 
-    The batch is that of `Section.item`. A query without a candidate has rank 0, that of [CLS] at the beginning of its row.
+    The batch is built by `Section.item`. A query without a candidate has rank 0, the rank of [CLS] at the start of its row.
     """
     slots = word_slots(batch)
     rows, columns = jnp.divmod(batch["query_positions"], batch["input_ids"].shape[1])
@@ -210,8 +210,9 @@ def score_coreference(
     options: Coreference,
     progress: Show = in_silence,
 ) -> CoreferenceScores:
-    """The heads that find antecedents in the documents of a file, chosen on those of `choosing`; None: on every other document of
-    the file, from the first on. `progress` gives for each file a function that shows a note.
+    """The heads that find antecedents in the documents of a file. They are chosen on the documents of `choosing`, or, if it is
+    None, on every other document of the file, starting with the first. `progress` gives for each file a function that shows a
+    note.
 
     Raises UserError for a model without attention, where a part has no mention with an antecedent, and for two files of different
     formats.
@@ -267,7 +268,7 @@ def _rates(
     n: Num[np.ndarray, " units"],
     weights: Float64[np.ndarray, "units replicates"],
 ) -> list[Rate]:
-    """The rate of each column of `right`; the gain is that of the first column."""
+    """The rate of each column of `right`; the gain is for the first column."""
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn = (right.T @ weights) / (n @ weights)
     rates = right.sum(0) / n.sum()

@@ -38,7 +38,7 @@ class Mention:
 
     entity: str
     words: tuple[int, ...]
-    """The numbers of its words in the document, from 0, in order; those of a discontinuous mention have gaps."""
+    """The numbers of its words in the document, from 0, in order, with gaps for a discontinuous mention."""
     head: int
     """The number of its head word."""
     kind: str
@@ -100,7 +100,7 @@ def traits_of(words: Sequence[str], head: str, kind: str, tags: tuple[str, str],
     given = dict(feature.partition("=")[::2] for feature in features.split("|"))
     if kind == "pronoun":
         known = PRONOUNS.get(head.lower(), Traits())
-    else:  # a title says the gender of a name
+    else:  # a title shows the gender of a name
         known = Traits(person="3", genders=_noun((words[0], head) if kind == "proper" else (head,), entity_type))
     number = _NUMBERS.get(given.get("Number", ""), known.number)
     if kind != "pronoun" and not number:
@@ -255,7 +255,7 @@ RULES = ("nearest mention", "same head word", "sieve")
 def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> tuple[int, ...]:
     """The head word that each of RULES chooses for a mention.
 
-    before: the candidates, at least one, the nearest first, by their head words. words: those of the document.
+    before: the candidates, at least one, the nearest first, by their head words. words: the words of the document.
     """
     same_head = _same_head(mention, words)
     nearest = before[0].head

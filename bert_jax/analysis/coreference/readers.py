@@ -1,7 +1,7 @@
 """Files with coreference -> documents: CoNLL-U with `Entity=`, CoNLL-2012 and GAP; the first line of a file tells the format.
 
 CoNLL-U as in CorefUD and GUM (https://ufal.mff.cuni.cz/corefud): `# global.Entity` names the fields of an opening bracket; the
-first is the entity. The head word of a mention is that of the tree, and where the file has no tree the last word of its minimal
+first is the entity. The head word of a mention comes from the tree, or, in a file without trees, is the last word of its minimal
 span (`minspan`) or of the mention. The parts of a discontinuous mention ("(e1[1/2]-...") are one mention. An entity with split
 antecedents (`SplitAnte=`) has them nowhere as mentions of its own: they are no antecedents, and its first mention has none.
 Mentions on empty nodes are left out with them.
@@ -57,7 +57,7 @@ def open_texts(path: str | os.PathLike[str], report: Say | None = None) -> TextF
     Raises UserError for standard input and where the file cannot be read.
     """
     if os.fspath(path) == "-":
-        raise UserError("--input=- is standard input, and the format is told by a file's first line; give a file")
+        raise UserError("--input=- is standard input, and the format is recognised by a file's first line; give a file")
     for record in read_records((), os.fspath(path), (Field("columns", many=True, words=True),)):
         columns = record.values.get("columns", ())
         if columns[:1] == ["#begin"]:
@@ -81,7 +81,8 @@ class Bracket(NamedTuple):
 
 
 def read_brackets(text: str) -> tuple[list[Bracket], str]:
-    """The brackets in the field of a word, in order, and what else the field holds. Takes time in proportion to the length."""
+    """Reads the brackets in the field of a word, in order, and returns them with the rest of the field. Takes time in proportion
+    to the length."""
     found: list[Bracket] = []
     rest = []
     parts = [*_BRACKETS.findall(text), "", ""]
@@ -131,9 +132,9 @@ class _DocumentReader:
         self._words += words
 
     def match(self, text: str, i: int, place: str, fields: Sequence[str] | None = None) -> tuple[list[Opened], str]:
-        """Reads the brackets of word `i` of the sentence. Returns (the mentions that end there, what else the text holds).
+        """Reads the brackets of word `i` of the sentence. Returns (the mentions that end there, the rest of the text).
 
-        fields: the names of what stands in an opening bracket, "-" between; None if that is a key alone.
+        fields: the names of the items in an opening bracket, separated by "-"; None if there is only a key.
         """
         ended, number = [], len(self._starts) - 1
         brackets, rest = read_brackets(text)
@@ -452,7 +453,7 @@ class PronounText(Text):
         return tuple(sorted(name for name in {*self.names} if first <= name < last))
 
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
-        """The one question, where the pronoun is in [own, last); both names have to be in [first, last)."""
+        """Returns the single question if the pronoun is in [own, last); both names have to be in [first, last)."""
         if not own <= self.pronoun < last or self.label is None:
             return [], []
         groups = (NEITHER,) if self.label == NEITHER else ("all", *((self.gender,) if self.gender else ()))
@@ -490,7 +491,7 @@ class GapFile(TextFile):
 
 
 def pronoun_text(example: PronounExample) -> PronounText:
-    """The words of an example, and those of its mentions; a mention that begins within a word is in that word."""
+    """The words of an example and of its mentions. A mention that starts inside a word is placed at that word."""
     spans = [match.span() for match in _GAP_WORD.finditer(example.text)]
 
     def inside(start: int, text: str) -> list[int]:

@@ -56,7 +56,7 @@ def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores
 
 
 def _left_out(file: TextFile, found: CoreferenceScores) -> list[str]:
-    """Sentences about what is not in the numbers."""
+    """Sentences that report what the numbers do not cover."""
     lines = []
     outside = sum(int(part.outside.values[:, 0].sum()) for part in (found.choice, found.reported))
     if outside:

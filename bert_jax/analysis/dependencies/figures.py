@@ -73,15 +73,15 @@ def frequent(found: DependencyScores, least: int) -> list[Best]:
 
 
 def beaten(found: DependencyScores, control: DependencyScores, relation: str) -> tuple[float, float]:
-    """The interval of the accuracy of a relation's head less that of the control's."""
+    """The interval of the difference in accuracy between a relation's head and the control's."""
     differences = found.replicates.sel(relation=relation).values - control.replicates.sel(relation=relation).values
     low, high = interval(differences)
     return float(low), float(high)
 
 
 def dependencies_figure(found: DependencyScores, least: int) -> Figure:
-    """A heat map of relations and heads, each in the direction that is better on the sentences for choosing; beside it the chosen
-    heads with their intervals, and the chosen offsets."""
+    """A heat map of relations and heads, each in the direction that is better on the sentences for choosing; next to it the
+    chosen heads with their intervals, and the chosen offsets."""
     rows = frequent(found, least)
     layers, heads = found.accuracy["layer"], found.accuracy["head"]
     title = f"heads against dependency relations: {counted(found.sentences, 'sentence')}; heads chosen on "

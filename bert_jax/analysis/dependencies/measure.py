@@ -27,13 +27,13 @@ from bert_jax.tasks.readers.conllu import Sentence
 
 DIRECTIONS = ("dependent -> head", "head -> dependent")
 MOST_RELATIONS = 255
-"""Relations of a treebank; those of Universal Dependencies with the subtypes of one language are about 60."""
+"""The most relations of a treebank. Universal Dependencies has about 60 with the subtypes of one language."""
 PICKS = ("own", "family", "whole")
-"""A dependent belongs to these groups of relations: its own, that of all subtypes of its relation, and that of all relations."""
+"""A dependent belongs to these groups of relations: its own relation, all subtypes of its relation, and all relations."""
 
 
 class Relations:
-    """The relations in the order in which they were met: number 1 is the first; 0 stands for a word that is not counted."""
+    """The relations, numbered in order of appearance from 1; 0 marks a word that is not counted."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -141,7 +141,7 @@ def count_hits(
 
 @compiled
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
-    """The hits of all heads, summed over a batch, and those of the heads that are picked for each dependent.
+    """The hits of all heads, summed over a batch, and of the heads picked for each dependent.
 
     The batch has the columns of words, and: "heads", the number of the head's word in the window; "relations", 0 for a word that
     is not counted; those of PICKS; "sentences". Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 where none is
@@ -170,9 +170,9 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
 def finds(
     attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
 ) -> Bool[Array, "B H Z"]:
-    """Whether the weight between a word and its head, `gold` [.., word, head], is more than that of each other of its `others`.
+    """Whether the weight between a word and its head, `gold` [.., word, head], exceeds the weight of each of its `others`.
 
-    axis: that of the heads in `attention`; 3, where words attend to their heads, or 2, where heads attend to words.
+    axis: the axis of the heads in `attention`; 3, where words attend to their heads, or 2, where heads attend to words.
     """
     rest = others & ~gold
     place = gold.argmax(2)
@@ -254,8 +254,8 @@ class DependencyScores:
 def score_dependencies(
     engine: Engine, treebank: Treebank, choosing: Treebank | None, options: Dependencies, progress: Show = in_silence
 ) -> DependencyScores:
-    """The heads that find the relations of a treebank, chosen on those of `choosing`; None: on every other sentence of the
-    treebank, from the first on. `progress` gives for each file a function that shows a note.
+    """The heads that find the relations of a treebank. They are chosen on the treebank `choosing`, or, if it is None, on every
+    other sentence of the treebank, starting with the first. `progress` gives for each file a function that shows a note.
 
     For each group of relations, head and offset are the best on the sentences for choosing, of equal ones the first; accuracies
     and their intervals are of the other sentences. Raises UserError for a model without attention, where a part has no word with

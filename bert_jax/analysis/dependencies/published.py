@@ -47,8 +47,8 @@ npadvmod 186 44.6 34.9 -2 2-6 < | obl:npmod obl:unmarked | near | obl:unmarked a
 neg 167 72.5 68.3 +1 4-10 > | | other | is advmod
 prt 116 99.1 91.4 -1 6-7 > | compound:prt | same |
 """
-"""Relation, number of dependents (0: not given), accuracy in percent, that of the best offset, this offset, head, direction: ">"
-is dependent -> head, "<" head -> dependent. Then the relation of Universal Dependencies 2, or several of which a treebank has
+"""Relation, number of dependents (0: not given), accuracy in percent, accuracy of the best offset, this offset, head, direction:
+">" is dependent -> head, "<" head -> dependent. Then the relation of Universal Dependencies 2, or several of which a treebank has
 one; how near it is; the difference."""
 PUBLISHED_COLUMNS = (
     "stanford", "published_accuracy", "published_head", "published_direction", "published_baseline", "published_offset",
@@ -59,7 +59,7 @@ PUBLISHED_COLUMNS = (
 
 def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[str]) -> tuple[str, str, str]:
     """(the relation of a treebank with these `names` that a Stanford relation is nearest to, "" for none; how near; the
-    difference). `columns` are those of the table.
+    difference). `columns` are the columns of the table.
 
     A treebank that has "pobj", "dobj" or "nn" is in Stanford Dependencies, and has the relation itself.
     """

@@ -119,7 +119,7 @@ def tree_figure(found: HeadStatistics) -> Figure:
 
 
 def plane_figure(found: HeadStatistics) -> Figure:
-    """The heads as points whose distances are as near as possible to theirs; the colour is that of the layer."""
+    """The heads as points whose distances approximate theirs as well as possible, coloured by layer."""
     figure = new_figure(8.0, 7.0, f"heads by their Jensen-Shannon distances ({counted(found.n_divergence, 'word')})")
     axes, points, colours = figure.subplots(), plane(found.divergence.values), _colours(figure, found)
     for colour, (x, y) in zip(colours.values(), points, strict=True):

@@ -35,7 +35,7 @@ class HeadStatistics:
     statistics: NamedArray
     """[statistic, layer, head] of STATISTICS."""
     profile: NamedArray
-    """[distance, layer, head]: the mean attention to the word at that distance, if the text has such a word; negative: before."""
+    """[distance, layer, head]: the mean attention to the word at that distance, if the text has one; negative: before."""
     uniform: NamedArray
     """[statistic] of a head with uniform attention over the words of a text, [CLS] and [SEP] included."""
     uniform_profile: NamedArray
@@ -60,9 +60,9 @@ def head_names(layers: int, heads: int) -> list[str]:
 def measure_heads(
     engine: Engine, windows: Iterable[Window], options: Heads, say: Callable[[str], None] = lambda note: None
 ) -> HeadStatistics:
-    """The statistics of all heads over `windows`, which are read as they are needed. `say` is told the number of words so far.
+    """The statistics of all heads over `windows`, which are read as needed. `say` receives the number of words so far.
 
-    Raises UserError for a model without attention, where there is no window, and where the model gives numbers that are not
+    Raises UserError for a model without attention, if there are no windows, and if the model returns numbers that are not
     finite.
     """
     engine.require_attention("to measure")
@@ -120,7 +120,7 @@ def head_sums(
 
 def relations(slots: Slots, reach: int) -> Float[Array, "B Z Z _"]:
     """1 where a word [.., from, to, ..] has one of these relations to another of its text: it is [CLS], is [SEP], is punctuation,
-    or stands `reach` words before, ..., 0, ..., `reach` words after it, both being words of a text."""
+    or is `reach` words before, ..., 0, ..., `reach` words after it, both being words of a text."""
     together = slots.together
     kinds = jnp.array([kind.value for kind in _KINDS], jnp.int32)
     of_kind = together[..., None] & (slots.kind[:, None, :, None] == kinds[None, None, None])

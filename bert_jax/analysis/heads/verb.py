@@ -28,7 +28,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def print_strongest(found: HeadStatistics) -> None:
-    """Prints for each statistic the three heads with the most, beside a head that attends to all words alike."""
+    """Prints for each statistic the three heads with the highest values, and the value of uniform attention."""
     print(f"{'statistic':20} {'heads with the most':45} uniform")
     array = found.statistics
     for s, statistic in enumerate(array["statistic"]):

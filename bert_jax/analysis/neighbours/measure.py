@@ -141,14 +141,16 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     norms = np.linalg.norm(table, axis=1)
     found = []
     for text in words:
-        ids = list(one_word(tokenizer, text).ids)
+        follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()  # as most words in a text
+        ids = list(one_word(tokenizer, f" {text}" if follows_space else text).ids)
         own = sorted(set(ids))
         vector = table[ids].mean(0)
         norm = float(np.linalg.norm(vector))
         cosines = (table @ vector) / np.maximum(norms * np.float32(norm), np.float32(1e-12))
         cosines[own] = -np.inf
-        best = np.argsort(-cosines, kind="stable")[: min(count, tokenizer.size - len(own))]
-        nearest = tuple(NearPiece(tokenizer.pieces[i], float(cosines[i]), float(norms[i])) for i in best.tolist())
+        best = np.argsort(-cosines, kind="stable")[: min(count, tokenizer.size - len(own))].tolist()
+        shown = zip(tokenizer.tokens(best), best, strict=True)
+        nearest = tuple(NearPiece(piece, float(cosines[i]), float(norms[i])) for piece, i in shown)
         found.append(WordPieces(text, tuple(tokenizer.tokens(ids)), norm, nearest, tokenizer.size - len(own)))
     return found
 
@@ -174,14 +176,14 @@ class Occurrences:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Words in context beside the words of a text."""
+    """Words in context, with their nearest words of a text."""
 
     marked: tuple[str, ...]
     """The words in context that were asked for: sentences with one word in brackets."""
     vectors: NamedArray
     """[layer, marked, dimension]: their vectors, float32."""
     cosines: NamedArray
-    """[layer, marked, rank]: those of the nearest words of the text, float32; NaN where the text has no more words."""
+    """[layer, marked, rank]: cosines of the nearest words of the text, float32; NaN if the text has no more words."""
     contexts: Mapping[tuple[int, int, int], str]
     """The nearest words in their context, by the indices of `cosines`."""
     random: NamedArray
@@ -211,7 +213,7 @@ def nearest_words(
     layers: tuple[int, ...],
     count: int,
 ) -> dict[str, Array]:
-    """Of the words of a batch: cosines [S, Q, count] of the nearest to each query, -inf where there is none, with their `window`
+    """For the words of a batch: cosines [S, Q, count] of the nearest to each query, -inf where there is none, with their `window`
     and `number`; total [S, D], the sum of the vectors at length 1, and words []; and of the words at the query positions
     occurrences [S, X, D] with their occurrence_window and occurrence_number [X], -1 where there is no word."""
     slots = word_slots(batch)
@@ -248,7 +250,7 @@ class Nearest:
     def add(
         self, cosines: Float[np.ndarray, "S Q _"], windows: Int[np.ndarray, "S Q _"], numbers: Int[np.ndarray, "S Q _"]
     ) -> None:
-        """Keeps those of them that are nearer than what is kept."""
+        """Merges these neighbours into the nearest so far."""
         pairs = ((self.cosines, cosines), (self.windows, windows), (self.numbers, numbers))
         joined = [np.concatenate(pair, axis=-1) for pair in pairs]
         order = np.lexsort((joined[2], joined[1], -joined[0]))[..., : self._count]
@@ -260,7 +262,7 @@ class Nearest:
         return {(s, q, r): (int(self.windows[s, q, r]), int(self.numbers[s, q, r])) for s, q, r in there}
 
     def describe(self, context: Callable[[Key], str]) -> None:
-        """Stores the contexts of the words that are kept, those of words kept before included, and forgets all others."""
+        """Stores the contexts of all words that are kept, and forgets all others."""
         self.contexts = {key: self.contexts[key] if key in self.contexts else context(key) for key in {*self.keys().values()}}
 
 
@@ -309,9 +311,9 @@ def find_neighbours(
 ) -> Neighbours:
     """The words of `windows` that are nearest to words in context, and the occurrences there of all `words`.
 
-    words: each a word, or a sentence with one word in brackets. `say` is told the number of words so far. The cosines are those
-    of the mean vectors of the words' pieces; two words are the same where their pieces are.
-    Raises UserError for what is not one word, for a layer that is not there, and where there is no window.
+    words: each a word, or a sentence with one word in brackets. `say` receives the number of words so far. Cosines are between
+    the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if a marked text is not
+    one word, if a layer does not exist, and if there are no windows.
     """
     layers, width = checked_layers(options.layers, engine.config.num_layers), engine.config.hidden_size
 

@@ -17,7 +17,7 @@ from bert_jax.prediction.streams import Field, check_not_files, read_texts
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Writes the nearest pieces of words and, in a text, what is near to words in context. Returns the exit status."""
+    """Writes the nearest pieces of words and, in a text, the nearest words in context. Returns the exit status."""
     check_not_files(flags.words)
     records = read_texts((), flags.input, (Field("text"),), jsonl=flags.jsonl) if flags.input else None
     folder = open_folder(flags, FILES if records else (PIECES,), [records.file] if records else ())

@@ -4,7 +4,7 @@ In: an Engine, and files of annotated words. Out: accuracies and tree scores by 
 
     flags.py       the options of the verb, `Probing`, and its flags
     annotated.py   CoNLL-U or CoNLL files -> sentences with labels and trees; labels as numbers, and their control task
-    features.py    the vectors of words at every layer; those of a file, in float16
+    features.py    the vectors of words at every layer; for a whole file, in float16
     linear.py      linear probes of labels, of all layers and a learned mix together
     structural.py  structural probes: distances and depths in trees under a linear map, and their scores
     parser.py      parsers on attention, on attention and words, and on the distance between words

@@ -39,7 +39,7 @@ class Annotated:
 class AnnotatedFile:
     """The sentences of a CoNLL-U file (named .conllu, compressed or not), else of a CoNLL file with a tag in one column.
 
-    Each iteration reads a CoNLL-U file anew; a CoNLL file is in memory. A sentence of CoNLL-U that cannot be read is told to
+    Each iteration reads a CoNLL-U file anew; a CoNLL file is in memory. A CoNLL-U sentence that cannot be read is reported to
     `report` (default: standard error), counted in `failed` and left out. Raises UserError for a file that cannot be read.
     """
 
@@ -67,7 +67,7 @@ class AnnotatedFile:
 
 
 def is_conllu(path: str) -> bool:
-    """Whether the name is that of a CoNLL-U file."""
+    """Whether the name ends in .conllu, possibly compressed."""
     return bare_name(pathlib.Path(path).name).endswith(".conllu")
 
 
@@ -172,5 +172,5 @@ def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequ
 
 
 def _most_frequent(counts: collections.Counter[int]) -> int:
-    """Of equally frequent ones the one that was counted first."""
+    """The most frequent item; among equally frequent ones, the first one counted."""
     return max(counts, key=counts.__getitem__)

@@ -1,4 +1,4 @@
-"""The vectors of words at every layer; those of a file are held in float16."""
+"""The vectors of words at every layer. The vectors of a file are held in float16."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bert_jax.prediction.engine import Engine, compiled
 from bert_jax.prediction.questions import NOT_FINITE
 
 Say = Callable[[int, int], None]
-"""Is told how much of the work is done, and how much there is: the progress."""
+"""Called with the progress: the amount of work done, and the total."""
 CHUNK = 4096
 """Words whose mean and deviation are computed together."""
 
@@ -103,7 +103,7 @@ def _first_tokens(window: Window) -> list[int]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scale:
-    """The mean and the standard deviation of each entry of the vectors, by which probes standardise what they read."""
+    """The mean and the standard deviation of each entry of the vectors, used to standardise the inputs of probes."""
 
     mean: Float32[np.ndarray, "S D"]
     deviation: Float32[np.ndarray, "S D"]

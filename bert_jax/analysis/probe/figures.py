@@ -67,7 +67,7 @@ def over_seeds(array: NamedArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def selectivity(found: LabelProbes) -> NamedArray:
-    """[label, probe, seed]: the accuracy of the label less that of its control task."""
+    """[label, probe, seed]: the accuracy of the label minus the accuracy of its control task."""
     axes = {name: labels for name, labels in found.accuracy.axes.items() if name != "task"}
     return NamedArray(found.accuracy.values[:, 0] - found.accuracy.values[:, 1], axes)
 
@@ -122,7 +122,7 @@ def parsers_figure(found: ParserProbes) -> Figure:
 
 
 def _curve(axes: Axes, mean: np.ndarray, deviation: np.ndarray, colour: str, name: str) -> None:
-    """The layers as a line, and the mix as a point beside them; bars of one standard deviation."""
+    """Draws the layers as a line and the mix as a point next to it, with bars of one standard deviation."""
     places, errors = np.arange(len(mean)), np.nan_to_num(deviation)
     axes.errorbar(places[:-1], mean[:-1], errors[:-1], color=colour, marker="o", markersize=3, linewidth=1.2, label=name)
     axes.errorbar(places[-1:], mean[-1:], errors[-1:], color=colour, marker="D", markersize=5)

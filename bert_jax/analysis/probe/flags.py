@@ -32,7 +32,7 @@ class Probing:
     """Of parsers over the training sentences, which the model reads anew in each."""
     seeds: Annotated[int, Interval(ge=1, le=100)] = flag(3, "probes are trained N times (3)", "N")
     """The number of times that linear and structural probes are trained, each with another seed."""
-    seed: Seed = flag(0, "the first seed, and that of the control (0)")
+    seed: Seed = flag(0, "the first seed, and the control's seed (0)")
     """The first seed."""
 
     def __post_init__(self) -> None:

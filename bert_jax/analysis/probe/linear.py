@@ -26,10 +26,10 @@ BATCH = 256
 LEARNING_RATE = 2e-3
 """Of Adam on standardised vectors, with a cosine to 0 over all steps."""
 PENALTY = 2.5e-3
-"""Times the sum of the squares of the kernel is added to the mean cross-entropy, so that there is one best probe: of few words
-with many entries every label can be told, and the kernel would grow without end."""
+"""Times the sum of the squares of the kernel is added to the mean cross-entropy, so that there is one best probe: with few
+words and many entries the labels are separable, and the kernel would grow without bound."""
 ITERATIONS, TOLERANCE = 500, 1e-5
-"""L-BFGS ends after so many iterations, or where the loss decreases by less than this share of it."""
+"""L-BFGS ends after this many iterations, or when the loss decreases by less than this fraction."""
 Probe = dict[str, PyTree[jax.Array]]
 State = tuple[Any, Any]
 
@@ -107,8 +107,8 @@ def train_linear(
     """The converged probes of all kinds of labels by name. Only their mixes depend on the `seed`: Adam reads the words in another
     order in each of the `epochs`.
 
-    layers: the probes of another seed; those of its layers are taken over for the kinds of labels that it has.
-    `say` is told the number of probes that are done, and of all probes.
+    layers: the probes of another seed, whose layer probes are reused for the kinds of labels that it has.
+    `say` receives the number of finished probes and of all probes.
     """
     known = {} if layers is None else layers
     mixes = train_mixes(vectors, labels, scale, epochs, seed)

@@ -30,7 +30,7 @@ from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
 
 MIX = "mix"
-"""The name of the probe of the learned mix; those of the hidden states are named by the layer, 0 for the embeddings."""
+"""The name of the probe of the learned mix; probes of hidden states are named by the layer, 0 for the embeddings."""
 TASKS = ("label", "control")
 SCORES = ("uuas", "distance correlation", "root accuracy", "depth correlation")
 RIGHT_BRANCHING, FIXED = "right-branching", "best fixed distance"
@@ -196,7 +196,7 @@ def _possible(
     parts: Sequence[Sequence[Annotated]],
     kinds: Sequence[Labels],
 ) -> tuple[str, ...]:
-    """The probes that `options` name, or all that the files and the model have what is needed for."""
+    """The probes named in `options`, or all probes that the files and the model support."""
     if "parsers" in options.probes:
         engine.require_attention("that parsers could read", "leave parsers out of the probes")
     for file, part in zip(files, parts, strict=True):

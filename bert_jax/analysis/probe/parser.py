@@ -9,8 +9,8 @@ the input embeddings of the words i and j (the mean over their pieces), which ta
 parsers on distance have the same form, with an indicator for each distance between i and j in the place of attention. All of them
 are log-linear in their weights, which begin at 0: there is nothing to draw at random.
 
-The heads that are asked for are those of words other than the root and punctuation, and the answer is any other word of the
-sentence. The attention of a batch is read, used for training and forgotten, so that memory does not grow with the treebank.
+Parsers predict the heads of all words except the root and punctuation; the answer is any other word of the sentence. The
+attention of a batch is read, used for training and forgotten, so that memory does not grow with the treebank.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bert_jax.prediction.packing import Item
 
 PARSERS = ("attention and words", "attention", "distance and words", "distance")
 REACH = 10
-"""The longest distance with an indicator of its own; longer ones have that of this distance."""
+"""The longest distance with an indicator of its own; longer ones share its indicator."""
 ROWS = 4
 """Rows of a step at most."""
 LEARNING_RATES = {"bias": 0.2, "head": 0.02, "dependent": 0.02}
@@ -79,7 +79,7 @@ def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[
 
 
 def distance_maps(number: Int[Array, "B Z"]) -> Float[Array, "B H Z Z"]:
-    """1 where the second word stands at distance h - REACH from the first, or beyond it for the first and last h."""
+    """1 where the second word is at distance h - REACH from the first, or beyond it for the first and last h."""
     distance = jnp.clip(number[:, None, :] - number[:, :, None], -REACH, REACH)
     distances = jnp.arange(-REACH, REACH + 1, dtype=distance.dtype)
     return (distance[:, None] == distances[None, :, None, None]).astype(jnp.float32)
@@ -143,7 +143,7 @@ def train_parsers(
 ) -> dict[str, dict[str, jax.Array]]:
     """The weights of PARSERS, trained with Adam in `passes` passes over the sentences, each in another order.
 
-    `say` is told the number of words that were read, and of all over all passes.
+    `say` receives the number of words read so far, and the total over all passes.
     """
     config = engine.config
     weights = initial_weights(config.num_layers * config.num_heads, config.hidden_size)

@@ -184,7 +184,7 @@ def structural_loss(
     """The sum over all probes of the losses of distance and of depth: the mean absolute difference over the pairs of words, and
     over the words, of each sentence, averaged over the sentences.
 
-    trees: "distance" [B, Z, Z] and "depth" [B, Z] as they are to be, -1 where there is no word.
+    trees: "distance" [B, Z, Z] and "depth" [B, Z] as targets, -1 where there is no word.
     """
     total = jnp.zeros(())
     for name, found in measured(probe, vectors, len(trees["depth"])).items():
@@ -248,7 +248,7 @@ def train_structural(
 ) -> Probe:
     """The maps of distances and depths of all hidden states and the mix, trained with Adam on the sentences with a tree.
 
-    `say` is told the number of sentences that are done, and of all over all epochs.
+    `say` receives the number of finished sentences, and the total over all epochs.
     """
     numbers = tree_sentences(features)
     _, layers, width = features.vectors.shape

@@ -1,4 +1,4 @@
-"""The verb `probe`: what can be read from the vectors and the attention of words, layer by layer."""
+"""The verb `probe`: tests which linguistic properties probes find in vectors and attention, layer by layer."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Piece:
     """The piece without its sign of a continuation, or of a space before it."""
     kind: str
     continues: bool
-    """Whether it stands inside words."""
+    """Whether it continues a word."""
     script: str
     """Of its letters, by Unicode's names: "latin", "cjk", ...; "digits", "marks" for punctuation and symbols; "mixed"."""
     is_name: bool | None = None

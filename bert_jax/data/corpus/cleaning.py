@@ -80,7 +80,7 @@ def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningC
 
 
 def _is_markup(line: str) -> bool:
-    """Whether a line begins with markup. A line that begins with a tag but has five or more words beside the tags
+    """Whether a line begins with markup. A line that begins with a tag but has five or more words besides the tags
     (`<p>Some words ...`) is prose.
     """
     if line[0] not in "<{|}[h" or not _MARKUP.match(line):

@@ -129,7 +129,7 @@ class _SplitWriter:
         return self.sentences > before
 
     def flush(self, *, last: bool = False) -> None:
-        """Writes what is held; the bits of the last ids only if it is the `last` time."""
+        """Writes the buffered ids; the bits of the last ids only if it is the `last` time."""
         held = (self._held, self._sentence_ends, self._document_ends)
         for file, values in zip(self._files, held, strict=True):
             written = np.frombuffer(values, values.typecode)

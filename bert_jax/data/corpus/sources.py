@@ -309,7 +309,7 @@ def _file_item(source: Source, path: str, options: ReadOptions) -> Item:
 
 
 def _require_text(source: Source, path: str, head: bytes) -> None:
-    """Raises UserError for a file that is no text by its first bytes, or, under text:, holds JSON."""
+    """Raises UserError for a file that is not a text by its first bytes, or, under text:, holds JSON."""
     found = recognise(head, path)
     if found is not None:
         remedy = found.remedy
@@ -333,7 +333,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
         )
     if b"\r" in head.strip() and b"\n" not in head:
         raise UserError(
-            f"--source={source}: the lines of {path} end in CR alone, which is no line end here; convert it (tr '\\r' '\\n')"
+            f"--source={source}: the lines of {path} end in CR alone, which is not a line end here; convert it (tr '\\r' '\\n')"
         )
     if source.kind == "text" and (problem := _json_problem(head)):
         raise UserError(f"--source={source}: {path} {problem}")

@@ -195,8 +195,8 @@ def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
 
 
 def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> Tokenizer:
-    """The tokenizer in the `directory` of a corpus. Raises CorruptedCorpus if its vocabulary differs from `recorded`, that of the
-    manifest: its ids would stand for other pieces."""
+    """The tokenizer in the `directory` of a corpus. Raises CorruptedCorpus if its vocabulary differs from `recorded`, the
+    manifest's: its ids would mean other pieces."""
     names = {field.name for field in dataclasses.fields(VocabularyInfo)}
     try:
         expected = VocabularyInfo(**(recorded or {}))
@@ -228,7 +228,7 @@ def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> To
 FORMAT = 1
 SETTINGS, TOKENIZER = "settings.json", "tokenizer"
 BLOCK_TOKENS = 1 << 29
-"""A larger split is read and planned in blocks of about so many tokens (`plan.Blocks`), with 170 MB of offsets and, at
+"""A larger split is read and planned in blocks of about this many tokens (`plan.Blocks`), with 170 MB of offsets and, at
 length 128, 105 MB of plan for each. The English Wikipedia is some 2.5 x 10^9 tokens."""
 
 

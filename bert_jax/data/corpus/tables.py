@@ -34,7 +34,7 @@ _SPLITS = {
 }  # fmt: skip
 _SHARD = re.compile(r"(.+?)-\d+-of-\d+(?:-[0-9a-f]+)?")
 _UNNAMED = {"data", "part", "dataset", "file", "shard", "chunk"}  # beginnings of names that are no split
-_CACHES = ("cache-*", "tmp*", "indices*")  # what the `datasets` library leaves beside its data
+_CACHES = ("cache-*", "tmp*", "indices*")  # files that the `datasets` library leaves next to its data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +60,8 @@ def split_of(name: str) -> str:
 
 
 def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str) -> tuple[list[str], str]:
-    """Of the relative paths in a directory the data files of the split (None: `train`, or the only one), sorted, and a sentence
-    about splits that are not read. `shown` is the flag, for errors.
+    """Chooses among the relative paths in a directory the data files of the split (None: `train`, or the only one), sorted, and
+    a sentence about splits that are not read. `shown` is the flag, for errors.
 
     Raises UserError for a directory without such files, an unknown split, and several data sets side by side.
     """

@@ -240,8 +240,8 @@ KEY = "config.corpus.directory"
 def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
     """The local directory of a corpus: `directory` itself, or its copy if it lies in a bucket; `name` is the flag or key.
 
-    A copy of which anything has changed is verified at once, another one as any corpus is (`verification`). Raises UserError
-    where there is no corpus, where it does not fit on the disk, and where an object is missing or has changed since it was built.
+    A copy with any change is verified at once, any other like every corpus (`verification`). Raises UserError if there is no
+    corpus, if it does not fit on the disk, and if an object is missing or has changed since it was built.
     """
     text = checked(str(directory), name)
     if not is_remote(text):
@@ -254,7 +254,7 @@ def _copied(text: str, name: str) -> pathlib.Path:
     objects = listed(text)
     if MANIFEST not in objects:
         raise UserError(
-            f"{name}={text} is no corpus: the bucket has no {MANIFEST} there; build one with python -m bert_jax.corpus "
+            f"{name}={text} is not a corpus: the bucket has no {MANIFEST} there; build one with python -m bert_jax.corpus "
             f"--output={text} ..., or upload one: `gcloud storage rsync --recursive DIR {text}`"
         )
     copy = copy_place(text)

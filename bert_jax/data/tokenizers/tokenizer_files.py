@@ -271,7 +271,7 @@ def _object(path: pathlib.Path) -> JsonObject:
 
 def _read_vocabulary(path: pathlib.Path) -> list[str]:
     """The pieces of a vocab.txt, one per line, stripped of white space as in the original. Line ends may be LF, CRLF or CR, and a
-    byte order mark is no part of the first piece."""
+    byte order mark is not part of the first piece."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -310,7 +310,7 @@ def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
     """Raises UserError for a piece with half a surrogate pair, which JSON can express and no text has."""
     for piece in pieces:
         if any("\ud800" <= character <= "\udfff" for character in piece):
-            raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, which is no character; copy the files again")
+            raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, not a character; copy the files again")
 
 
 def _class_of(directory: pathlib.Path, config: JsonObject) -> tuple[pathlib.Path, str | None]:

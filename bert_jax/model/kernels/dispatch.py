@@ -174,7 +174,7 @@ def _choose(key: str, asked: str, chip: Chip, reason: str | None) -> Choice:
 
 
 def _refusal(key: str, reason: str) -> UserError:
-    return UserError(f"model.{key}='fused' cannot be had: {reason}; set model.{key} to 'plain' or 'auto'")
+    return UserError(f"model.{key}='fused' is not available: {reason}; set model.{key} to 'plain' or 'auto'")
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: Mapping[str, str] = MappingProxyType({})) -> str:

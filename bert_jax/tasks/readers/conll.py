@@ -27,8 +27,8 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
 
     word, tag: the numbers of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are returned
     unchanged. A line -DOCSTART- begins a document; in a file without such lines every sentence is a document. "#" begins a
-    comment, but is a word too: `_Columns` describes how they are told apart. The words alone decide whether columns are separated
-    by TABs. `say` reports comments that look like words, and lines of spaces or TABs that end a sentence. Raises UserError for an
+    comment, but is also a word: `_Columns` distinguishes them. The words alone decide whether columns are separated by TABs.
+    `say` reports comments that look like words, and lines of spaces or TABs that end a sentence. Raises UserError for an
     invalid file.
     """
     path = pathlib.Path(path)

@@ -22,12 +22,12 @@ def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | 
     """The examples of a GAP file (TSV). Offsets count characters. Labels are None if the coref columns are missing.
 
     Raises UserError for an invalid file, for an ID that two rows have, and for an offset at which the text differs from the
-    mention; but with `leave_out` rows that cannot be read are left out, and it is told each problem.
+    mention; with `leave_out`, rows that cannot be read are skipped, and it is called with each problem.
     """
 
     def skipped(place: Place, cells: list[str]) -> None:
         if leave_out is not None:
-            leave_out(str(place.error(f"{counted(len(cells), 'column')}, not those of the first line; {CORRECT_ROW}")))
+            leave_out(str(place.error(f"{counted(len(cells), 'column')}, unlike the first line; {CORRECT_ROW}")))
 
     table = read_table(pathlib.Path(path), skipped=None if leave_out is None else skipped)
     table.require("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")

@@ -1,7 +1,7 @@
 """The nine tasks of GLUE and its diagnostic set AX: their files, and submissions to the leaderboard.
 
 The formats are those of the benchmark's download: TAB separated, quotes as ordinary characters, indices from 0 in test files. The
-order of labels is that of the original BERT (run_classifier.py).
+labels are in the order of the original BERT (run_classifier.py).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def glue_task(name: str) -> GlueTask:
 def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: Say = note) -> list[TextExample]:
     """The examples of a split, in the order of the file; ids are the index in the file, or else the number of the row from 0.
 
-    directory: that of the task, or one with a folder for each task. MRPC may be in the format of its authors:
+    directory: the task's directory, or one with a folder per task. MRPC may be in the format of its authors:
     `msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`, the ids of the dev set
     within the former.
 
@@ -195,7 +195,7 @@ def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]
         return None
     ids = path.with_name("dev_ids.tsv")
     if not ids.is_file():
-        raise UserError(f"{ids} is missing: it says which rows of {path.name} are GLUE's dev set; put it beside that file")
+        raise UserError(f"{ids} is missing: it lists the rows of {path.name} in GLUE's dev set; put it next to that file")
     dev = {tuple(row) for _, row in read_rows(ids)}
     return lambda row: ((row["#1 ID"], row["#2 ID"]) in dev) == (split == "dev")
 
@@ -249,7 +249,7 @@ def write_submission(
 
 
 def prediction_table(name: str, predictions: Sequence[str | float]) -> str:
-    """The text of the file `name` of `SUBMISSION`. Raises UserError for a value that is no valid prediction."""
+    """The text of the file `name` of `SUBMISSION`. Raises UserError for a value that is not a valid prediction."""
     task = TASKS[SUBMISSION[name].task]
     lines = ["index\tprediction"]
     for index, prediction in enumerate(predictions):

@@ -148,7 +148,7 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
     """The examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid. Raises
     UserError as `load_own_data`."""
     if kind not in FORMATS:
-        raise UserError(f"kind={kind!r} is no kind of head; {nearest(kind, FORMATS)}")
+        raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
         raise UserError(f"there is no split {split!r}; {nearest(split, SPLITS)}")
     if not getattr(config, split):

@@ -49,7 +49,7 @@ _SHARD = re.compile(r"(?s)(.*?)(?<!\d)\d+-of-(\d+)(.*)")
 
 
 def files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
-    """The data files that a path stands for: the file itself, the files that match a pattern, or a directory's files of `split`,
+    """Expands a path to data files: the file itself, the files that match a pattern, or a directory's files of `split`,
     which is "train", "dev" or "test". Raises UserError if there are none."""
     found: list[pathlib.Path] = []
     try:
@@ -59,7 +59,7 @@ def files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
             return [path]
         above = pathlib.Path(path.anchor)
         found = sorted(file for file in above.glob(str(path.relative_to(above))) if file.is_file() and file.name[0] != ".")
-    except OSError:  # too long, or in a directory that may not be read: whoever opens the file says so
+    except OSError:  # too long, or in an unreadable directory: opening the file will report it
         return [path]
     except ValueError as error:
         raise UserError(f"{path} is not a pattern of file names ({error}); correct it") from error
@@ -190,7 +190,7 @@ def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], A
 
 
 def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
-    """The names of the classes by column, from the schema, or from the dataset_info.json beside the file."""
+    """The names of the classes by column, from the schema, or from the dataset_info.json next to the file."""
     features: Any = None
     with contextlib.suppress(ValueError, KeyError, TypeError):
         features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
@@ -272,7 +272,7 @@ class Row:
         return None if value is None else name_of(value)
 
     def label(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> str | None:
-        """The value as the name of a label. A text that stands for a missing value is a label only if it is `known`."""
+        """The value as the name of a label. A text that usually marks a missing value is a label only if it is `known`."""
         found = self.name(name, optional=optional)
         return found if found is None else self._label(name, found, known)
 
@@ -309,7 +309,7 @@ class Row:
             return label
         if label in MISSING or label in ("Infinity", "-Infinity"):
             raise self.place.error(
-                f"{name} is {label!r}, which stands for a missing value; {_FILL_IN} (if it is a class, list all classes in "
+                f"{name} is {label!r}, which marks a missing value; {_FILL_IN} (if it is a class, list all classes in "
                 "label_names)"
             )
         if self.keeps_quotes and is_quoted(label):
@@ -345,7 +345,7 @@ class Row:
     def _written(self, name: str, text: str, *, strict: bool) -> list[str | int | float | bool] | None:
         """The items of a list that is written in a text as JSON, Python or numpy writes it; None for another text.
 
-        A text between square brackets that is no such list is refused if it is `strict`, or has quotes, commas or brackets as a
+        A text in square brackets that is not such a list is refused if it is `strict`, or has quotes, commas or brackets as a
         list has them. Otherwise it is words, such as "[laughter]".
         """
         bare = text.strip()
@@ -467,7 +467,7 @@ def read_own_rows(
         if foreign := recognise(_head(path), path.name):
             raise UserError(f"{path} {foreign.what}, not text; {foreign.remedy}")
         known = ", ".join((*DELIMITERS, *JSON, *COLUMNAR))
-        raise UserError(f"{path} ends in {ending!r}, which is no known format; name it with one of {known}, or set delimiter")
+        raise UserError(f"{path} ends in {ending!r}, which is not a known format; name it with one of {known}, or set delimiter")
     yield from _table_rows(path, delimiter, quotes=quotes, columns=columns, separator=separator, say=say)
 
 
@@ -505,7 +505,7 @@ def _table_rows(
 
 
 def _head(path: pathlib.Path) -> bytes:
-    """The first bytes of a file; of one that cannot be read none, since its reader says why."""
+    """The first bytes of a file; empty if it cannot be read, which its reader will report."""
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)
     return b""
@@ -584,10 +584,10 @@ def _parsed(text: str) -> Any:
 
 
 def _checked(place: Place, value: Any, has_escapes: bool) -> tuple[Place, JsonObject]:
-    """A row with its place. Raises UserError if it is no object, or holds half a surrogate pair."""
+    """A row with its place. Raises UserError if it is not an object, or holds half a surrogate pair."""
     if not isinstance(value, dict):
         raise place.error(f"{short(value)} is not an object; each {place.unit} is one object with the columns as its fields")
     for name, held in value.items() if has_escapes else ():
         if not is_utf8(name + json.dumps(held, ensure_ascii=False)):
-            raise place.error(f"{name!r} holds half a surrogate pair, which is no character; {CORRECT_ROW}")
+            raise place.error(f"{name!r} holds half a surrogate pair, not a character; {CORRECT_ROW}")
     return place, value

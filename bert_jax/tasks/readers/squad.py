@@ -32,7 +32,7 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
     """The questions of a file, in its order.
 
     A question whose `answers` is an empty list has no answer, as one with `is_impossible`, unless `is_impossible` is false: then,
-    and without the key `answers`, its answers are unknown. The places of answers are those of `AnswerPlaces`. An id may be a
+    and without the key `answers`, its answers are unknown. Answers are located by `AnswerPlaces`. An id may be a
     whole number; a question without one, or with an empty one, has its number in the file, from 0. `say` reports these, and the
     numbers of answers in another place and in none. Raises UserError for a file in another format, and for two questions with the
     same id, by which predictions are scored.
@@ -159,7 +159,7 @@ def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None
     """The answers to a question, and the first character of each, None if it is not stated.
 
     given: a text, an object {"text": ..., "answer_start": ...}, a list of these, or an object of lists as data sets of the
-    Hugging Face hub have it. beside: the stated start of answers without one of their own. A start may be null, a whole number,
+    Hugging Face hub have it. beside: the start of answers that state none. A start may be null, a whole number,
     or one written as 25.0 or "25". Raises ValueError, with the problem, for anything else.
     """
     if isinstance(given, dict) and isinstance(given.get("text"), list):
@@ -188,7 +188,7 @@ def _offset(text: str, start: Any) -> int | None:
 
 
 def _id(value: Any) -> str | None:
-    """The id of a question as a text, "" if it has none; None for a value that is no id."""
+    """The id of a question as a text, "" if it has none; None for a value that is not an id."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -214,7 +214,7 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
         if type(value[name]) is not kind:
             fail(f"{where}{name}", f"{short(value[name])} is not {_KINDS[kind]}; give a file of SQuAD")
         if kind is str and not is_utf8(value[name]):
-            fail(f"{where}{name}", "holds half a surrogate pair, which is no character; correct the text")
+            fail(f"{where}{name}", "holds half a surrogate pair, not a character; correct the text")
         return value[name]
 
     for a, article in enumerate(get(content, "data", list, "")):
@@ -234,7 +234,7 @@ def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterat
                 except ValueError as error:
                     fail(f"{where}answers", f"{error}; a question without an answer has an empty list")
                 if not all(is_utf8(text) for text, _ in answers):
-                    fail(f"{where}answers", "an answer holds half a surrogate pair, which is no character; correct the text")
+                    fail(f"{where}answers", "an answer holds half a surrogate pair, not a character; correct the text")
                 found = tuple(places.find(name, context, text, start) for text, start in answers)
                 impossible = (given is not None and not found) if stated is None else stated
                 yield QuestionExample(name, question, context, found, impossible), where.removesuffix(".")

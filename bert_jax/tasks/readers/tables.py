@@ -17,7 +17,7 @@ from bert_jax.storage.records import Line, Place, table_rows, text_lines
 
 Example = TypeVar("Example")
 Say = Callable[[str], object]
-"""A function that reports a problem of the data that is no error, as a sentence."""
+"""A function that reports, in a sentence, a problem in the data that is not an error."""
 
 
 CORRECT_ROW = "correct the row, or remove it"
@@ -62,7 +62,7 @@ class Table:
                 )
 
     def require(self, *names: str) -> None:
-        """Raises UserError if one of `names` is no column; the error names the most similar column."""
+        """Raises UserError if one of `names` is not a column; the error names the most similar column."""
         for name in names:
             if name not in self.columns:
                 raise Place(self.path, 1).error(f"no column {name!r}; {nearest(name, self.columns)}")

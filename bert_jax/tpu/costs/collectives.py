@@ -1,7 +1,7 @@
 """A model of the time that a collective takes on a slice's network and of the bytes that it moves.
 
-A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions, closed to rings where
-`Topology.rings` says so; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes
+A slice is a grid of chips with a link to each neighbour in each of its two or three dimensions, closed to rings in the
+dimensions of `Topology.rings`; slices are joined by their hosts' network cards. For a group of n chips and an array of b bytes
 (the array on each chip before a reduce-scatter or after an all-gather) the model takes
 
     all-gather, reduce-scatter   b (n-1)/n / W          W: the links that lead out of a chip along the dimensions that the

@@ -137,9 +137,9 @@ class Estimator:
         return line
 
     def _place(self, computation: Computation, i: Instruction, kind: str) -> str:
-        """The place in the model that an instruction comes from: by its own name, else that of an instruction fused into it, else
-        that of an operand. The compiler splits a collective over several slices into unnamed parts, which take the name of their
-        users."""
+        """The place in the model that an instruction comes from: by its own name, else the name of an instruction fused into
+        it, else the name of an operand. The compiler splits a collective over several slices into unnamed parts, which take the
+        name of their users."""
         inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
         read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
         used = (user.op_name for user in computation.users(i)) if kind == "collective" and self._topology.slices > 1 else ()
@@ -309,8 +309,8 @@ def _kind(opcode: str) -> str:
 
 
 def _moved(start: Instruction) -> float:
-    """Bytes of an asynchronous copy: those of its result, in (result, operand, context) of a copy and (operands, result, context)
-    of a slice."""
+    """Bytes of an asynchronous copy: the size of its result, in (result, operand, context) of a copy and (operands, result,
+    context) of a slice."""
     result = start.arrays[0] if start.opcode == "copy-start" else start.arrays[-2:][0]
     return float(result.bytes)
 

@@ -130,7 +130,7 @@ class Remedy:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an exception is the compiler's refusal to compile; Pallas wraps those of its kernels in an exception of its own."""
+    """Whether an exception is the compiler's refusal to compile; Pallas wraps refusals of its kernels in its own exception."""
     return isinstance(error, jax.errors.JaxRuntimeError) or isinstance(error.__cause__, jax.errors.JaxRuntimeError)
 
 

@@ -1,7 +1,7 @@
 """Parses the text of a scheduled, optimized HLO module: instructions, the compiler's cycle estimates, JAX's names.
 
 The text is the output of `jax.stages.Compiled.as_text()` for a TPU. The parser keeps the attributes that the estimates need and
-ignores all others, such as those of newer compilers. A *computation* is a named list of instructions in the order of execution;
+ignores all others, e.g. of newer compilers. A *computation* is a named list of instructions in the order of execution;
 ENTRY is the program. The result of an instruction with the memory space `S(1)` in its layout is in the chip's fast memory,
 without one in HBM.
 """
@@ -63,7 +63,7 @@ class Instruction:
     name: str
     opcode: str
     arrays: tuple[Array, ...]
-    """The arrays of the result; those of a tuple are flattened."""
+    """The arrays of the result, tuples flattened."""
     operands: tuple[str, ...]
     text: str
     """The text after the operands: attributes and metadata."""
@@ -180,7 +180,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is no HLO module."""
+    """Parses the `text` of a module. Raises ValueError for a text without ENTRY, which is not an HLO module."""
     computations: dict[str, Computation] = {}
     entry, header, lines = None, None, list[Instruction]()
     for line in text.splitlines():

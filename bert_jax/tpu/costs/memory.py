@@ -65,8 +65,8 @@ def memory_of(statistics: Statistics, module: Module, arguments: Mapping[str, Py
 
 def used_bytes(statistics: Statistics) -> int:
     """Bytes per device that a program takes: the compiler's peak, which includes arguments, and the code. The sum of the single
-    statistics would be too large, since results reuse the memory of donated arguments, and temporaries that of dead
-    parameters."""
+    statistics would be too large, since results reuse the memory of donated arguments, and temporaries reuse the memory
+    of dead parameters."""
     s = statistics
     parts = s.argument_size_in_bytes + s.output_size_in_bytes - s.alias_size_in_bytes + s.temp_size_in_bytes
     return int((getattr(s, "peak_memory_in_bytes", 0) or parts) + s.generated_code_size_in_bytes)

@@ -21,7 +21,7 @@ COSTLIEST = 20
 SUMMED = 8
 """The number of modules of the model in the summary of the text."""
 WASTEFUL = 0.2
-"""The fraction of peak below which the report says that the work could cost less."""
+"""The fraction of peak below which the report marks work as improvable."""
 REACHED = 0.8
 """The fraction of the memory bandwidth that real chips reach in an addition of two long arrays; a calibration below it means that
 the estimates are pessimistic."""
@@ -36,7 +36,7 @@ NOT_MODELLED = (
     "the launch of each operation, the host, the input pipeline, evaluation, checkpoints, restarts",
     "the forward pass of the teacher in the distillation of a task",
     "contention for links between groups of chips, and stragglers",
-    "the time of gathers and scatters beyond that of moving their bytes",
+    "the time of gathers and scatters beyond moving their bytes",
     "kernels that read or write HBM at less than its full bandwidth (optimistic)",
     "the last layer at selected positions only: model FLOPs count all positions, 3 to 6 % more at 512 tokens",
     "the branch that a condition takes: the most expensive branch counts, in kernels all branches (pessimistic)",

@@ -28,7 +28,7 @@ FLAT = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
 LARGEST = {"v4": (4, 4, 4), "v5p": (4, 5, 7), "v7x": (4, 6, 6)}
 """The pod of a generation in cubes of 4 x 4 x 4 chips, the shortest side first."""
 LISTED = 9
-"""The number of slices that an error names, the smallest, beside the largest."""
+"""How many of the smallest slices an error lists, in addition to the largest."""
 SPELT = {
     "tpu7x": "v7x", "7x": "v7x", "v7": "v7x", "ironwood": "v7x", "trillium": "v6e", "v5litepod": "v5e", "v5": "v5p", "v6": "v6e",
 }  # fmt: skip
@@ -93,7 +93,7 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
     several = int(match[1] or (1 if slices is None else slices))
     if slices is not None and several != slices:
         raise UserError(
-            f"--topology={text} has {counted(int(match[1]), 'slice')} and --slices={slices} says otherwise; give one of them"
+            f"--topology={text} has {counted(int(match[1]), 'slice')}, which contradicts --slices={slices}; give one of them"
         )
     if several < 1:
         flag = f"--topology={text}" if match[1] else f"--slices={slices}"

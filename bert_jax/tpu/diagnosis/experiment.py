@@ -40,7 +40,7 @@ PROBE = ".doctor"
 
 
 def workdir_check(processes: Processes, workdir: Place) -> Check:
-    """Whether every process can do in the workdir what a run needs; a workdir that is not there yet is made, and removed."""
+    """Checks that the workdir supports the operations of a run in every process. A missing workdir is created and removed."""
     with contextlib.ExitStack() as stack:
         faults = _everywhere(processes, lambda: stack.enter_context(made(workdir)) if processes.index == 0 else None)
         if not faults:

@@ -1,4 +1,4 @@
-"""The records of all processes -> checks: what differs between them, which device is slow, what is missing."""
+"""Turns the records of all processes into checks: differences between processes, slow devices, missing parts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def judge(processes: Processes, chips: int | None = None) -> list[Check]:
 
 
 def versions(processes: Processes) -> Check:
-    """Versions and code, and each process in which one of them is another than in most."""
+    """Reports processes whose package versions or code differ from the majority."""
     faults = []
     names = dict.fromkeys(name for process in processes for name in process["facts"])
     for name in names:
@@ -90,7 +90,7 @@ def versions(processes: Processes) -> Check:
 
 
 def devices(processes: Processes, chips: int | None = None) -> Check:
-    """The chips that are seen, beside those that each machine has and those that the user expects."""
+    """Compares the visible chips with the chips that each machine has and that the user expects."""
     seen = [process["seen"] for process in processes]
     kinds = sorted({device["kind"] for process in processes for device in process["devices"]})
     faults = []
@@ -214,7 +214,7 @@ def memory(processes: Processes) -> Check:
 
 
 def kernels(processes: Processes) -> list[Check]:
-    """Each kernel beside the plain path, on every device."""
+    """Compares each kernel with the plain path on every device."""
     checks = []
     for operation in processes[0].get("kernels", {}):
         records = [process["kernels"][operation] for process in processes]

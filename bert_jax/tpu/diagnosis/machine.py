@@ -60,8 +60,8 @@ def chips(devices: list[jax.Device]) -> set[object]:
 
 
 def expected_chips(used: str) -> int | None:
-    """The accelerators that this machine has, by its device files; None where JAX was told which ones to use, or on a CPU
-    without any. `used` is the platform that JAX uses."""
+    """The accelerators that this machine has, by its device files; None if JAX was configured to use specific ones, or on
+    a CPU without any. `used` is the platform that JAX uses."""
     if any(
         os.environ.get(name) for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
     ):

@@ -39,7 +39,7 @@ DIGESTS = "digests"
 FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
 UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
 _REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, seconds: 2 s at most, after a failed save only
-PROBE, PROBE_SIZE = ".probe", 1 << 16  # a file of so many bytes that is written and removed before a save by several processes
+PROBE, PROBE_SIZE = ".probe", 1 << 16  # a file of this size is written and removed before a save by several processes
 COMPLETE = "commit_success.txt"  # the object by which Orbax knows complete states in a bucket
 
 # Orbax identifies the parts of a save by a counter of the process: two saves that begin at the same moment, in runs that share
@@ -50,8 +50,8 @@ _save_lock = threading.Lock()
 class Checkpoints:
     """The states saved under `WORKDIR/checkpoints/STEP`, on a disk or in a bucket.
 
-    A state is written under a temporary name and renamed when complete (in a bucket: an object beside it then says that it is
-    complete), so a kill at any moment leaves complete states only.
+    A state is written under a temporary name and renamed when complete (in a bucket, a marker object next to it shows that it
+    is complete), so a kill at any moment leaves complete states only.
     Writing happens in the background: `save` returns once the arrays are copied to the host. A failed save (a full disk) is
     logged at the next save and training continues, since the earlier states are intact; only `finish`, at the end of a run,
     raises an error for it.
@@ -71,7 +71,7 @@ class Checkpoints:
     one that is under way refuses the next, so their saves must not overlap."""
 
     def __init__(self, directory: Place, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
-        """`keep` is the number of newest states that are kept; states of the steps `keep_at` are kept beside them. With
+        """Keeps the newest `keep` states, and in addition the states of the steps `keep_at`. With
         `read_only` nothing is written or removed, not even what a killed run has left half-written: for a run that may be
         training."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()

@@ -203,7 +203,7 @@ def test_words_that_are_no_constituent_are_the_parts_of_a_larger_one_that_lie_in
         ("DT NN NN", 0, 1, 1),
         ("DT IN NN NN", 0, 2, 2),  # no noun before the preposition
         ("DT IN NN DT", 0, 3, 2),
-        ("IN NN", 0, 1, 1),  # a preposition at the beginning is no end
+        ("IN NN", 0, 1, 1),  # a preposition at the beginning is not an end
         ("DT RB", 0, 1, 1),
     ],
 )

@@ -205,7 +205,7 @@ def test_the_parts_of_a_text_of_conll_2012_are_documents_with_their_own_entities
     }  # fmt: skip
     assert (second.name, second.words) == ("nw/made/00/made_0001/001", ("Ada", "herself", "left", "."))
     assert mentions(second) == [("0", "Ada herself", "Ada", "proper"), ("0", "Ada", "Ada", "proper")]
-    assert second.questions(0, 0, 4) == ([], [])  # a mention is no antecedent of one with the same head word
+    assert second.questions(0, 0, 4) == ([], [])  # a mention is not an antecedent of one with the same head word
 
 
 def test_a_text_of_conll_2012_without_a_name_has_its_number(tmp_path):

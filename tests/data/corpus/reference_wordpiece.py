@@ -44,7 +44,7 @@ def without_accents(token: str) -> str:
 
 
 def is_punctuation(c: str) -> bool:
-    """Rule 5: the Unicode punctuation categories, and every visible ASCII character that is no letter or digit."""
+    """Rule 5: the Unicode punctuation categories, and every visible ASCII character that is not a letter or digit."""
     return unicodedata.category(c)[0] == "P" or c in "$+<=>^`|~"
 
 

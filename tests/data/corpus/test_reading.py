@@ -250,7 +250,7 @@ def test_the_text_field_can_be_named(tmp_path):
     assert texts(read(f"jsonl:{tmp_path}/a.jsonl", text_field="content")) == ["One."]
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b'{"text": "x"}\n' * 1000, mtime=0)[:-20], b"this is no gzip"])
+@pytest.mark.parametrize("content", [gzip.compress(b'{"text": "x"}\n' * 1000, mtime=0)[:-20], b"this is not gzip"])
 def test_a_damaged_gzip_file_is_an_error_that_names_it(tmp_path, content):
     path = pathlib.Path(tmp_path / "a.jsonl.gz")
     path.write_bytes(content)

@@ -65,7 +65,7 @@ def test_a_damaged_copy_is_named_by_its_place_in_the_bucket_and_fetched_again_th
 
 @pytest.mark.parametrize("name", [KEY, "--verify"])
 def test_what_is_no_corpus_is_named_with_its_flag_or_key(done, name):
-    with pytest.raises(UserError, match=rf"^{name}=gs://bucket/other is no corpus: the bucket has no manifest.json there; build"):
+    with pytest.raises(UserError, match=rf"^{name}=gs://bucket/other is not a corpus: the bucket has no manifest.json there"):
         verification.staged("gs://bucket/other", name)
     with pytest.raises(UserError, match=rf"^{name}=gs:/bucket/x: a path in a bucket begins with gs://"):
         verification.staged("gs:/bucket/x", name)

@@ -56,14 +56,14 @@ def test_plain_is_chosen_on_a_cpu_without_a_mesh_and_where_it_is_asked_for():
     assert choose_attention(ModelConfig(attention="plain"), TPU, 128) == Choice(None, "as model.attention=plain asks")
     without = dispatch.resolve(ModelConfig(), TPU).target
     assert (without.platform, without.attention, without.residual_norm) == ("tpu", None, None)
-    with pytest.raises(UserError, match=r"model\.attention='fused' cannot be had: it is spread over a mesh, and none is set"):
+    with pytest.raises(UserError, match=r"model\.attention='fused' is not available: it is spread over a mesh, and none is set"):
         dispatch.resolve(ModelConfig(attention="fused"), TPU)
 
 
 def test_a_model_that_was_resolved_for_no_devices_does_not_pass_over_the_kernel_that_it_asks_for():
     model = Encoder(SHAPE)
     x, ids = jnp.ones((1, 8, 128)), jnp.ones((1, 8), jnp.int32)
-    with pytest.raises(UserError, match=r"model\.attention='fused' cannot be had: .* none are given"):
+    with pytest.raises(UserError, match=r"model\.attention='fused' is not available: .* none are given"):
         model.apply({"params": layers(SHAPE.num_layers)}, x, tokens_of(ids), None)
 
 
@@ -95,7 +95,7 @@ def test_what_is_resolved_twice_is_equal_so_that_a_program_is_compiled_once():
 
 
 def test_asking_for_a_kernel_that_cannot_run_is_an_error_that_says_why():
-    expected = "model.attention='fused' cannot be had: .* this is a cpu; set model.attention to 'plain' or 'auto'"
+    expected = "model.attention='fused' is not available: .* this is a cpu; set model.attention to 'plain' or 'auto'"
     with pytest.raises(UserError, match=expected):
         choose_attention(ModelConfig(attention="fused"), CPU, 128)
     with pytest.raises(UserError, match=r"model\.attention='flash' is not one of auto, fused, plain"):
@@ -108,7 +108,7 @@ def test_a_left_to_right_model_takes_the_plain_path_wherever_there_is_a_kernel_a
         reason = "since the kernels of fused attention have no left-to-right mask"
         assert choose_attention(causal, device, 128) == Choice(None, reason)
         asked = dataclasses.replace(causal, attention="fused")
-        expected = "model.attention='fused' cannot be had: .* no left-to-right mask; set model.attention to 'plain' or"
+        expected = "model.attention='fused' is not available: .* no left-to-right mask; set model.attention to 'plain' or"
         with pytest.raises(UserError, match=expected):
             choose_attention(asked, device, 128)
         assert choose_attention(dataclasses.replace(asked, direction="both"), device, 128).platform == device.platform
@@ -191,7 +191,7 @@ def test_the_kernel_of_residual_and_layer_norm_runs_as_its_own_key_says():
     assert choose_residual_norm(ModelConfig(residual_norm="plain"), TPU) == Choice(None, "as model.residual_norm=plain asks")
     reason = "the fused residual norm is for TPUs, and this is a cpu"
     assert choose_residual_norm(ModelConfig(), CPU) == Choice(None, f"since {reason}")
-    expected = f"model.residual_norm='fused' cannot be had: {reason}; set model.residual_norm to 'plain' or 'auto'"
+    expected = f"model.residual_norm='fused' is not available: {reason}; set model.residual_norm to 'plain' or 'auto'"
     with pytest.raises(UserError, match=expected):
         choose_residual_norm(ModelConfig(residual_norm="fused"), CPU)
     with pytest.raises(UserError, match=r"model\.residual_norm='fast' is not one of auto, fused, plain"):

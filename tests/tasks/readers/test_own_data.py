@@ -190,11 +190,11 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_where_they_are_said
         ("a.jsonl", ['{"text": "a", "label": "b"}', "{torn"], "line 2: not JSON"),
         ("a.jsonl", ["[1]"], r"line 1: \[1\] is not an object"),
         ("a.jsonl", [{"text": 3, "label": "b"}], "line 1: text is 3, not a text"),
-        ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' holds half a surrogate pair, which is no character"),
+        ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' holds half a surrogate pair, not a character"),
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
         ("a.tsv", ["text\tlabel", "a\tb\tc"], "line 2: 3 columns, not the 2 of text, label"),
         ("a.tsv", ["text\tlabel"], r"a\.tsv has no rows"),
-        ("a.doc", ["text\tlabel"], r"'\.doc', which is no known format"),
+        ("a.doc", ["text\tlabel"], r"'\.doc', which is not a known format"),
     ],
 )
 def test_bad_rows_are_named_by_file_and_line(tmp_path: pathlib.Path, name: str, rows: list[object], message: str):
@@ -604,7 +604,7 @@ def test_what_is_not_given_is_asked_for(tmp_path: pathlib.Path):
         read_own_data(OwnDataConfig(), "sequence", "dev")
     with pytest.raises(UserError, match=r"none\.csv cannot be read: No such file"):
         load_own_data(OwnDataConfig(train=str(tmp_path / "none.csv")), "sequence")
-    with pytest.raises(UserError, match="kind='tokens' is no kind of head; did you mean 'token'"):
+    with pytest.raises(UserError, match="kind='tokens' is not a kind of head; did you mean 'token'"):
         read_own_data(OwnDataConfig(), "tokens", "train")
     with pytest.raises(UserError, match=r"own.problem='regresion' is not one of .*; did you mean 'regression'"):
         OwnDataConfig(problem="regresion")

@@ -54,7 +54,7 @@ def test_a_saved_program_is_loaded_for_the_same_step_and_every_other_is_refused(
         load_program(tmp_path, other.lower(*arguments), one)
     with pytest.raises(UserError, match=r"holds programs for 1 x cpu, .*; this run needs its step for 8 x cpu, .*: make it with"):
         load_program(tmp_path, lowered, jax.devices())
-    with pytest.raises(UserError, match="is no directory; make it with"):
+    with pytest.raises(UserError, match="is not a directory; make it with"):
         load_program(tmp_path / "none", lowered, one)
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(UserError, match="cannot be loaded here"):

@@ -212,7 +212,7 @@ def test_what_crosses_slices_is_waited_for_at_the_end_of_the_recv_and_named_by_w
     assert found.seconds == pytest.approx(inside + 2**22 / (25e9 / 8) + 40e-6)
     unnamed = "%w = f32[1024,1024]{1,0:T(8,128)} negate(%a)"
     places = {o.name: o.place for o in estimated(program(A, unnamed, root.replace("%g", "%w")), topology=SLICES).operations}
-    assert places == {"w": UNNAMED}, "what is no collective is not named by its users"
+    assert places == {"w": UNNAMED}, "what is not a collective is not named by its users"
     places = {o.name: o.place for o in estimated(program(A, reduce, root.replace("%g", "%x"))).operations}
     assert places == {"x": UNNAMED}, "in one slice the compiler splits none"
 

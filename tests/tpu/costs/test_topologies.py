@@ -59,7 +59,7 @@ def test_an_unknown_topology_is_an_error_that_names_the_nearest_and_what_there_i
     [
         ("v5e:2x2", 0, "--slices=0 asks for 0 slices; there must be at least 1"),
         ("v5e:2x2", -2, "--slices=-2 asks for -2 slices"),
-        ("2xv5e:2x2", 0, "--topology=2xv5e:2x2 has 2 slices and --slices=0 says otherwise"),
+        ("2xv5e:2x2", 0, "--topology=2xv5e:2x2 has 2 slices, which contradicts --slices=0"),
     ],
 )
 def test_slices_given_apart_are_at_least_one_and_do_not_contradict_the_name(text: str, slices: int, says: str):

@@ -1,0 +1,79 @@
+r"""ModernBERT-base with its published recipe: 22 layers of width 768, 149.7 M parameters, 2.0 T tokens.
+
+    tpu_scripts/run.sh corpus --source='parquet:texts' --vocab=tokenizer --output=runs/modern_corpus
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_base.py --workdir=runs/modern_base
+
+Hardware: v5e:4x4 or larger. Not run. Expect: the paper's model had 1,964 hours of 8 H100 (section 2.2.2).
+
+Sources: arXiv:2412.13663 (section, Table), and AnswerDotAI/ModernBERT at 8c57a0f (file) for what the paper leaves open.
+
+- Phases (section 2.2.2, Table 3): 1,719 G tokens in rows of 1,024 at 8e-4, constant after a warmup of 3 G tokens; 250 G in rows
+  of 8,192 at 3e-4, constant; 50 G in rows of 8,192, from 3e-4 to 0 by 1-sqrt (scheduler.py). The rotary base of full layers is
+  10,000, and 160,000 with the long rows; that of sliding layers is always 10,000.
+- The batch grows from 768 to 4,608 rows over 50 G tokens, with equal numbers of steps for each size (sequence_packer.py): 768,
+  1,536, 2,304, 3,072, 3,840 rows. Table 3 gives 72 rows of 8,192: those of one of 8 GPUs, if a step keeps its tokens, so 576 in
+  all here.
+- 30 % of the tokens are masked, no next sentence prediction, 15 % in the evaluation (section 2.2.1).
+- StableAdamW with betas 0.9 and 0.98, epsilon 1e-6, a weight decay of 1e-5 that is decoupled from the learning rate and leaves
+  norms and biases out; no clipping (main.py). Dropout of 0.1 after attention alone (Table 3).
+- The released model is the mean of the three best checkpoints of the decay and the last one (section A.5): see
+  `--step` and `--average` of `convert`.
+- Not the paper's: the order of its texts, which is not published; the packing, which fills 99 % of a row here too; masks leave
+  [CLS] and [SEP] out.
+
+`modern_base.py:early` ends the constant phase of long rows after 125 G tokens, for a decay that branches off:
+
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_base.py:early --workdir=runs/early \
+        --config.init_state=runs/modern_base@STEP
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.configs.pretraining import batch_ramp
+from bert_jax.model.config import published
+
+G = 10**9
+MASKS = {"masked_fraction": 0.3}
+SHORT = {"length": 1_024, "packed_examples": 16, "max_predictions": 315, "rotary_theta": 10_000.0, **MASKS}
+LONG = {"length": 8_192, "packed_examples": 64, "max_predictions": 2_489, "rotary_theta": 160_000.0, **MASKS}
+WARMUP = round(3 * G / (768 * 1_024))
+"""In steps: the warmup ends within the first size of the batch, of 3.3 G tokens."""
+
+
+def get_config(end: str = "whole") -> ConfigDict:
+    pretraining = {**SHORT, "tokens": 1_719 * G, "batch_size": 4_608, "learning_rate": 8e-4, "warmup_steps": WARMUP}
+    long = {**LONG, "batch_size": 576, "learning_rate": 3e-4}
+    return ConfigDict(
+        {
+            "corpus": {"directory": "runs/modern_corpus"},
+            "examples": {"pairs": "none"},
+            "model": {
+                **published("modernbert-base"),
+                "hidden_dropout": 0.0,
+                "attention_dropout": 0.0,
+                "attention_output_dropout": 0.1,
+                "initializer": "modernbert",
+                "dtype": "bfloat16",
+                "vocab_multiple": 64,
+            },
+            "optimizer": {
+                "name": "stable_adamw",
+                "b1": 0.9,
+                "b2": 0.98,
+                "epsilon": 1e-6,
+                "weight_decay": 1e-5,
+                "decouple_rate": True,
+                "clip_norm": 0.0,
+                "schedule": "constant",
+            },
+            "mesh": {"reduce_dtype": "bfloat16"},
+            "phases": [
+                *batch_ramp(pretraining, sizes=range(768, 4_608, 768), tokens=50 * G),
+                {**long, "tokens": {"whole": 250, "early": 125}[end] * G},
+                {**long, "tokens": 50 * G, "schedule": "1-sqrt"},
+            ],
+            "evaluation": {"every": 5_000, "rows": 10_000, "batch_size": 256},
+            "checkpoints": {"every": 2_000, "keep": 3},
+            "log_every": 100,
+        }
+    )

@@ -1,0 +1,68 @@
+r"""ModernBERT-large with its published recipe: 28 layers of width 1,024, 395.9 M parameters, 2.0 T tokens.
+
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_large.py --workdir=runs/modern_large
+
+Hardware: v5e:4x4 or larger. Not run. Corpus and sources are those of `modern_base.py`; what differs from it:
+
+- Phases (section 2.2.2, Table 3): 919 G tokens at 5e-4 after a warmup of 2 G; then the run went back, and the last 800 G of
+  1,719 G were trained at 5e-5, with a weight decay of 1e-6; 250 G in rows of 8,192 at 5e-5, constant; 50 G from there to 0 by
+  1-sqrt.
+- The batch grows from 448 to 4,928 rows over 10 G tokens; the sizes between them are multiples of 448 here, since the paper does
+  not give them. Table 3 gives 77 and 78 rows of 8,192, those of one of 8 GPUs; of 616 and 624 in all, 616 does not divide over 16
+  chips, so both phases have 624 here.
+- The warmup takes 2 G tokens and ends with the fifth size of the batch: in steps it is a straight line here, and in tokens there.
+- The weight decay of 1e-5 at 5e-4, and of 1e-6 at 5e-5, is 0.02 times the learning rate in all phases.
+- The released model began as a tiling of ModernBERT-base (section 2.2.3; initialization.py): `config.init_from`.
+"""
+
+from ml_collections import ConfigDict
+
+from bert_jax.configs.pretraining import batch_ramp
+from bert_jax.model.config import published
+
+G = 10**9
+MASKS = {"masked_fraction": 0.3}
+SHORT = {"length": 1_024, "packed_examples": 16, "max_predictions": 315, "rotary_theta": 10_000.0, **MASKS}
+LONG = {"length": 8_192, "packed_examples": 64, "max_predictions": 2_489, "rotary_theta": 160_000.0, **MASKS}
+SIZES = range(448, 4_928, 448)
+WARMUP = 4 * round(10 * G / (sum(SIZES) * 1_024)) + round(0.18 * G / (5 * 448 * 1_024))
+"""In steps: four sizes of the batch take 1.82 G tokens together."""
+
+
+def get_config() -> ConfigDict:
+    pretraining = {**SHORT, "batch_size": 4_928, "learning_rate": 5e-4}
+    long = {**LONG, "batch_size": 624, "learning_rate": 5e-5}
+    return ConfigDict(
+        {
+            "corpus": {"directory": "runs/modern_corpus"},
+            "examples": {"pairs": "none"},
+            "model": {
+                **published("modernbert-large"),
+                "hidden_dropout": 0.0,
+                "attention_dropout": 0.0,
+                "attention_output_dropout": 0.1,
+                "initializer": "modernbert",
+                "dtype": "bfloat16",
+                "vocab_multiple": 64,
+            },
+            "optimizer": {
+                "name": "stable_adamw",
+                "b1": 0.9,
+                "b2": 0.98,
+                "epsilon": 1e-6,
+                "weight_decay": 0.02,
+                "clip_norm": 0.0,
+                "schedule": "constant",
+            },
+            "mesh": {"reduce_dtype": "bfloat16"},
+            "phases": [
+                *batch_ramp({**pretraining, "tokens": 919 * G, "warmup_steps": WARMUP}, sizes=SIZES, tokens=10 * G),
+                {**pretraining, "tokens": 800 * G, "learning_rate": 5e-5},
+                {**long, "tokens": 250 * G},
+                {**long, "tokens": 50 * G, "schedule": "1-sqrt"},
+            ],
+            "evaluation": {"every": 5_000, "rows": 10_000, "batch_size": 256},
+            "checkpoints": {"every": 2_000, "keep": 3},
+            "log_every": 100,
+        }
+    )
