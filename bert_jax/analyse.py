@@ -1,11 +1,11 @@
-"""Looks inside a model: the attention of its heads, for one text and over many, and its vocabulary.
+"""Looks inside a model: its attention, heads, vectors and vocabulary.
 
     python -m bert_jax.analyse attention  --model=MODEL --output=DIR "The cat sat on the mat."
     python -m bert_jax.analyse heads      --model=MODEL --output=DIR --input=texts.txt
-    python -m bert_jax.analyse neighbours --model=MODEL --output=DIR --input=texts.txt bank "the [bank] of the river"
+    python -m bert_jax.analyse neighbours --model=MODEL --output=DIR --input=texts.txt "the [bank]"
     python -m bert_jax.analyse dependencies --model=MODEL --output=DIR --input=treebank.conllu
     python -m bert_jax.analyse coreference --model=MODEL --output=DIR --input=documents.conllu
-    python -m bert_jax.analyse probe      --model=MODEL --output=DIR --input=train.conllu --eval=dev.conllu
+    python -m bert_jax.analyse probe --model=MODEL --output=DIR --input=train.conllu --eval=dev.conllu
     python -m bert_jax.analyse compare    --model=MODEL --output=DIR --input=texts.txt --with=MODEL
     python -m bert_jax.analyse vocabulary --model=MODEL --output=DIR
 

@@ -1,8 +1,10 @@
-"""Compiles a step for a TPU slice without a TPU, and estimates its memory, time and price.
+r"""Estimates memory, time and price of a step on a TPU slice, without a TPU.
 
     tpu_scripts/run.sh aot --config=experiments/pretrain/bert_large.py --topology=v5e:8x8 --price=1.2
-    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_large.py --topology=4xv5e:16x16 --phase=1 --config.mesh.fsdp=16
-    tpu_scripts/run.sh aot --config=experiments/finetune/squad.py:v1.1 --model=large --topology=v5e:2x2 --rows=87599
+    tpu_scripts/run.sh aot --config=experiments/pretrain/bert_large.py --topology=4xv5e:16x16 \
+        --phase=1 --config.mesh.fsdp=16
+    tpu_scripts/run.sh aot --config=experiments/finetune/squad.py:v1.1 --topology=v5e:2x2 \
+        --model=large --rows=87599
 
 The step is the same function that `pretrain` (or `finetune`) runs. Times are estimates: the sum of the compiler's cycle estimates
 times the trip counts of loops, the cycles in the schedules of Pallas kernels, and a model of the network (`bert_jax/tpu/costs/`

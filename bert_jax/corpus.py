@@ -1,4 +1,10 @@
-"""The command `python -m bert_jax.corpus`: builds the corpus directory for pretraining from raw text."""
+"""Builds a corpus for pretraining from raw text.
+
+    python -m bert_jax.corpus --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
+
+Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus. After an interruption, the same
+command continues with the missing shards.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +18,7 @@ import pathlib
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 
 from annotated_types import Interval
 
@@ -45,14 +52,17 @@ _CHARACTERS = Interval(ge=1, le=MAX_COUNT)
 _FRACTION = Interval(ge=0, lt=1)
 _DEFAULT_FRACTION = 0.01
 
-_EXAMPLES = """examples:
-  python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --vocab-size=8192 --output=corpora/embedded
-  python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' --vocab=vocab.txt --output=corpora/books
-  python -m bert_jax.corpus --source='text:books/*.txt' --train-vocab=bpe --vocab-size=50368 --output=corpora/bytes
-  python -m bert_jax.corpus --source='parquet:wikipedia/20231101.en' --vocab=vocab.txt --output=corpora/wiki
-  python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=models/base --output=corpora/wiki --shard=0/8
-  python -m bert_jax.corpus --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt' --vocab=models/base \
-      --output=corpora/talks
+_EXAMPLES = r"""examples:
+  python -m bert_jax.corpus --source=embedded --train-vocab=wordpiece --output=corpora/embedded
+  python -m bert_jax.corpus --source='jsonl:wiki/*.gz' --source='text:books/*.txt' \
+      --vocab=vocab.txt --output=corpora/books
+  python -m bert_jax.corpus --source='text:books/*.txt' --train-vocab=bpe --output=corpora/bytes
+  python -m bert_jax.corpus --source='parquet:wikipedia/20231101.en' --vocab=vocab.txt \
+      --output=corpora/wiki
+  python -m bert_jax.corpus --source=tfds:wikipedia/20230601.en --vocab=models/base \
+      --output=corpora/wiki --shard=0/8
+  python -m bert_jax.corpus --vocab=models/base --output=corpora/talks \
+      --source='experiments/extensions/transcripts.py:transcripts:talks/*.srt'
   python -m bert_jax.corpus --verify=corpora/wiki
 """
 
@@ -60,12 +70,12 @@ _EXAMPLES = """examples:
 def _parser() -> FlagParser:
     parser = FlagParser(
         prog="python -m bert_jax.corpus",
-        description="Reads text, cleans it, splits it into sentences, tokenises it, and writes a memory-mapped corpus.\n"
-        "After an interruption, the same command continues with the missing shards.",
+        usage="python -m bert_jax.corpus --source=SOURCE (--vocab=MODEL | --train-vocab=KIND) --output=DIR [--FLAG=VALUE ...]",
+        description=__doc__,
         epilog=_EXAMPLES
-        + "layouts of text files:\n"
+        + "\nlayouts of text files:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in LAYOUTS.items())
-        + "cleaning rules, each switched off by --keep=RULE:\n"
+        + "\ncleaning rules, each switched off by --keep=RULE:\n"
         + "".join(f"  {name:<20} {meaning}\n" for name, meaning in RULES.items()),
     )
     parser.may_be_in_bucket = ("--output", "--vocab", "--verify")  # --source is checked where it is read
@@ -85,7 +95,7 @@ def _add_text_flags(parser: FlagParser) -> None:
         metavar="SOURCE",
         help="embedded | text:GLOB | jsonl:GLOB | parquet:GLOB | parquet:DIR[:SPLIT] | arrow:DIR[:SPLIT] | "
         "tfds:NAME[:SPLIT][@FEATURE] | FILE.py:NAME[:ARGUMENT], your own function that yields documents; text and JSON lines "
-        "also in .gz, .bz2, .xz and .zst; may be repeated",
+        "may be compressed (.gz, .bz2, .xz, .zst); may be repeated",
     )
     text.add_argument(
         "--text-field",
@@ -100,18 +110,19 @@ def _add_text_flags(parser: FlagParser) -> None:
         choices=["auto", *LAYOUTS],
         help="the meaning of line breaks in text: files (default: auto, detected for each file, shown in the report)",
     )
-    text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help="on bytes that are not UTF-8")
+    of_bytes = "what happens at bytes that are not UTF-8"
+    text.add_argument("--on-bad-bytes", default="error", choices=["error", "replace"], help=of_bytes)
     text.add_argument(
         "--on-bad-records",
         default="error",
         choices=["error", "skip"],
-        help="on lines that are not JSON or have no text, and rows without text",
+        help="what happens at lines that are not JSON or have no text, and at rows without text",
     )
     text.add_argument(
         "--tfds-directory",
         type=nonempty,
         metavar="DIR",
-        help="directory of prepared data sets (default: tfds's own; for embedded, the cache directory)",
+        help="the directory of prepared data sets (default: the directory of tfds; for embedded, the cache directory)",
     )
 
 
@@ -126,29 +137,28 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
     vocabulary.add_argument(
         "--train-vocab",
         choices=list(_TRAINERS),
-        help="train a new vocabulary on the sources instead; bpe: byte-level, as of GPT-2 and ModernBERT, cased",
+        help="train a new vocabulary on the sources instead; bpe is byte-level and cased, as in GPT-2 and ModernBERT",
     )
     vocabulary.add_argument(
         "--vocab-size",
         type=InRange(int, _PIECES),
         default=30522,
         metavar="N",
-        help="pieces of a new vocabulary, the special ones included (default: 30522, the original's; bpe: rounded up to a "
-        "multiple of 64)",
+        help="pieces of a new vocabulary, including the special ones; bpe rounds it up to a multiple of 64",
     )
     vocabulary.add_argument(
         "--vocab-megabytes",
         type=InRange(int, _MEGABYTES),
         default=200,
         metavar="N",
-        help="text to train a new vocabulary on, sampled evenly over the sources (default: 200)",
+        help="megabytes of text to train a new vocabulary on, sampled evenly over the sources",
     )
     vocabulary.add_argument(
         "--alphabet",
         type=InRange(int, _PIECES),
         metavar="N",
-        help="characters that a new vocabulary keeps, each as the first of a word and inside one; words with others are unknown "
-        "(default: those that cover 99.99%% of the text)",
+        help="the number of characters that a new vocabulary has pieces for; words with other characters are unknown (default: "
+        "the characters that cover 99.99%% of the text)",
     )
     vocabulary.add_argument(
         "--splitting",
@@ -168,36 +178,36 @@ def _add_vocabulary_flags(parser: FlagParser) -> None:
         "--lowercase",
         action="store_true",
         default=None,
-        help="lower-case text and strip accents; needed only if the vocabulary does not show its casing (default for a new one; "
-        "must be chosen for text in which accents and marks carry meaning)",
+        help="lower-case text and strip accents (default for a new vocabulary, unless accents and marks carry meaning in the "
+        "text: then choose); for an existing vocabulary needed only if its files do not show the casing",
     )
     casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
     vocabulary.add_argument(
         "--max-word-characters",
         type=InRange(int, _CHARACTERS),
         metavar="N",
-        help="longer words are unknown (default: 200 as the original; transformers has 100)",
+        help="words with more characters are unknown (default: 200, as in the original BERT; transformers has 100)",
     )
 
 
 def _add_cleaning_flags(parser: FlagParser) -> None:
     cleaning = parser.add_argument_group("cleaning")
     cleaning.add_argument(
-        "--keep", action="append", default=[], metavar="RULE", help="switch a cleaning rule off; may be repeated"
+        "--keep", action="append", default=[], metavar="RULE", help="switch off a cleaning rule (see below); may be repeated"
     )
     cleaning.add_argument(
         "--max-sentence-characters",
         type=InRange(int, _CHARACTERS),
         default=CleaningConfig.max_sentence_characters,
         metavar="N",
-        help="(default: %(default)s)",
+        help="the limit of the rule long-sentences",
     )
     cleaning.add_argument(
         "--min-document-characters",
         type=InRange(int, _CHARACTERS),
         default=CleaningConfig.min_document_characters,
         metavar="N",
-        help="(default: %(default)s)",
+        help="the limit of the rule short-documents",
     )
 
 
@@ -208,34 +218,34 @@ def _add_output_flags(parser: FlagParser) -> None:
         "--eval-fraction",
         type=InRange(float, _FRACTION),
         metavar="F",
-        help="fraction of documents held out for evaluation, chosen by content hash (default: 0.01, more for a small corpus); "
-        "a finished corpus is split again without tokenising",
+        help="fraction of documents held out for evaluation, chosen by a hash of the text (default: 0.01, more for a small "
+        "corpus); a finished corpus is split again without tokenising",
     )
     output.add_argument(
         "--shards",
         type=InRange(int, _SHARDS),
         metavar="N",
-        help="number of independent parts of the corpus (default: by the amount of text)",
+        help="the number of independent parts of the corpus (default: by the amount of text)",
     )
     output.add_argument(
         "--shard",
         type=_host,
         default=(0, 1),
         metavar="I/N",
-        help="build only this host's part, I from 0; the last host to finish completes the corpus",
+        help="build only this host's part, I from 0; the last host to finish completes the corpus (default: 0/1)",
     )
     output.add_argument(
         "--workers",
         type=InRange(int, _WORKERS),
         default=available_cores(),
         metavar="N",
-        help="processes (default: all cores, here %(default)s)",
+        help="worker processes (default: all cores, here %(default)s)",
     )
     output.add_argument(
         "--verify",
         type=nonempty,
         metavar="DIR",
-        help="build nothing: read the finished corpus in DIR, and compare every byte with the checksums of its manifest",
+        help="build nothing: read the finished corpus in DIR and verify its checksums",
     )
 
 
@@ -246,9 +256,11 @@ def _host(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def main() -> None:
-    """Runs the command."""
-    flags = _parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command with the arguments `argv` (default: sys.argv)."""
+    arguments = sys.argv[1:] if argv is None else argv
+    flags = _parser().parse_args(arguments)
+    flags.command = shlex.join(["python", "-m", "bert_jax.corpus", *arguments])
     if flags.verify is not None:
         _verify(flags)
         return
@@ -288,8 +300,9 @@ def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
     if flags.vocab_only:
         print(f"vocabulary of {counted(tokenizer.size, 'piece')} in {shown}/{TOKENIZER}")
         return
-    command = shlex.join(["python", "-m", "bert_jax.corpus", *sys.argv[1:]])
-    report = build_corpus(config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=command, say=_say)
+    report = build_corpus(
+        config, tokenizer, flags.output, workers=flags.workers, host=flags.shard, command=flags.command, say=_say
+    )
     if report is not None:
         print(format_report(report), end="")
 

@@ -1,4 +1,4 @@
-"""Examines the machines of a run before it starts, and reports each problem with its remedy.
+"""Examines the machines of a run before it starts, and reports problems with remedies.
 
     tpu_scripts/run.sh doctor
     tpu_scripts/run.sh doctor --config=experiments/pretrain/bert_base.py --workdir=gs://my-bucket/base

@@ -1,4 +1,4 @@
-"""Runs a trained model on texts: masked words, continuations, labels, entities, answers, embeddings.
+"""Runs a model on texts: masked words, continuations, labels, answers, embeddings.
 
     python -m bert_jax.predict fill-mask --model=MODEL "The capital of France is [MASK]."
     python -m bert_jax.predict classify  --model=MODEL --input=FILE --output=answers.jsonl

@@ -1,7 +1,9 @@
-r"""Compares ways to pretrain: arms x seeds of pretraining, and fine-tuning of each on a set of tasks, in one table.
+r"""Compares ways to pretrain, over seeds and tasks, in one table.
 
     python -m bert_jax.study --config=experiments/studies/objectives.py --workdir=runs/objectives \
         --config.corpus=runs/wikipedia_corpus --config.data=data
+
+Each arm of a study is pretrained with several seeds, and each of these models is fine-tuned on a set of tasks.
 
 The workdir gets table.md, table.json and figure.png, and a folder for each arm and seed with its runs. The same command continues
 an interrupted study: runs that are done are not repeated, and one that was cut off goes on from its last checkpoint. More seeds,

@@ -78,7 +78,7 @@ def documented() -> Iterator[Command]:
     for folder in ("bert_jax", "experiments", "tests"):
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             yield from commands_in(docstring_text(path.read_text()), str(path.relative_to(REPOSITORY)))
-    for line in corpus._parser().epilog.splitlines():
+    for line in corpus._parser().epilog.replace("\\\n", " ").splitlines():
         if BEGINS.match(line.strip()):
             yield Command("bert_jax/corpus.py", line.strip())
     for path in sorted((REPOSITORY / "tpu_scripts").glob("*.sh")):

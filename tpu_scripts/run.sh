@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Pretrains BERT, from a fresh machine: sets this checkout up (needs nothing but Python), then runs.
+# Runs bert_jax from a fresh checkout: makes the environment first, for which it needs only Python.
 #
-#   tpu_scripts/run.sh                      the quickstart: a corpus from the English text that Python carries, a small BERT
-#                                           pretrained on it in minutes on a CPU, and masked words filled in
-#   tpu_scripts/run.sh VERB [ARGUMENT ...]  one verb, for example
+#   tpu_scripts/run.sh                      the quickstart: builds a corpus from the English text that
+#                                           Python carries, pretrains a small BERT on it in minutes on
+#                                           a CPU, and lets it fill in masked words
+#   tpu_scripts/run.sh VERB [ARGUMENT ...]  runs one of the verbs below, for example
 #       tpu_scripts/run.sh pretrain --config=experiments/pretrain/bert_base.py --workdir=runs/base
-#   tpu_scripts/run.sh VERB --help          what the verb takes
+#   tpu_scripts/run.sh VERB --help          shows the flags of a verb
 #   tpu_scripts/run.sh --restarts=5 VERB [ARGUMENT ...]
-#                                           pretrain, finetune or study, started again up to 5 times after a hang, a lost process or a
-#                                           crash, with growing pauses; ends where the same step fails twice
+#                                           starts pretrain, finetune or study again after a hang,
+#                                           a lost process or a crash: up to 5 times, with growing
+#                                           pauses, and not if the same step fails twice
 #
-# On a TPU pod slice, the same command on every worker: tpu_scripts/pod.sh or tpu_scripts/pod.yaml.
+# On a TPU pod slice, run the same command on every worker (tpu_scripts/pod.sh, tpu_scripts/pod.yaml).
 #
-# BERT_JAX_DEVICE=cpu|tpu|cuda13|cuda12     the accelerator to install for; by default the one found
-# BERT_JAX_PYTHON=PATH                      the Python (3.11 to 3.14) to use; by default the first one found
+# BERT_JAX_DEVICE=cpu|tpu|cuda13|cuda12     the accelerator to install for (default: the one found)
+# BERT_JAX_PYTHON=PATH                      the Python, 3.11 to 3.14 (default: the first one found)
 set -euo pipefail
 # shellcheck source=tpu_scripts/set_up.sh
 source "$(dirname "${BASH_SOURCE[0]}")/set_up.sh"

@@ -26,6 +26,18 @@ VERBS = {
 }
 """The verbs of `python -m bert_jax.analyse`; each is the modules `flags` and `verb` of the folder of its name."""
 
+EXAMPLES = {
+    "attention": '"The cat sat on the mat."',
+    "heads": "--input=texts.txt",
+    "neighbours": "--input=texts.txt 'the [bank]'",
+    "dependencies": "--input=treebank.conllu",
+    "coreference": "--input=documents.conllu",
+    "probe": "--input=train.conllu --eval=dev.conllu",
+    "compare": "--input=texts.txt --with=MODEL",
+    "vocabulary": "--corpus=DIR",
+}
+"""The arguments of an example of each verb, after the model and the output."""
+
 FORMATS = ("png", "pdf", "svg")
 """Of figures."""
 CONTROLS = {
@@ -53,22 +65,28 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> t
 
 def flag_parser(name: str) -> FlagParser:
     """The parser of the flags of a verb."""
-    parser = FlagParser(prog=f"python -m bert_jax.analyse {name}", description=VERBS[name])
+    prog = f"python -m bert_jax.analyse {name}"
+    summary = VERBS[name][0].upper() + VERBS[name][1:]
+    description = f"{summary}.\n\n    {prog} --model=MODEL --output=DIR {EXAMPLES[name]}"
+    parser = FlagParser(prog=prog, description=description)
     parser.may_be_in_bucket = ("--model", "--input", "--output", "--corpus")
-    parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
-    parser.add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
+    of_model = "a model directory, the workdir of a run, or a name on the hub"
+    parser.group("model").add_argument("--model", type=nonempty, required=True, help=of_model)
+    parser.group("output").add_argument("--output", type=nonempty, required=True, metavar="DIR", help="the directory to write to")
     importlib.import_module(f"bert_jax.analysis.{name}.flags").add_flags(parser)
     return parser
 
 
-def text_flags(parser: argparse.ArgumentParser) -> None:
+def text_flags(parser: FlagParser) -> None:
     """The flags of verbs that read texts."""
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
-    parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
+    texts = parser.group("texts")
+    texts.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; without any, standard input is read")
+    of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"
+    texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
+    texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
 
 
-def format_flag(parser: argparse.ArgumentParser) -> None:
+def format_flag(parser: FlagParser) -> None:
     """The flag of verbs that draw figures."""
-    form = names_with_commas(FORMATS)
-    parser.add_argument("--format", type=form, default=("png",), metavar="F,F", help="png, pdf, svg (png)")
+    form, of_format = names_with_commas(FORMATS), "the formats of figures: png, pdf, svg"
+    parser.group("output").add_argument("--format", type=form, default=("png",), metavar="F,F", help=of_format)

@@ -103,23 +103,35 @@ def suggested_key(argument: str) -> str:
 
 def flag_parser(verb: str, description: str | None, schema: type | str | None = None) -> FlagParser:
     """The parser of the flags of `pretrain`, `finetune` or `study`, without the overrides `--config.key=value`."""
-    parser = FlagParser(prog=f"python -m bert_jax.{verb}", description=description)
+    prog = f"python -m bert_jax.{verb}"
+    usage = f"{prog} --config=FILE[:ARG] --workdir=DIR [--config.KEY=VALUE ...] [--FLAG=VALUE ...]"
+    parser = FlagParser(prog=prog, usage=usage, description=description)
     parser.hint_for_unknown = lambda argument: suggested_flag(argument, _found(schema))
     parser.may_be_in_bucket = ("--workdir",)
-    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file; ARG goes to its get_config")
-    parser.add_argument("--workdir", metavar="DIR", help="directory of this run, or gs://BUCKET/PATH; given again: continues it")
-    one = "sets one key: --config.phases.0.learning_rate=1e-4"
+    run = parser.group("the run")
+    run.add_argument("--config", metavar="FILE[:ARG]", help="the experiment file; ARG is the argument of its get_config")
+    of_workdir = "the directory of this run, or gs://BUCKET/PATH; a run that is there already is continued"
+    run.add_argument("--workdir", metavar="DIR", help=of_workdir)
+    one = "set one key of the experiment, such as --config.phases.0.learning_rate=1e-4"
     whole = "; --config.steps=N scales the whole run: phases, warmups, evaluations, checkpoints, log lines"
-    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if verb == "pretrain" else one)
-    if verb != "study":
-        parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help="steps to profile, into DIR/profile")
-    add_process_flags(parser)
-    hung = "seconds without a finished step after which a run counts as hung (600)"
-    parser.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help=hung)
-    parser.add_argument("--changed-files", action="store_true", help="continue though a FILE.py that the run names has changed")
+    run.add_argument("--config.KEY", dest="_", metavar="VALUE", help=one + whole if verb == "pretrain" else one)
+    start = parser.group("this start of it")
+    hang = "seconds without a finished step after which the run is considered hung"
+    start.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help=hang)
+    changed = "continue although a FILE.py that the run uses has changed"
+    start.add_argument("--changed-files", action="store_true", help=changed)
     if verb == "pretrain":
-        parser.add_argument("--compiled", type=nonempty_path, metavar="DIR", help="compiled steps that `aot --save=DIR` made")
-        parser.add_argument("--verify", action="store_true", help="read the whole corpus first, though this machine has before")
+        compiled = "use the compiled steps that `aot --save=DIR` has written"
+        start.add_argument("--compiled", type=nonempty_path, metavar="DIR", help=compiled)
+        verify = "verify the checksums of the whole corpus first, even if this machine has verified it before"
+        start.add_argument("--verify", action="store_true", help=verify)
+    if verb != "study":
+        steps = parser.group("a look at single steps")
+        profile = "profile these steps, into DIR/profile"
+        steps.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help=profile)
+    if verb == "pretrain":
         step = InRange(int, Interval(ge=1, le=MAX_COUNT))
-        parser.add_argument("--replay", type=step, metavar="STEP", help="show this step of DIR again: texts, losses, gradients")
+        replay = "compute this step of DIR again, and print its texts, losses and gradient norms"
+        steps.add_argument("--replay", type=step, metavar="STEP", help=replay)
+    add_process_flags(parser)
     return parser

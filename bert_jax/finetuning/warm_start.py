@@ -16,15 +16,7 @@ from jaxtyping import PyTree
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import (
-    Model,
-    NewParts,
-    import_model,
-    part_names,
-    read_model_config,
-    with_new_parts,
-    without_parts,
-)
+from bert_jax.interop.huggingface import Model, NewParts, import_model, read_model_config, with_new_parts
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
@@ -33,6 +25,7 @@ from bert_jax.model.heads import INPUTS
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.pretraining import with_fixed_tables
+from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +62,12 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     task's.
     """
     head = experiment.head_config(own)
-    new, multiple = part_names(experiment.init_new), experiment.model.vocab_multiple
-    model = import_model(experiment.init_from, vocab_multiple=multiple, new=NewParts(new, seed=experiment.seed))
+    model = load_start(
+        experiment.init_from,
+        init_new=experiment.init_new,
+        seed=experiment.seed,
+        vocab_multiple=experiment.model.vocab_multiple,
+    )
     for note in model.tokenizer.notes:
         log.info("%s: %s", model.source, note)
     if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
@@ -94,16 +91,16 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
             f"config.init_from={experiment.init_from} is a {model.config.encoder} model, whose [CLS] has no meaning of its own"
             f"{'' if has_others else f' for a {head.kind} head'}; {remedy}"
         )
-    if head.reads_pooler and "pooler" not in model.params and not experiment.init_random:
-        raise UserError(
-            f"config.init_from={experiment.init_from} has no pooler, which a {head.part} reads; to begin it with random weights, "
-            "say --config.init_new=pooler"
-        )
-    kept = {head.part} if experiment.keep_head else set()
-    unread = [part for part in model.parts if part not in kept and (part != "pooler" or not head.reads_pooler)]
-    if unread:
-        log.info("not used by the task, left out: %s", ", ".join(unread))
-    return without_parts(model, unread)
+    pooler = ["pooler"] if head.reads_pooler else []
+    return trained_parts(
+        model,
+        experiment.init_from,
+        trained=[*pooler, *([head.part] if experiment.keep_head else [])],
+        needed=[] if experiment.init_random else pooler,
+        init_new=experiment.init_new,
+        why_needed=f", which a {head.part} reads",
+        why_unused="not used by the task",
+    )
 
 
 def weights_fingerprint(name: str) -> str:
@@ -141,7 +138,7 @@ def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead)
             "which predicts the words of a text together; distil heads with crf=none"
         )
     theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
-    if (theirs.sha256, theirs.lowercase) != (own.sha256, own.lowercase):
+    if not same_vocabulary(theirs, own):
         raise UserError(
             f"config.distillation.teacher={name} has another vocabulary than {experiment.init_from}; use the same"
         )

@@ -243,8 +243,11 @@ def choose_verb(program: str, description: str | None, verbs: Mapping[str, str],
     `program` is how the command is called, and `verbs` maps each verb to its summary. Raises UserError for an unknown verb.
     """
     if not arguments or arguments[0] in ("-h", "--help"):
+        from bert_jax.interface.flags import filled
+
         lines = "\n".join(f"  {verb:14} {summary}" for verb, summary in verbs.items())
-        print(f"{description}\nVerbs (each has --help):\n{lines}")
+        usage = f"usage: {program} COMMAND [--FLAG=VALUE ...]"
+        print(f"{usage}\n\n{filled(description or '')}\n\nCommands (each has --help):\n{lines}")
         return None
     verb = arguments[0]
     if verb.startswith("-"):

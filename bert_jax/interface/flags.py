@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import os
 import pathlib
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -15,6 +18,10 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.ranges import InRange, hints, intervals, kinds_of, one_of
 
 Options = TypeVar("Options")
+Flags = argparse._ActionsContainer
+"""What flags are added to: a parser, or a group of its flags."""
+HELP_WIDTH = 100
+"""Columns of a help text at most, on any terminal."""
 
 
 def expand_home(path: str, given: str) -> str:
@@ -74,7 +81,7 @@ def flag(default: Any, text: str, metavar: str | None = None, name: str = "") ->
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "flag": name})
 
 
-def add_option_flags(parser: argparse.ArgumentParser, options: type, *names: str) -> None:
+def add_option_flags(parser: Flags, options: type, *names: str) -> None:
     """Adds the flags of an options dataclass, or of its fields `names` alone.
 
     A bool is a switch to what is not its default, a tuple of numbers a flag that may be repeated, a tuple of words a list with
@@ -104,20 +111,85 @@ def read_options(options: type[Options], flags: argparse.Namespace) -> Options:
     return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
+def filled(text: str) -> str:
+    """Fills the paragraphs of `text` to the width of a help text. Indented lines, such as commands, keep their line ends, and are
+    indented by two columns less."""
+    width = min(HELP_WIDTH, shutil.get_terminal_size().columns)
+    lines: list[str] = []
+    for is_prose, block in itertools.groupby(text.splitlines(), lambda line: bool(line) and not line.startswith(" ")):
+        if is_prose:
+            lines += textwrap.wrap(" ".join(block), width, break_long_words=False, break_on_hyphens=False)
+        else:
+            lines += [line[2:] if line.startswith("    ") else line for line in block]
+    return "\n".join(lines)
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Writes flags as --name=VALUE, and the default of each."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=28, width=min(HELP_WIDTH, shutil.get_terminal_size().columns))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return filled(text)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        (value,) = self._metavar_formatter(action, action.dest.upper())(1)
+        return ", ".join(f"{flag}={value}" for flag in action.option_strings)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        if default in (None, "", [], (), argparse.SUPPRESS) or isinstance(default, bool) or "default" in text:
+            return text
+        shown = f"{default:g}" if isinstance(default, float) else default
+        shown = ",".join(map(str, default)) if isinstance(default, tuple | list) else shown
+        return f"{text} (default: {shown})".lstrip()
+
+
 RENAMED_FLAGS = {"--heldout-fraction": "--eval-fraction"}
 """Former names of flags, and their names now. A former name is an error that gives the new one."""
 
 
 class FlagParser(argparse.ArgumentParser):
     """argparse that raises `UserError`, suggests the most similar flag for an unknown one, and rejects a flag given twice with
-    different values."""
+    different values.
+
+    The help has a short line of usage (`usage`, else the required flags), the flags in groups, and the default of each.
+    """
 
     def __init__(self, **arguments: Any):
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **arguments)
+        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **arguments)
+        self._optionals.title = "help"
         self.hint_for_unknown: Callable[[str], str] = lambda argument: ""
         """Returns the hint for an unknown argument, or "" if it has none."""
         self.may_be_in_bucket: Collection[str] = ()
         """The flags whose value may be a path in a bucket (gs://BUCKET/PATH); all others are refused with one."""
+
+    def group(self, title: str, description: str | None = None) -> Flags:
+        """Returns the group of flags with this title, a new one if there is none yet."""
+        there = (group for group in self._action_groups if group.title == title)
+        return next(there, None) or self.add_argument_group(title, description)
+
+    def format_help(self) -> str:
+        """The help: a short line of usage, the description, and the groups of flags."""
+        needed = [
+            f"{action.option_strings[-1]}={action.metavar or action.dest.upper()}"
+            for action in self._actions
+            if action.required and action.option_strings
+        ]
+        several = {argparse.ZERO_OR_MORE: "[{} ...]", argparse.ONE_OR_MORE: "{} [{} ...]"}
+        texts = [
+            several.get(str(action.nargs), "{}").replace("{}", str(action.metavar or action.dest))
+            for action in self._actions
+            if not action.option_strings
+        ]
+        usage = " ".join((self.usage or " ".join([self.prog, *needed, "[--FLAG=VALUE ...]", *texts])).split())
+        wrapped = textwrap.wrap(usage, HELP_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
+        self.usage = "\n        ".join(wrapped).replace("%", "%%")
+        self._action_groups.sort(key=lambda group: group is self._optionals)  # what all commands have comes last
+        return super().format_help()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """The values of all flags. Raises UserError for unknown arguments and for a flag given twice with different values."""

@@ -59,6 +59,7 @@ def flag_parser(description: str | None) -> FlagParser:
     """The parser of the flags."""
     parser = FlagParser(prog="python -m bert_jax.convert", description=description)
     parser.may_be_in_bucket = ("--from", "--to", "--average")
+<<<<<<< HEAD
     parser.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model to read")
     parser.add_argument("--step", type=InRange(int, COUNT), metavar="N", help="the weights of the run A after N steps")
     parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
@@ -92,6 +93,49 @@ def flag_parser(description: str | None) -> FlagParser:
     lowered = parser.add_argument_group("stablehlo")
     lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="default: that of the model's head")
     lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any)")
+=======
+    read = parser.group("the model that is read")
+    read.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model")
+    of_step = "the weights after N steps, if A is a pretraining run (default: its final weights)"
+    read.add_argument("--step", type=InRange(int, COUNT), metavar="N", help=of_step)
+    of_vocab = "a vocabulary whose piece i belongs to row i of the embeddings (default: the model's own)"
+    read.add_argument("--vocab", type=nonempty, metavar="PATH", help=of_vocab)
+    casing = read.add_mutually_exclusive_group()
+    of_casing = "lower-case text; needed only if the files of the model do not say so, or contradict each other"
+    casing.add_argument("--lowercase", action="store_true", default=None, help=of_casing)
+    casing.add_argument("--cased", dest="lowercase", action="store_false", help="keep case and accents")
+    of_activation = "the variant of GELU that a TensorFlow 1 checkpoint was trained with (default: gelu)"
+    read.add_argument("--activation", metavar="|".join(ACTIVATIONS), help=of_activation)
+    write = parser.group("what is written")
+    of_to = "the directory; an earlier export there is replaced"
+    write.add_argument("--to", type=nonempty, required=True, metavar="B", help=of_to)
+    write.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="the format")
+    write.add_argument("--dtype", metavar="|".join(DTYPES), help="the type of the weights (default: float32)")
+    parts = parser.group("parts", ", ".join(PARTS))
+    parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these parts, with random weights")
+    of_drop = "leave out these parts, or tensors by their names (* is a wildcard)"
+    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help=of_drop)
+    parts.add_argument("--labels", type=_list, metavar="A,B,C", help="the labels of a sequence or token head, by id")
+    parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="what a sequence head predicts (default: classification)")
+    parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="the seed of random weights")
+    changes = parser.group("changes")
+    changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="resize the position table to N rows")
+    of_positions = "new rows of the position table: the table repeated, or random (default: copied)"
+    changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help=of_positions)
+    of_types = "resize the token-type table to N rows; new rows are copies of type 0"
+    changes.add_argument("--token-types", type=TYPES, metavar="N", help=of_types)
+    of_tokens = "add the words of FILE to the vocabulary, one per line; special tokens are in brackets"
+    changes.add_argument("--add-tokens", type=nonempty, metavar="FILE", help=of_tokens)
+    of_replaced = "replace the vocabulary; the vector of a new piece is the mean of the old pieces that it consists of"
+    changes.add_argument("--replace-vocab", type=nonempty, metavar="VOCAB", help=of_replaced)
+    changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N layers")
+    changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
+    of_average = "average the weights of A and this model; may be repeated"
+    changes.add_argument("--average", type=nonempty, action="append", default=[], metavar="MODEL", help=of_average)
+    lowered = parser.group("--format=stablehlo")
+    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="what the file computes (default: by the model's head)")
+    lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any number)")
+>>>>>>> main
     lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help="(default: cpu,cuda,tpu)")
     return parser
 

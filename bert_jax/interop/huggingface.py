@@ -66,7 +66,6 @@ from bert_jax.interop.sentence_transformers import TextVectors, read_text_vector
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
@@ -334,6 +333,8 @@ def _drawing(
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = {} if head is not None and parts == (head.part,) else initial_parameters(config, key)
         if head is not None:
+            from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+
             parameters |= initial_label_parameters(config, head, key)
         return nn.unbox({part: parameters[part] for part in parts})
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from annotated_types import Interval
 
 from bert_jax.interface.command import choose_verb
-from bert_jax.interface.flags import FlagParser, nonempty, steps_to_profile
+from bert_jax.interface.flags import FlagParser, Flags, nonempty, steps_to_profile
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, SEED, InRange
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ class Verb:
     summary: str
     place: str
     """Where the dataclass of its question is, as "MODULE:NAME"."""
-    add_flags: Callable[[argparse.ArgumentParser], None]
+    add_flags: Callable[[Flags], None]
     """Adds the flags of this verb; their names are fields of the question."""
+    example: str
+    """The arguments of an example, after --model=MODEL."""
 
     @property
     def question(self) -> Callable[..., Question]:
@@ -42,69 +44,97 @@ class Verb:
         return found
 
 
-def fill_mask_flags(parser: argparse.ArgumentParser) -> None:
+def fill_mask_flags(flags: Flags) -> None:
     """The flags of `fill-mask`."""
-    parser.add_argument("--top-k", type=InRange(int, COUNT), default=5, metavar="K", help="candidates for each [MASK] (5)")
-    parser.add_argument("--pieces", type=InRange(int, PIECES), default=1, metavar="N", help="also try words of up to N (1)")
+    flags.add_argument("--top-k", type=InRange(int, COUNT), default=5, metavar="K", help="candidates for each [MASK]")
+    pieces = "also try words of up to N pieces of the vocabulary"
+    flags.add_argument("--pieces", type=InRange(int, PIECES), default=1, metavar="N", help=pieces)
 
 
-def embed_flags(parser: argparse.ArgumentParser) -> None:
+def embed_flags(flags: Flags) -> None:
     """The flags of `embed`."""
-    own = "the model directory's setting, else"
-    parser.add_argument("--pooling", choices=POOLINGS, help=f"pooling of token vectors ({own} mean)")
-    parser.add_argument("--layers", type=_numbers, default=(-1,), metavar="N,N", help="layers: 0 embeddings, -1 last (-1)")
-    parser.add_argument("--combine", choices=COMBINATIONS, default="mean", help="combination of several layers (mean)")
-    parser.add_argument("--normalise", action=argparse.BooleanOptionalAction, help=f"vectors of length 1 ({own} not)")
-    parser.add_argument("--words", action="store_true", help="a vector for each word, with its character offsets")
-    parser.add_argument("--truncate", action=argparse.BooleanOptionalAction, help=f"cut texts that are too long ({own} not)")
+    own = "default: the setting in the model directory, else"
+    flags.add_argument("--pooling", choices=POOLINGS, help=f"how the vectors of the tokens become one ({own} mean)")
+    layers = "the layers to read: 0 is the embeddings, -1 the last layer"
+    flags.add_argument("--layers", type=_numbers, default=(-1,), metavar="N,N", help=layers)
+    flags.add_argument("--combine", choices=COMBINATIONS, default="mean", help="how several layers become one vector")
+    normalise = f"scale the vectors to length 1 ({own} not)"
+    flags.add_argument("--normalise", action=argparse.BooleanOptionalAction, help=normalise)
+    flags.add_argument("--words", action="store_true", help="a vector for each word, with its character offsets")
+    truncate = f"cut texts that are longer than the position table ({own} not)"
+    flags.add_argument("--truncate", action=argparse.BooleanOptionalAction, help=truncate)
 
 
-def generate_flags(parser: argparse.ArgumentParser) -> None:
+def generate_flags(flags: Flags) -> None:
     """The flags of `generate`."""
     count, positive = InRange(int, COUNT), InRange(float, Interval(gt=0, le=1_000))
-    parser.add_argument("--tokens", type=count, default=50, metavar="N", help="new tokens at most (50)")
-    parser.add_argument("--temperature", type=positive, metavar="T", help="draw tokens; below 1 the probable ones more often")
-    parser.add_argument("--top-k", type=count, metavar="K", help="draw among the K most probable tokens")
-    parser.add_argument("--top-p", type=InRange(float, Interval(gt=0, le=1)), metavar="P", help="draw among those that sum to P")
-    parser.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=1, metavar="N", help="beam search (1: none)")
-    parser.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="seed of the draws (0)")
+    flags.add_argument("--tokens", type=count, default=50, metavar="N", help="maximum number of new tokens")
+    temperature = "draw tokens; below 1 the probable ones more often (default: take the most probable token)"
+    flags.add_argument("--temperature", type=positive, metavar="T", help=temperature)
+    flags.add_argument("--top-k", type=count, metavar="K", help="draw among the K most probable tokens")
+    nucleus = "draw among the most probable tokens whose probabilities sum to P"
+    flags.add_argument("--top-p", type=InRange(float, Interval(gt=0, le=1)), metavar="P", help=nucleus)
+    beams = "beam search with N hypotheses; 1 is no beam search"
+    flags.add_argument("--beams", type=InRange(int, Interval(ge=1, le=64)), default=1, metavar="N", help=beams)
+    flags.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="the seed of the draws")
 
 
-def truncate_flag(parser: argparse.ArgumentParser) -> None:
+def truncate_flag(flags: Flags) -> None:
     """The flag of verbs without windows over long texts."""
-    parser.add_argument("--truncate", action="store_true", help="cut texts that are longer than the position table")
+    flags.add_argument("--truncate", action="store_true", help="cut texts that are longer than the position table")
 
 
-def tag_flags(parser: argparse.ArgumentParser) -> None:
+def tag_flags(flags: Flags) -> None:
     """The flags of `tag`."""
-    parser.add_argument("--words", action="store_true", help='records are words: "words" of JSON, or between TABs, else spaces')
+    words = 'texts are split into words already: "words" in JSON, or separated by TABs, else by spaces'
+    flags.add_argument("--words", action="store_true", help=words)
 
 
-def answer_flags(parser: argparse.ArgumentParser) -> None:
+def answer_flags(flags: Flags) -> None:
     """The flags of `answer`."""
     count, length = InRange(int, COUNT), InRange(int, Interval(ge=8, le=MAX_COUNT))
-    parser.add_argument("--n-best", type=count, default=1, metavar="N", help="answers to show (1)")
-    parser.add_argument("--length", type=length, default=384, metavar="TOKENS", help="a window, at most the model's (384)")
-    parser.add_argument("--doc-stride", type=count, default=128, metavar="TOKENS", help="from window to window (128)")
-    parser.add_argument("--max-answer", type=count, default=30, metavar="TOKENS", help="the longest (30)")
-    parser.add_argument("--may-be-unanswerable", action="store_true", help='allow "no answer" (SQuAD 2.0)')
-    margin = InRange(float, Interval())
-    parser.add_argument("--no-answer-threshold", type=margin, default=0.0, metavar="X", help='margin for "no answer" (0)')
+    flags.add_argument("--n-best", type=count, default=1, metavar="N", help="answers to show")
+    windows = "length of the windows over a long context, at most that of the position table"
+    flags.add_argument("--length", type=length, default=384, metavar="TOKENS", help=windows)
+    flags.add_argument("--doc-stride", type=count, default=128, metavar="TOKENS", help="distance between two windows")
+    flags.add_argument("--max-answer", type=count, default=30, metavar="TOKENS", help="maximum length of an answer")
+    flags.add_argument("--may-be-unanswerable", action="store_true", help='allow "no answer" (SQuAD 2.0)')
+    margin = 'answer "no answer" if its score exceeds that of the best answer by more than X'
+    flags.add_argument("--no-answer-threshold", type=InRange(float, Interval()), default=0.0, metavar="X", help=margin)
 
 
 VERBS = {
-    "fill-mask": Verb("guess the words behind each [MASK] of a text", "bert_jax.prediction.language:FillMask", fill_mask_flags),
-    "next-sentence": Verb("judge whether text_b follows text", "bert_jax.prediction.language:NextSentence", truncate_flag),
-    "score": Verb("how likely a text is, by its pseudo-log-likelihood", "bert_jax.prediction.language:Score", truncate_flag),
-    "generate": Verb("continue a text, by a left-to-right model", "bert_jax.prediction.generation:Generate", generate_flags),
-    "embed": Verb("a vector for each text, or for each of its words", "bert_jax.prediction.embedding:Embed", embed_flags),
-    "classify": Verb("the label, or the value, of a text or a pair", "bert_jax.prediction.labels:Classify", truncate_flag),
-    "tag": Verb("a label for every word, and the entities they make", "bert_jax.prediction.labels:Tag", tag_flags),
-    "answer": Verb("the passage of a context that answers a question", "bert_jax.prediction.labels:AnswerQuestion", answer_flags),
-    "choose": Verb("the best of several continuations of a prompt", "bert_jax.prediction.labels:Choose", truncate_flag),
+    "fill-mask": Verb(
+        "guess the words behind each [MASK] of a text", "bert_jax.prediction.language:FillMask", fill_mask_flags,
+        '"The capital of France is [MASK]." --top-k=3'),
+    "next-sentence": Verb(
+        "judge whether a second text follows the first", "bert_jax.prediction.language:NextSentence", truncate_flag,
+        '"A sentence." "The one that may follow."'),
+    "score": Verb(
+        "how likely a text is, by its pseudo-log-likelihood", "bert_jax.prediction.language:Score", truncate_flag,
+        '"How likely is this sentence?"'),
+    "generate": Verb(
+        "continue a text, with a left-to-right model", "bert_jax.prediction.generation:Generate", generate_flags,
+        '"The river" --tokens=30 --temperature=0.8'),
+    "embed": Verb(
+        "a vector for each text, or for each of its words", "bert_jax.prediction.embedding:Embed", embed_flags,
+        "--input=sentences.txt --output=vectors.npy"),
+    "classify": Verb(
+        "the label, or the value, of a text or a pair", "bert_jax.prediction.labels:Classify", truncate_flag,
+        "--input=reviews.jsonl --output=labelled.jsonl"),
+    "tag": Verb(
+        "a label for each word, and the entities that they make", "bert_jax.prediction.labels:Tag", tag_flags,
+        '"Ada Lovelace lived in London."'),
+    "answer": Verb(
+        "the passage of a context that answers a question", "bert_jax.prediction.labels:AnswerQuestion", answer_flags,
+        "--input=questions.jsonl --n-best=3"),
+    "choose": Verb(
+        "the best of several continuations of a prompt", "bert_jax.prediction.labels:Choose", truncate_flag,
+        '"She opened the door and" "went in." "flew away."'),
     "resolve": Verb(
-        "which of two names a pronoun means, or neither", "bert_jax.prediction.mentions:Resolve", lambda parser: None),
-}
+        "which of two names a pronoun means, or neither", "bert_jax.prediction.mentions:Resolve", lambda flags: None,
+        '"Ada asked Eve if she would come." she Ada Eve'),
+}  # fmt: skip
 
 
 def check_flags(command: str, description: str | None) -> None:
@@ -124,17 +154,23 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> t
 
 def parser_of(name: str, verb: Verb) -> FlagParser:
     """The parser of the flags of a verb."""
-    parser = FlagParser(prog=f"python -m bert_jax.predict {name}", description=verb.summary)
+    prog = f"python -m bert_jax.predict {name}"
+    description = f"{verb.summary[0].upper()}{verb.summary[1:]}.\n\n    {prog} --model=MODEL {verb.example}"
+    parser = FlagParser(prog=prog, description=description)
     parser.may_be_in_bucket = ("--model", "--input", "--output")
-    parser.add_argument("--model", type=nonempty, required=True, help="model directory, workdir of a run, or name on the hub")
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, standard input is read")
-    parser.add_argument("--input", type=nonempty, metavar="FILE", help="one text per line, .jsonl, a table; .gz, .zst; -: stdin")
-    parser.add_argument("--jsonl", action="store_true", help="the input's lines are JSON objects")
-    parser.add_argument("--output", type=nonempty, metavar="FILE", help="writes JSON lines, also .gz; .npy for embed")
-    profile = "batches to profile, counted from 0, into profile/ next to the output"
-    parser.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help=profile)
-    parser.add_argument("--json", action="store_true", help="print JSON lines instead of formatted text")
-    verb.add_flags(parser)
+    of_model = "a model directory, the workdir of a run, or a name on the hub"
+    parser.group("model").add_argument("--model", type=nonempty, required=True, help=of_model)
+    texts, output = parser.group("texts"), parser.group("output")
+    texts.add_argument("texts", nargs="*", metavar="TEXT", help="the texts; without any, standard input is read")
+    of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"
+    texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
+    texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
+    of_output = "write JSON lines to FILE (also .gz), or with `embed` an array (.npy)"
+    output.add_argument("--output", type=nonempty, metavar="FILE", help=of_output)
+    output.add_argument("--json", action="store_true", help="print JSON lines instead of formatted text")
+    profile = "profile these batches, counted from 0, into profile/ next to the output"
+    output.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help=profile)
+    verb.add_flags(parser.group(name))
     return parser
 
 

@@ -36,8 +36,10 @@ class StartFlags:
 
 def add_process_flags(parser: FlagParser) -> None:
     """Adds the flags of a start with several processes."""
-    several = parser.add_argument_group("several processes (detected automatically on a Cloud TPU slice)")
-    several.add_argument("--coordinator", type=nonempty, metavar="HOST:PORT", help="where process 0 listens")
-    several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="how many there are")
-    several.add_argument("--process", type=InRange(int, Interval(ge=0, lt=2**16)), metavar="I", help="which one this is, from 0")
-    several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help="how long to wait for all (300)")
+    several = parser.group("several processes (detected automatically on a Cloud TPU slice)")
+    several.add_argument("--coordinator", type=nonempty, metavar="HOST:PORT", help="the address on which process 0 listens")
+    several.add_argument("--processes", type=InRange(int, PROCESSES), metavar="N", help="the number of processes")
+    number = InRange(int, Interval(ge=0, lt=2**16))
+    several.add_argument("--process", type=number, metavar="I", help="the number of this process, from 0")
+    waiting = "how long to wait until all processes have started"
+    several.add_argument("--start-timeout", type=TIME, metavar="SECONDS", default=300.0, help=waiting)

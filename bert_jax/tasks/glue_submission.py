@@ -1,6 +1,6 @@
 """Writes a submission to the GLUE leaderboard from the predictions of several runs.
 
-    python -m bert_jax.tasks.glue_submission runs/mrpc/predictions runs/mnli/predictions ... --output=submission
+    python -m bert_jax.tasks.glue_submission runs/*/predictions --output=submission
 
 Each directory holds one or more of CoLA.tsv, SST-2.tsv, MRPC.tsv, STS-B.tsv, QQP.tsv, MNLI-m.tsv, MNLI-mm.tsv, QNLI.tsv, RTE.tsv,
 WNLI.tsv and AX.tsv. `submission.zip` holds them all.
@@ -61,9 +61,12 @@ def _predictions(path: pathlib.Path, name: str) -> list[str | float]:
 def main() -> None:
     """Collects the test predictions of the runs and writes the submission."""
     parser = FlagParser(prog="python -m bert_jax.tasks.glue_submission", description=__doc__)
-    parser.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="where runs wrote test predictions")
-    parser.add_argument("--output", type=pathlib.Path, required=True, help="the directory for submission.zip and its files")
-    parser.add_argument("--partial", action="store_true", help="without some of the files; the leaderboard takes all together")
+    files = parser.group("predictions and submission")
+    files.add_argument("directories", nargs="+", type=pathlib.Path, metavar="DIR", help="where runs wrote test predictions")
+    of_output = "the directory for submission.zip and its files"
+    files.add_argument("--output", type=pathlib.Path, required=True, metavar="DIR", help=of_output)
+    of_partial = "write it although files are missing; the leaderboard accepts only all files together"
+    files.add_argument("--partial", action="store_true", help=of_partial)
     flags = parser.parse_args()
     predictions = collect_predictions(flags.directories)
     print(write_submission(flags.output, predictions, complete=not flags.partial))

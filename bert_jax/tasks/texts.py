@@ -59,8 +59,10 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
 def main() -> None:
     """Writes the texts that the flags ask for."""
     parser = FlagParser(prog="python -m bert_jax.tasks.texts", description=__doc__)
-    parser.add_argument("--task", type=nonempty, required=True, metavar="NAME", help="the name of a task, such as glue/sst2")
-    parser.add_argument("--data-dir", default="", metavar="DIR", help="its official files; empty: the tfds catalogue")
-    parser.add_argument("--output", type=nonempty, required=True, metavar="FILE", help="the JSON-lines file that is written")
+    task = parser.group("the task and its texts")
+    task.add_argument("--task", type=nonempty, required=True, metavar="NAME", help="the name of a task, such as glue/sst2")
+    of_data = "the directory of its official files (default: the tfds catalogue)"
+    task.add_argument("--data-dir", default="", metavar="DIR", help=of_data)
+    task.add_argument("--output", type=nonempty, required=True, metavar="FILE", help="the JSON-lines file that is written")
     flags = parser.parse_args()
     print(f"{flags.output}: {counted(write_texts(flags.task, flags.data_dir, flags.output), 'document')}")

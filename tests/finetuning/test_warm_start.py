@@ -21,7 +21,7 @@ from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
-from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.pretraining.start import pretraining_start
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 

@@ -81,8 +81,8 @@ VERBS = {"run": "runs", "stop": "ends what runs"}
 def test_a_command_of_several_verbs_takes_the_first_argument_and_explains_them_without_one(capsys):
     for arguments in ([], ["-h"], ["--help", "run"]):
         assert command.choose_verb("program", "What it does.\n", VERBS, arguments) is None
-        help_text = "What it does.\n\nVerbs (each has --help):\n  run            runs\n  stop           ends what runs\n"
-        assert capsys.readouterr().out == help_text
+        listed = "Commands (each has --help):\n  run            runs\n  stop           ends what runs\n"
+        assert capsys.readouterr().out == f"usage: program COMMAND [--FLAG=VALUE ...]\n\nWhat it does.\n\n{listed}"
     assert command.choose_verb("program", "", VERBS, ["run", "--help"]) == "run"
     with pytest.raises(UserError, match=r"^--x comes after the verb: program VERB --x; verbs are run, stop$"):
         command.choose_verb("program", "", VERBS, ["--x", "run"])

@@ -6,18 +6,27 @@ import ast
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from bert_jax.analysis.flags import EXAMPLES
 from bert_jax.analysis.flags import VERBS as QUESTIONS
+from bert_jax.analysis.flags import flag_parser as analyse_parser
+from bert_jax.interface.flags import filled
 from bert_jax.prediction.verbs import VERBS
+from bert_jax.prediction.verbs import parser_of as predict_parser
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RUN = re.compile(r'^    run_command\("bert_jax\.([\w.]+)"(?:, check="([\w.]+:\w+)")?\)', re.M)
 COMMANDS = dict(match.groups() for path in (REPOSITORY / "bert_jax").rglob("*.py") for match in RUN.finditer(path.read_text()))
 """Command -> where the function is that checks its flags; None where the command itself imports nothing that takes long."""
+DOCSTRINGS = {
+    name: ast.get_docstring(ast.parse((REPOSITORY / "bert_jax" / f"{name.replace('.', '/')}.py").read_text()))
+    for name in COMMANDS
+}
 WRONG = {
     "analyse heads": "--model=m --output=d --modle=n",
     "predict embed": "--model=m --poling=mean",
@@ -52,7 +61,7 @@ for line in sys.stdin.read().splitlines():
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         try:
-            check(name, "The help of " + name) if {COMMANDS!r}[name] else check()
+            check(name, {DOCSTRINGS!r}[name]) if {COMMANDS!r}[name] else check()
         except UserError as error:
             said = io.StringIO(f"error: {{error}}")
         except SystemExit as end:
@@ -64,7 +73,7 @@ for line in sys.stdin.read().splitlines():
 @pytest.fixture(scope="module")
 def answers() -> dict[str, tuple[list[str], str]]:
     """Command line -> the libraries that are imported, and the answer."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "100"}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
     command, asked = [sys.executable, "-c", EACH], "\n".join(LINES)
     done = subprocess.run(command, input=asked, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -75,11 +84,53 @@ def answers() -> dict[str, tuple[list[str], str]]:
 def test_every_help_and_every_wrong_flag_is_answered_without_the_libraries(answers: dict[str, tuple[list[str], str]], line: str):
     libraries, said = answers[line]
     assert libraries == []
-    name, _, flags = line.partition(" ")
     if line in {f"{name} {flags}" for name, flags in WRONG.items()}:
-        wrong = flags.split()[-1].partition("=")[0]
+        wrong = line.split()[-1].partition("=")[0]
         assert said.startswith("error: ")
         assert wrong in said
     else:
-        assert said.startswith((f"usage: python -m bert_jax.{line.removesuffix(' --help')} ", f"The help of {name}"))
+        assert said.startswith(f"usage: python -m bert_jax.{line.removesuffix(' --help')} ")
         assert "--help" in said
+
+
+HELPS = [line for line in LINES if line.endswith("--help")]
+
+
+@pytest.mark.parametrize("line", HELPS)
+def test_a_help_has_short_lines_an_example_and_every_flag_in_a_group_with_its_default(
+    answers: dict[str, tuple[list[str], str]], line: str
+):
+    said, command = answers[line][1], line.removesuffix(" --help")
+    assert [long for long in said.splitlines() if len(long) > 100] == []
+    if command not in ("analyse", "predict"):  # which list their own commands
+        flags = {title: re.findall(r"^  (--[\w.-]+)", part, re.M) for title, part in groups(said).items()}
+        assert flags.pop("help") == []  # --help alone, which begins with -h
+        assert sum(map(len, flags.values())) > 0
+    assert re.findall(r"\(-?\d[\d.,]*\)$", said, re.M) == []  # a default is "(default: 5)"
+    assert re.search(rf"^  (?:python -m bert_jax\.|tpu_scripts/run\.sh ){re.escape(command)}\b", said, re.M)
+
+
+def groups(said: str) -> dict[str, str]:
+    """Title -> flags of each group of a help."""
+    parts = re.split(r"^(\S.*):$", said, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("name", [*VERBS, *QUESTIONS])
+def test_the_example_of_a_help_parses(name: str):
+    arguments = VERBS[name].example if name in VERBS else f"--output=DIR {EXAMPLES[name]}"
+    parser = predict_parser(name, VERBS[name]) if name in VERBS else analyse_parser(name)
+    assert parser.parse_args(["--model=MODEL", *shlex.split(arguments)]).model == "MODEL"
+
+
+def test_the_help_of_the_script_has_short_lines_and_lists_every_command():
+    done = subprocess.run([REPOSITORY / "tpu_scripts" / "run.sh", "--help"], capture_output=True, text=True, check=True)
+    assert [line for line in done.stdout.splitlines() if len(line) > 100] == []
+    listed = re.findall(r"^  (\w+) ", done.stdout.partition("Verbs:\n")[2], re.M)
+    assert sorted(listed) == sorted(name for name in COMMANDS if "." not in name)
+
+
+def test_paragraphs_are_filled_and_commands_stay(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    text = "one two three four five six\nseven\n\n    a command \\\n        of two lines\n\neight"
+    assert filled(text) == "one two three four\nfive six seven\n\n  a command \\\n      of two lines\n\neight"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import Annotated
 
 from annotated_types import Interval
 
 from bert_jax.analysis.flags import CONTROLS, format_flag, text_flags
-from bert_jax.interface.flags import add_option_flags, flag, nonempty
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 
 
@@ -17,11 +16,11 @@ from bert_jax.interface.ranges import CountOrZero, check_ranges
 class Comparing:
     """The options of the verb `compare`."""
 
-    masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "of words to be masked (0.15)", "SHARE")
+    masked: Annotated[float, Interval(gt=0.0, le=1.0)] = flag(0.15, "the share of the words that are masked", "SHARE")
     """The fraction of words to mask, among the words that are one piece in both models."""
-    seed: CountOrZero = flag(0, "of masks and of random weights (0)", "N")
+    seed: CountOrZero = flag(0, "the seed of the masks and of random weights", "N")
     """Of the choice of masked words."""
-    divergence_words: CountOrZero = flag(10_000, "words that heads are compared on (10000)", "N")
+    divergence_words: CountOrZero = flag(10_000, "the number of words on which heads are compared", "N")
     """Words that the divergences between heads are averaged over; their cost grows with the product of the numbers of heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
     """Words of each row, evenly spaced, that the divergences are averaged over."""
@@ -32,11 +31,12 @@ class Comparing:
         check_ranges(self, "compare")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
     format_flag(parser)
     text_flags(parser)
-    other = parser.add_mutually_exclusive_group(required=True)
+    own = parser.group("compare (one of --with and --control is required)")
+    other = own.add_mutually_exclusive_group(required=True)
     other.add_argument("--with", dest="other", type=nonempty, metavar="MODEL", help="the second model")
-    other.add_argument("--control", choices=("random-weights",), help=f"instead of a second model {CONTROLS['random-weights']}")
-    add_option_flags(parser, Comparing)
+    other.add_argument("--control", choices=("random-weights",), help=f"instead of it {CONTROLS['random-weights']}")
+    add_option_flags(own, Comparing)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from annotated_types import Interval
 from bert_jax.analysis.flags import CONTROLS as OF_WORDS
 from bert_jax.analysis.flags import Replicates, format_flag
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.flags import add_option_flags, flag, nonempty
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
 from bert_jax.interface.ranges import Seed, check_ranges
 
 CONTROLS = {
@@ -25,15 +24,17 @@ CONTROLS = {
 class Coreference:
     """The options of the verb `coreference`."""
 
-    tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(2**20, "read together (the position table)", "TOKENS", "--window")
+    tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(
+        2**20, "tokens that are read together (default: as many as the model has positions)", "TOKENS", "--window"
+    )
     """Most tokens of a window; the position table is the limit."""
-    singletons: bool = flag(True, "candidates are of entities mentioned twice or more, as in CoNLL-2012", name="--coreferent")
+    singletons: bool = flag(True, "candidates are mentions of entities mentioned at least twice", name="--coreferent")
     """Whether mentions of entities that are mentioned once are candidates; CoNLL-2012 does not annotate them."""
     control: str = ""
     """One of CONTROLS; none if it is empty."""
-    replicates: Replicates = flag(1000, "of the bootstrap (1000)", "N")
+    replicates: Replicates = flag(1000, "replicates of the bootstrap", "N")
     """Replicates of the bootstrap over documents."""
-    seed: Seed = flag(0, "of both (0)", "N")
+    seed: Seed = flag(0, "the seed of the bootstrap and of the control", "N")
     """Of the bootstrap and of the control."""
 
     def __post_init__(self) -> None:
@@ -42,14 +43,15 @@ class Coreference:
             raise UserError(f"coreference.control={self.control!r} is unknown: {nearest(self.control, CONTROLS)}")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
     format_flag(parser)
+    own = parser.group("coreference")
     formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
-    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
-    choose_help = "a file to choose heads on (every other document of --input, from the first on)"
-    parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
+    own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)
+    of_choose = "a file on which heads are chosen (default: every other document of --input, from the first on)"
+    own.add_argument("--choose", type=nonempty, metavar="FILE", help=of_choose)
     described = "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
-    control_help = f"measure a control as well; may be repeated. {described}"
-    parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
-    add_option_flags(parser, Coreference)
+    of_control = f"measure a control as well; may be repeated. {described}"
+    own.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=of_control)
+    add_option_flags(own, Coreference)

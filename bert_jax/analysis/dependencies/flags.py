@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from annotated_types import Interval
 
 from bert_jax.analysis.flags import CONTROLS, Replicates, format_flag
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.flags import add_option_flags, flag, nonempty
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, CountOrZero, InRange, check_ranges
 
 
@@ -18,13 +17,13 @@ from bert_jax.interface.ranges import MAX_COUNT, CountOrZero, InRange, check_ran
 class Dependencies:
     """The options of the verb `dependencies`."""
 
-    reach: Annotated[int, Interval(ge=1, le=128)] = flag(10, "of offsets (10)", "WORDS")
+    reach: Annotated[int, Interval(ge=1, le=128)] = flag(10, "the farthest fixed offset of the baseline", "WORDS")
     """The farthest fixed offset of the baseline, in words."""
-    replicates: Replicates = flag(1000, "of the bootstrap (1000)", "N")
+    replicates: Replicates = flag(1000, "replicates of the bootstrap", "N")
     """Replicates of the bootstrap over sentences."""
     control: str = ""
     """One of CONTROLS; none if it is empty."""
-    seed: CountOrZero = flag(0, "of bootstrap and controls (0)", "N")
+    seed: CountOrZero = flag(0, "the seed of the bootstrap and of controls", "N")
     """Of the bootstrap and of the control."""
 
     def __post_init__(self) -> None:
@@ -33,16 +32,17 @@ class Dependencies:
             raise UserError(f"dependencies.control={self.control!r} is unknown: {nearest(self.control, CONTROLS)}")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
     format_flag(parser)
-    parser.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
-    choose_help = "a treebank to choose heads and offsets on (every other sentence of --input, from the first on)"
-    parser.add_argument("--choose", type=nonempty, metavar="FILE", help=choose_help)
-    control_help = "measure a control too; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
-    parser.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=control_help)
-    add_option_flags(parser, Dependencies, "reach")
-    least_help = "dependents that a relation needs to be printed and drawn (100)"
+    own = parser.group("dependencies")
+    own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
+    of_choose = "a treebank on which heads and offsets are chosen (default: every other sentence of --input, from the first on)"
+    own.add_argument("--choose", type=nonempty, metavar="FILE", help=of_choose)
+    of_control = "measure a control as well; may be repeated. " + "; ".join(f"{name}: {what}" for name, what in CONTROLS.items())
+    own.add_argument("--control", choices=tuple(CONTROLS), action="append", default=[], help=of_control)
+    add_option_flags(own, Dependencies, "reach")
+    of_least = "print and draw relations with at least N dependents"
     least = InRange(int, Interval(ge=0, le=MAX_COUNT))
-    parser.add_argument("--least", type=least, default=100, metavar="N", help=least_help)
-    add_option_flags(parser, Dependencies, "replicates", "seed")
+    own.add_argument("--least", type=least, default=100, metavar="N", help=of_least)
+    add_option_flags(own, Dependencies, "replicates", "seed")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from typing import Annotated
 
 from annotated_types import Interval
 
 from bert_jax.analysis.flags import format_flag, text_flags
-from bert_jax.interface.flags import add_option_flags, flag
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 
 
@@ -19,10 +18,10 @@ class Heads:
 
     in_words: bool = flag(True, "measure between pieces instead of words", name="--pieces")
     """Whether attention is measured between words; else between pieces."""
-    reach: Annotated[int, Interval(ge=1, le=128)] = flag(16, "of the distance profile (16)", "WORDS")
+    reach: Annotated[int, Interval(ge=1, le=128)] = flag(16, "the farthest distance of the distance profile", "WORDS")
     """The farthest distance of the distance profile, in words. Twice as many numbers are held for each pair of words of a batch:
     540 MB at most on a CPU, for rows of 512 tokens."""
-    divergence_words: CountOrZero = flag(10_000, "words read for them (10000)", "N")
+    divergence_words: CountOrZero = flag(10_000, "words over which divergences between heads are averaged", "N")
     """Words that the divergences between heads are averaged over; their cost grows with the square of the number of heads."""
     sampled: Annotated[int, Interval(ge=1, le=512)] = 16
     """Words of each row, evenly spaced, that the divergences are averaged over."""
@@ -31,8 +30,8 @@ class Heads:
         check_ranges(self, "heads")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
     format_flag(parser)
     text_flags(parser)
-    add_option_flags(parser, Heads)
+    add_option_flags(parser.group("heads"), Heads)

@@ -114,7 +114,7 @@ def _next_word(text: str, start: int) -> str:
 LAYOUTS = {
     "sentences": "one sentence a line, a blank line between documents (the original BERT's)",
     "paragraphs": "running prose, one paragraph a line, a blank line between documents",
-    "book": "running prose, wrapped or not, a blank line between paragraphs; a file is one document, cut about every MiB",
+    "book": "prose, wrapped or not, a blank line between paragraphs; cut every MiB",
     "lines": "running prose, one document a line",
 }
 SAMPLE_BYTES = 1 << 18

@@ -44,23 +44,32 @@ def parse_flags(
 
 def flag_parser(description: str | None) -> FlagParser:
     """The parser of the command's flags, without the overrides `--config.key=value`."""
-    parser = FlagParser(prog="python -m bert_jax.aot", description=description)
+    parser = FlagParser(
+        prog="python -m bert_jax.aot",
+        usage="python -m bert_jax.aot --config=FILE[:ARG] --topology=[Nx]NAME [--config.KEY=VALUE ...] [--FLAG=VALUE ...]",
+        description=description,
+    )
     parser.hint_for_unknown = suggested_key
-    parser.add_argument("--config", metavar="FILE[:ARG]", help="experiment file")
-    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
-    parser.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
-    parser.add_argument("--slices", type=SLICES, metavar="N", help="number of slices, as the prefix of --topology")
+    step = parser.group("the step")
+    step.add_argument("--config", metavar="FILE[:ARG]", help="the experiment file; ARG is the argument of its get_config")
+    step.add_argument("--config.KEY", dest="_", metavar="VALUE", help="set one key of the experiment")
     of_step = "which step (default: train, or finetune for a fine-tuning file)"
-    parser.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help=of_step)
-    parser.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, from 0 (default: all, and their sum)")
+    step.add_argument("--step", type=nonempty, metavar="|".join(STEPS), help=of_step)
+    step.add_argument("--phase", type=PHASE, metavar="N", help="only this phase, from 0 (default: all, and their sum)")
     of_model = "the model to fine-tune: a size or a directory (default: init_from, else base)"
-    parser.add_argument("--model", type=nonempty, help=of_model)
-    of_against = "an experiment to compare with"
-    parser.add_argument("--against", type=nonempty, action="append", default=[], metavar="FILE[:ARG]", help=of_against)
-    parser.add_argument("--against.KEY", dest="_", metavar="VALUE", help="sets one key of --against")
-    parser.add_argument("--rows", type=ROWS, metavar="N", help="estimates N held-out rows, or fine-tuning on N examples")
-    parser.add_argument("--price", type=PRICE, metavar="P", help="price of a chip-hour, in any currency")
-    parser.add_argument("--save", type=nonempty_path, metavar="DIR", help="saves compiled steps for `pretrain --compiled=DIR`")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.add_argument("--no-remedies", action="store_true", help="do not search for settings that would make the step fit")
+    step.add_argument("--model", type=nonempty, help=of_model)
+    step.add_argument("--rows", type=ROWS, metavar="N", help="estimate N held-out rows, or fine-tuning on N examples")
+    chips = parser.group("the slice")
+    chips.add_argument("--topology", metavar="[Nx]NAME", help="v5e:4x4, v5p:4x4x4; 4xv5e:16x16 is four slices")
+    chips.add_argument("--slices", type=SLICES, metavar="N", help="the number of slices, another way to write [Nx] (default: 1)")
+    chips.add_argument("--price", type=PRICE, metavar="P", help="the price of a chip-hour, in any currency")
+    others = parser.group("comparison")
+    of_against = "another experiment, reported next to this one; may be repeated"
+    others.add_argument("--against", type=nonempty, action="append", default=[], metavar="FILE[:ARG]", help=of_against)
+    others.add_argument("--against.KEY", dest="_", metavar="VALUE", help="set one key of every --against")
+    output = parser.group("output")
+    output.add_argument("--save", type=nonempty_path, metavar="DIR", help="save the compiled steps for `pretrain --compiled=DIR`")
+    output.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    remedies = "do not search for settings with which a step would fit that does not"
+    output.add_argument("--no-remedies", action="store_true", help=remedies)
     return parser

@@ -27,13 +27,17 @@ def flag_parser(description: str | None) -> FlagParser:
     parser = FlagParser(prog="python -m bert_jax.doctor", description=description)
     parser.hint_for_unknown = suggested_key
     parser.may_be_in_bucket = ("--workdir",)
-    parser.add_argument("--config", type=nonempty, metavar="FILE[:ARG]", help="an experiment: do its steps fit, how long is one?")
-    parser.add_argument("--config.KEY", dest="_", metavar="VALUE", help="sets one key, as in the other verbs")
-    parser.add_argument("--workdir", type=nonempty, metavar="DIR", help="a directory, or gs://BUCKET/PATH: can a run use it?")
+    checks = parser.group("checks")
+    of_config = "an experiment: compile its steps, and report whether they fit and how long one takes"
+    checks.add_argument("--config", type=nonempty, metavar="FILE[:ARG]", help=of_config)
+    checks.add_argument("--config.KEY", dest="_", metavar="VALUE", help="set one key of the experiment")
+    of_workdir = "a directory, or gs://BUCKET/PATH: try what a run does there"
+    checks.add_argument("--workdir", type=nonempty, metavar="DIR", help=of_workdir)
     chips = InRange(int, Interval(ge=1, le=MAX_COUNT))
-    parser.add_argument("--chips", type=chips, metavar="N", help="the chips that all hosts should have together")
-    parser.add_argument("--no-estimate", action="store_true", help="on TPUs, do not estimate the time of a step with aot")
-    parser.add_argument("--json", type=nonempty_path, metavar="FILE", help="writes all figures to FILE")
+    checks.add_argument("--chips", type=chips, metavar="N", help="the number of chips that all hosts should have together")
+    checks.add_argument("--no-estimate", action="store_true", help="on TPUs, do not estimate the time of a step with aot")
+    output = parser.group("output")
+    output.add_argument("--json", type=nonempty_path, metavar="FILE", help="write all numbers to FILE")
     add_process_flags(parser)
     return parser
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoints import manager
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training import checkpoints as manager
+from bert_jax.training.checkpoints import Checkpoints
 
 Notes = list[Any]
 

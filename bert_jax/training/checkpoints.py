@@ -26,7 +26,7 @@ from bert_jax.sharding.out_of_memory import shortage_of
 from bert_jax.storage.checks import require_room
 from bert_jax.storage.objects import explained, listed, move_tree
 from bert_jax.storage.paths import Place, is_remote
-from bert_jax.training.checkpoints.digests import differing, digests
+from bert_jax.training.digests import differing, digests
 
 log = logging.getLogger(__name__)
 

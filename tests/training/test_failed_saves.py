@@ -10,10 +10,10 @@ import jax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.training.checkpoints import manager
-from bert_jax.training.checkpoints.manager import UNFINISHED, Checkpoints
+from bert_jax.training import checkpoints as manager
+from bert_jax.training.checkpoints import UNFINISHED, Checkpoints
 from tests.small_disk import files_of_at_most
-from tests.training.checkpoints.test_manager import assert_equal, restored, save_all, state_at, steps_in
+from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
 
 SMALL_FILES = 20_000
 """Bytes: less than what any of these states needs."""

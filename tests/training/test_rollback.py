@@ -14,10 +14,10 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model.characters import symbols_of
-from bert_jax.pretraining import rollback as module
-from bert_jax.pretraining.rollback import Rollback, first_parameters, skipped_batches
+from bert_jax.pretraining import start as module
+from bert_jax.pretraining.start import first_state
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.spikes import LossSpike, WatchedTrainState
+from bert_jax.training.spikes import LossSpike, Rollback, WatchedTrainState, skipped_batches
 from bert_jax.training.steps import TrainState
 from tests.data.corpora import corpus_of, random_documents
 from tests.random_rows import TINY, objective_for
@@ -47,8 +47,9 @@ class Kept:
         return None if newest is None else watched(step=newest, spikes=2)
 
 
-def program_of(**experiment: Any) -> Any:
-    return types.SimpleNamespace(experiment=types.SimpleNamespace(**experiment), state="layout")
+def rollback(checkpoints: Any, rollbacks: int = 0, **config: Any) -> Rollback:
+    layout: Any = "layout"
+    return Rollback(SpikeConfig(**config), watched(rollbacks=rollbacks), checkpoints, layout, lambda: watched(spikes=2))
 
 
 STAGE: Any = types.SimpleNamespace(skipped_batches=40)
@@ -64,14 +65,12 @@ def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
     [((50, 100, 110), 100, 100, 40 + 20), ((50, 99), 100, 99, 40 + 21), ((101,), 100, 0, 40 + 120)],
 )
 def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first_of_the_spikes(
-    saved, until, step, skipped, monkeypatch, caplog
+    saved, until, step, skipped, caplog
 ):
     """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; else it goes back to the beginning."""
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(module, "first_parameters", lambda program, corpus: watched(spikes=len(corpus)))
-    program, checkpoints = program_of(spikes=SpikeConfig(policy="rollback", rollback_steps=17, max_rollbacks=3)), Kept(*saved)
-    rollback = Rollback(program, checkpoints, [1, 2], watched(rollbacks=1))  # type: ignore[arg-type]
-    found: Any = rollback(STAGE, LossSpike(120, 3))
+    checkpoints = Kept(*saved)
+    found: Any = rollback(checkpoints, 1, policy="rollback", rollback_steps=17, max_rollbacks=3)(STAGE, LossSpike(120, 3))
     assert checkpoints.asked == [("layout", until)]
     assert {name: int(getattr(found, name)) for name in ("step", "skipped_batches", "rollbacks", "spikes")} == {
         "step": step, "skipped_batches": skipped, "rollbacks": 2, "spikes": 2,
@@ -83,17 +82,17 @@ def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first
 
 def test_before_its_first_steps_a_run_goes_back_to_the_beginning():
     checkpoints = Kept(0)
-    Rollback(program_of(spikes=SpikeConfig(rollback_steps=100)), checkpoints, CORPUS, watched())(STAGE, LossSpike(4, 3))  # type: ignore[arg-type]
+    rollback(checkpoints, rollback_steps=100)(STAGE, LossSpike(4, 3))
     assert checkpoints.asked == [("layout", 0)]
 
 
 @pytest.mark.parametrize("before", [2, 3, 4])
 def test_a_run_goes_back_only_so_often(before):
-    rollback = Rollback(program_of(spikes=SpikeConfig(max_rollbacks=3)), Kept(9), CORPUS, watched(rollbacks=before))  # type: ignore[arg-type]
+    roll_back = rollback(Kept(9), before, max_rollbacks=3)
     for _ in range(before, 3):
-        rollback(STAGE, LossSpike(120, 3))
+        roll_back(STAGE, LossSpike(120, 3))
     with pytest.raises(UserError, match=f"rolled back {max(before, 3)} times"):
-        rollback(STAGE, LossSpike(120, 3))
+        roll_back(STAGE, LossSpike(120, 3))
 
 
 # ------------------------------------------------------------------------------------------------------- the state before step 0
@@ -103,20 +102,21 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
     """(the first state of a run, what the program was given to begin with)."""
     starts: list[Any] = []
 
-    def begin(parameters: Any) -> TrainState:
-        starts.append(parameters)
+    def begin(make: Any, start: Any) -> TrainState:
+        starts.append(start)
         return plain(params)
 
-    program = program_of(init_from=init_from, init_state="", model=model, trained_objective=objective_for(model, False))
-    program.begin = begin
-    return first_parameters(program, corpus), starts
+    objective = objective_for(model, False)
+    experiment: Any = types.SimpleNamespace(init_from=init_from, init_state="", model=model, trained_objective=objective)
+    program: Any = types.SimpleNamespace(begin=begin)
+    return first_state(experiment, program, corpus), starts
 
 
 def test_a_run_begins_with_random_weights_or_those_of_another_model(monkeypatch):
     monkeypatch.setattr(module, "pretraining_start", lambda experiment, vocabulary: (experiment.init_from, vocabulary))
     params = {"mlm_head": {"bias": jnp.ones(3)}}
     state, starts = begun(TINY, params)
-    assert (state.params, starts) == (params, [None])
+    assert (state.params, starts) == (params, [{}])
     assert begun(TINY, params, init_from="m")[1] == [("m", CORPUS.vocabulary)]
 
 

@@ -18,9 +18,8 @@ from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 from bert_jax.errors import UserError
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.rules import with_shardings
-from bert_jax.training.checkpoints.manager import Checkpoints
-from tests.sharding.training import experiment_on, first_state, layout_of, train
+from bert_jax.training.checkpoints import Checkpoints
+from tests.sharding.training import experiment_on, first_state, program_of, train
 
 # TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -76,16 +75,15 @@ def test_a_training_state_comes_back_bit_for_bit_optimizer_slots_included(tmp_pa
 
 def test_a_state_comes_back_on_another_mesh(tmp_path: pathlib.Path):
     """Saved from 8 devices along fsdp and tensor, wanted on 1 and on 4 along data: the same numbers, laid out as asked."""
-    _, shardings, _ = layout_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2)))
-    state = jax.device_put(first_state(), shardings)
+    state = jax.device_put(first_state(), program_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2))).shardings)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, state)
         checkpoints.finish()
         for mesh, devices in ((MeshConfig(), 1), (MeshConfig(data=-1, tensor=2), 4)):
-            shapes, wanted, _ = layout_of(experiment_on(mesh), devices)
-            found = checkpoints.restore_latest(with_shardings(shapes, wanted))
+            program = program_of(experiment_on(mesh), devices)
+            found = checkpoints.restore_latest(program.state)
             assert_equal(found, state)
-            same = jax.tree.map(lambda x, sharding: x.sharding.is_equivalent_to(sharding, x.ndim), found, wanted)
+            same = jax.tree.map(lambda x, to: x.sharding.is_equivalent_to(to, x.ndim), found, program.shardings)
             assert all(jax.tree.leaves(same))
 
 
