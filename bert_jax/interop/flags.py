@@ -59,41 +59,6 @@ def flag_parser(description: str | None) -> FlagParser:
     """The parser of the flags."""
     parser = FlagParser(prog="python -m bert_jax.convert", description=description)
     parser.may_be_in_bucket = ("--from", "--to", "--average")
-<<<<<<< HEAD
-    parser.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model to read")
-    parser.add_argument("--step", type=InRange(int, COUNT), metavar="N", help="the weights of the run A after N steps")
-    parser.add_argument("--to", type=nonempty, required=True, metavar="B", help="the directory to write; replaces an old export")
-    parser.add_argument("--format", default="huggingface", metavar="|".join(FORMATS), help="what to write (default: huggingface)")
-    parser.add_argument("--dtype", metavar="|".join(DTYPES), help="type of the written weights (default: float32)")
-    parser.add_argument("--vocab", type=nonempty, metavar="PATH", help="vocabulary whose piece i has row i (default: its own)")
-    casing = parser.add_mutually_exclusive_group()
-    casing.add_argument("--lowercase", action="store_true", default=None, help="casing, if the files do not state it or disagree")
-    casing.add_argument("--cased", dest="lowercase", action="store_false")
-    parser.add_argument("--activation", metavar="|".join(ACTIVATIONS), help="the variant for the original's gelu (default: gelu)")
-    parts = parser.add_argument_group("parts", ", ".join(PARTS))
-    parts.add_argument("--new", type=_list, default=[], metavar="PART[,PART]", help="add these with random weights")
-    parts.add_argument("--drop", type=_list, default=[], metavar="PART[,PART]", help="leave these or tensors (name, x.*) out")
-    parts.add_argument("--labels", type=_list, metavar="A,B,C", help="labels of a sequence or token head, by id")
-    parts.add_argument("--problem", metavar="|".join(PROBLEMS), help="problem of a sequence head (default: classification)")
-    parts.add_argument("--seed", type=InRange(int, SEED), default=0, metavar="N", help="seed of random weights (default: 0)")
-    changes = parser.add_argument_group("changes")
-    changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="rows of the position table")
-    changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help="copied (default): the table repeated")
-    changes.add_argument("--rope-theta", type=_bases, metavar="FULL[,SLIDING]", help="base of rotary positions, by layer type")
-    changes.add_argument("--window", type=POSITIONS, metavar="N", help="tokens that a sliding layer sees on both sides together")
-    changes.add_argument("--token-types", type=TYPES, metavar="N", help="rows of the token type table; new ones copy type 0")
-    changes.add_argument("--add-tokens", type=nonempty, metavar="FILE", help="words, or special tokens in brackets, one per line")
-    changes.add_argument("--replace-vocab", type=nonempty, metavar="VOCAB", help="new pieces: the mean of their old pieces")
-    changes.add_argument("--layers", type=InRange(int, COUNT), metavar="N", help="keep the first N layers")
-    changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
-    changes.add_argument("--average", type=nonempty, action="append", default=[], metavar="B", help="mean of A and B; repeatable")
-    sentences = parser.add_argument_group("sentence-transformers")
-    sentences.add_argument("--pooling", metavar="|".join(TEXT_POOLINGS), help="how a text's vector is made")
-    sentences.add_argument("--normalise", action="store_true", help="scale these vectors to length 1")
-    lowered = parser.add_argument_group("stablehlo")
-    lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="default: that of the model's head")
-    lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any)")
-=======
     read = parser.group("the model that is read")
     read.add_argument("--from", dest="source", type=nonempty, required=True, metavar="A", help="the model")
     of_step = "the weights after N steps, if A is a pretraining run (default: its final weights)"
@@ -122,6 +87,10 @@ def flag_parser(description: str | None) -> FlagParser:
     changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="resize the position table to N rows")
     of_positions = "new rows of the position table: the table repeated, or random (default: copied)"
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help=of_positions)
+    of_theta = "change the base of rotary positions in full layers, and in sliding ones if it is given"
+    changes.add_argument("--rope-theta", type=_bases, metavar="FULL[,SLIDING]", help=of_theta)
+    of_window = "change the number of tokens that a sliding layer sees on both sides together"
+    changes.add_argument("--window", type=POSITIONS, metavar="N", help=of_window)
     of_types = "resize the token-type table to N rows; new rows are copies of type 0"
     changes.add_argument("--token-types", type=TYPES, metavar="N", help=of_types)
     of_tokens = "add the words of FILE to the vocabulary, one per line; special tokens are in brackets"
@@ -132,10 +101,13 @@ def flag_parser(description: str | None) -> FlagParser:
     changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
     of_average = "average the weights of A and this model; may be repeated"
     changes.add_argument("--average", type=nonempty, action="append", default=[], metavar="MODEL", help=of_average)
+    sentences = parser.group("files for sentence-transformers")
+    of_pooling = "how the vector of a text is made from those of its tokens"
+    sentences.add_argument("--pooling", metavar="|".join(TEXT_POOLINGS), help=of_pooling)
+    sentences.add_argument("--normalise", action="store_true", help="scale the vectors of texts to length 1")
     lowered = parser.group("--format=stablehlo")
     lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="what the file computes (default: by the model's head)")
     lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any number)")
->>>>>>> main
     lowered.add_argument("--platforms", type=_list, metavar=",".join(PLATFORMS), help="(default: cpu,cuda,tpu)")
     return parser
 
