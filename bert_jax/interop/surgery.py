@@ -27,7 +27,7 @@ from bert_jax.interop import NEW_POSITIONS
 from bert_jax.interop.families.family import Row
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import rows
-from bert_jax.model.layers import truncated_normal
+from bert_jax.model.layers import initializer
 
 
 def with_positions(model: Model, positions: int, new: str = "copied", seed: int = 0) -> Model:
@@ -45,7 +45,7 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
     def change(table: np.ndarray) -> np.ndarray:
         rows = table[np.arange(positions) % old]
         if new == "random":
-            rows[old:] = truncated_normal(config.initializer_range)(jax.random.key(seed), rows[old:].shape)
+            rows[old:] = initializer(config)(jax.random.key(seed), rows[old:].shape)
         return rows
 
     tokenizer = model.tokenizer
