@@ -127,24 +127,6 @@ def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, hea
     return begun
 
 
-def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, head: TaskHead) -> Model:
-    """`model` with the `classifier_pooling` that the experiment asks for. The layers before a classifier begin as those of the
-    MLM head where a model has these and not the others."""
-    asked = experiment.head.pooling
-    if asked not in ("pooler", "concat", "last_token", model.config.classifier_pooling):
-        if "pooler" in model.params:
-            log.info("config.head.pooling=%s: the pooler of %s is left out", asked, model.source)
-        changed = dataclasses.replace(model.config, classifier_pooling=asked)
-        model = dataclasses.replace(without_parts(model, ("pooler",)), config=changed)
-    trained: Any = model.params.get("mlm_head", {})
-    reads_others = head.has_pooler(model.config) and model.config.classifier_pooling != "pooler"
-    if reads_others and "pooler" not in model.params and "transform" in trained:
-        log.info("the layers before the classifier begin as those of the MLM head")
-        begun = {"dense": trained["transform"], **{name: x for name, x in trained.items() if name == "layer_norm"}}
-        model = dataclasses.replace(model, params={**model.params, "pooler": begun})
-    return model
-
-
 def weights_fingerprint(name: str) -> str:
     """SHA-256 of the files that hold the weights of a model (directory, workdir or hub name)."""
     directory = find_model_directory(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, read_json, write_json
+from bert_jax.files import Json, JsonObject, read_json, write_json
 from bert_jax.interop import TEXT_POOLINGS
 from bert_jax.interop.locate import MODULES, transformer_folder
 from bert_jax.model.config import ModelConfig
@@ -69,7 +69,7 @@ def write_text_vectors(directory: pathlib.Path, vectors: TextVectors, config: Mo
     """Writes the files beside those of the model, in the spellings of all releases."""
     kinds = {"": "Transformer", POOLING_FOLDER: "Pooling"}
     kinds |= {NORMALISE_FOLDER: "Normalize"} if vectors.normalise else {}
-    modules = [
+    modules: Json = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for n, (path, kind) in enumerate(kinds.items())
     ]
