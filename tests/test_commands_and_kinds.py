@@ -300,9 +300,9 @@ def only_begin() -> None:
     blank."""
 
     def traced(job: Job) -> None:
-        with_own_head(job.start, job.program.config, job.program.head, job.experiment)
+        with_own_head(job.start, job.config, job.head, job.experiment)
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
-            jax.eval_shape(job.program.train, *job.arguments(job.state, job.rows(0)))
+            jax.eval_shape(job.program.train_step, *job.arguments(job.program.state, job.rows(0)))
 
     def begun(experiment: Any, run: Any, corpora: Any, *rest: Any) -> int:
         if experiment.init_from:

@@ -90,17 +90,17 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_from={experiment.init_from} has another vocabulary than the corpus {experiment.corpus.directory}; "
             f"build the corpus with --vocab={model.source}"
         )
+    why = "not trained with config.examples.pairs=none" if untrained else "not trained by this run"
+    needed = [part for part in PARTS if part in wanted]
+    model = trained_parts(
+        model, experiment.init_from, trained={*wanted, *HEAD_PARTS}, needed=needed, init_new=experiment.init_new, why_unused=why
+    )
     spare = [part for part in model.parts if part in HEAD_PARTS]
     if spare:
         raise UserError(
             f"config.init_from={experiment.init_from} has a {spare[0]}, which pretraining does not use; to leave it out, give "
             f"--config.init_drop={','.join((*drop, *spare))}"
         )
-    why = "not trained with config.examples.pairs=none" if untrained else "not trained by this run"
-    needed = [part for part in PARTS if part in wanted]
-    model = trained_parts(
-        model, experiment.init_from, trained=wanted, needed=needed, init_new=experiment.init_new, why_unused=why
-    )
     if own := sorted(wanted - {*PARTS}):
         log.info("starting from random weights, parts of config.objective=%s alone: %s", experiment.objective, ", ".join(own))
     return model.params
