@@ -7,7 +7,6 @@ import functools
 import hashlib
 import logging
 from collections.abc import Collection
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,7 +16,15 @@ from jaxtyping import PyTree
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model, NewParts, import_model, read_model_config, with_new_parts, without_parts
+from bert_jax.interop.huggingface import (
+    Model,
+    NewParts,
+    import_model,
+    read_model_config,
+    with_classifier_layers,
+    with_new_parts,
+    without_parts,
+)
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
@@ -114,13 +121,10 @@ def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, hea
             log.info("config.head.pooling=%s: the pooler of %s is left out", asked, model.source)
         changed = dataclasses.replace(model.config, classifier_pooling=asked)
         model = dataclasses.replace(without_parts(model, ("pooler",)), config=changed)
-    trained: Any = model.params.get("mlm_head", {})
-    reads_others = head.has_pooler(model.config) and model.config.classifier_pooling != "pooler"
-    if reads_others and "pooler" not in model.params and "transform" in trained:
+    begun = with_classifier_layers(model, head)
+    if begun is not model:
         log.info("the layers before the classifier begin as those of the MLM head")
-        begun = {"dense": trained["transform"], **{name: x for name, x in trained.items() if name == "layer_norm"}}
-        model = dataclasses.replace(model, params={**model.params, "pooler": begun})
-    return model
+    return begun
 
 
 def weights_fingerprint(name: str) -> str:

@@ -16,7 +16,7 @@ short rows for PyTorch's fastest attention. Dropout 0.1, clipping and float32 ma
 
 Every measurement is a process of its own, one after another; each side counts with the batch size, and the peer with the form,
 that is fastest. Utilisation is of the largest rate at which either side multiplied large bfloat16 matrices, and counts the
-products that learning needs: the head at the predicted positions (`objectives.flops.model_row_flops`); what the peer computes more is
+products that learning needs: the head at the predicted positions (`model_row_flops`); what the peer computes more is
 its loss, and its utilisation by its own count stands in --json=FILE, with all figures.
 """
 
