@@ -14,6 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, NamedIn, OneOf, PathText, Seed
 from bert_jax.model.config import (
+    CLASSIFIER_POOLINGS,
     DTYPES,
     MOST_WIDE,
     Execution,
@@ -234,6 +235,8 @@ class FinetuningExperiment:
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
             dropout = self.model.hidden_dropout  # `model_config` sets the frozen encoder's own to 0
         asked: JsonObject = {name: getattr(c, name) for name in INPUTS}
+        if c.pooling in CLASSIFIER_POOLINGS[1:]:  # of the model: `model_config`
+            asked["pooling"] = "pooler"
         return dataclasses.replace(own, **asked, dropout=dropout)
 
     def model_config(self, loaded: ModelConfig, platform: str) -> ModelConfig:
@@ -242,5 +245,9 @@ class FinetuningExperiment:
         asked = dataclasses.asdict(self.model)
         if self.model.dtype == "auto":
             asked["dtype"] = "bfloat16" if platform == "tpu" else "float32"
-        config = dataclasses.replace(loaded, **asked)
-        return dataclasses.replace(config, hidden_dropout=0.0, attention_dropout=0.0) if self.training.freeze_encoder else config
+        if self.head.pooling in CLASSIFIER_POOLINGS[1:]:
+            asked["classifier_pooling"] = self.head.pooling
+        if self.training.freeze_encoder:
+            asked |= dict.fromkeys(("hidden_dropout", "attention_dropout"), 0.0)
+            asked |= dict.fromkeys(("embedding_dropout", "attention_output_dropout"))
+        return dataclasses.replace(loaded, **asked)

@@ -16,7 +16,15 @@ from jaxtyping import PyTree
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model, NewParts, import_model, read_model_config, with_new_parts
+from bert_jax.interop.huggingface import (
+    Model,
+    NewParts,
+    import_model,
+    read_model_config,
+    with_classifier_layers,
+    with_new_parts,
+    without_parts,
+)
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.weights import weights_file
@@ -70,6 +78,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     )
     for note in model.tokenizer.notes:
         log.info("%s: %s", model.source, note)
+    model = _with_classifier_pooling(model, experiment, head)
     if experiment.keep_head and (model.head is None or not model.head.has_same_outputs(head)):
         has = f"a {model.head.part} with the labels {', '.join(model.head.labels)}" if model.head else "no head"
         raise UserError(
@@ -91,7 +100,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
             f"config.init_from={experiment.init_from} is a {model.config.encoder} model, whose [CLS] has no meaning of its own"
             f"{'' if has_others else f' for a {head.kind} head'}; {remedy}"
         )
-    pooler = ["pooler"] if head.reads_pooler else []
+    pooler = ["pooler"] if head.has_pooler(model.config) else []
     return trained_parts(
         model,
         experiment.init_from,
@@ -101,6 +110,21 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
         why_needed=f", which a {head.part} reads",
         why_unused="not used by the task",
     )
+
+
+def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, head: TaskHead) -> Model:
+    """`model` with the `classifier_pooling` that the experiment asks for. The layers before a classifier begin as those of the
+    MLM head where a model has these and not the others."""
+    asked = experiment.head.pooling
+    if asked not in ("pooler", "concat", "last_token", model.config.classifier_pooling):
+        if "pooler" in model.params:
+            log.info("config.head.pooling=%s: the pooler of %s is left out", asked, model.source)
+        changed = dataclasses.replace(model.config, classifier_pooling=asked)
+        model = dataclasses.replace(without_parts(model, ("pooler",)), config=changed)
+    begun = with_classifier_layers(model, head)
+    if begun is not model:
+        log.info("the layers before the classifier begin as those of the MLM head")
+    return begun
 
 
 def weights_fingerprint(name: str) -> str:

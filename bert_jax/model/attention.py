@@ -14,7 +14,17 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from bert_jax.model.config import AttentionKernel, ModelConfig
 from bert_jax.model.kernels.attention_plan import MASKED_SCORE
-from bert_jax.model.layers import COLUMN, Dense, Dropout, Seed, dropout, gather_positions, hash_word, row_words
+from bert_jax.model.layers import (
+    COLUMN,
+    Dense,
+    Dropout,
+    Seed,
+    dropout,
+    gather_positions,
+    hash_word,
+    initializer,
+    row_words,
+)
 from bert_jax.model.matmul import batched_matmul
 from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.tokens import Layer, Tokens
@@ -39,6 +49,13 @@ def not_later(query_positions: Int[Array, "_ Q"], length: int) -> Bool[Array, "_
     before it. `query_positions` are the positions of the queries in their rows."""
     keys = jnp.arange(length, dtype=query_positions.dtype)[None, None, :]
     return (keys <= query_positions[:, :, None])[:, None, :, :]
+
+
+def near(query_columns: Int[Array, "_ Q"], length: int, radius: int) -> Bool[Array, "_ 1 Q L"]:
+    """The mask of a sliding layer: True where the key, one of the `length` tokens of the row, is at most `radius` tokens before
+    or after the query, that distance included. `query_columns` are the places of the queries in their rows."""
+    keys = jnp.arange(length, dtype=query_columns.dtype)[None, None, :]
+    return (jnp.abs(keys - query_columns[:, :, None]) <= radius)[:, None, :, :]
 
 
 def dot_product_attention(
@@ -179,11 +196,12 @@ class SelfAttention(nn.Module):
     ) -> Float[Array, "B Q D"]:
         """The projected context of each query."""
         c, dtype, queried = self.config, jnp.dtype(self.config.dtype), tokens.queried
-        heads = (c.num_heads, c.head_width)
+        heads, shared = (c.num_heads, c.head_width), (c.key_value_heads, c.head_width)
+        use_bias = c.attention_bias
 
-        def project(name: str, x: Float[Array, "B L D"]) -> Float[Array, "B L H K"]:
+        def project(name: str, x: Float[Array, "B L D"], heads: tuple[int, int]) -> Float[Array, "B L _ K"]:
             axes = ("embed", "heads", "head_width")
-            return Dense((c.hidden_size,), heads, axes, c.initializer_range, dtype, c.target, name=name)(x)
+            return Dense((c.hidden_size,), heads, axes, initializer(c), dtype, c.target, use_bias=use_bias, name=name)(x)
 
         positions: Any = None
         if acts_on(c, "queries_and_keys") or acts_on(c, "scores"):
@@ -191,34 +209,45 @@ class SelfAttention(nn.Module):
         settings = tokens.dropout(c.attention_dropout, dropout_seed)
         cached = self.is_mutable_collection(CACHE)
         source = x if queried is None or cached else gather_positions(x, queried)
-        query, key, value = (project(name, y) for name, y in (("query", source), ("key", x), ("value", x)))
+        query, key, value = project("query", source, heads), project("key", x, shared), project("value", x, shared)
         if acts_on(c, "queries_and_keys"):
             seen = tokens.only(queried) if cached and queried is not None else tokens
             query, key = positions.queries_and_keys(query, key, seen, layer)
+        each = c.num_heads // c.key_value_heads  # heads of queries that read a head of keys
         kernel: AttentionKernel | None = c.kernel("attention") if queried is None else None  # kernels compute every query
         if kernel is not None and kernel.computes(c, x.shape[1]):
-            query, key, value = (y.reshape(x.shape) for y in (query, key, value))
+            query, key, value = (y.reshape(x.shape) for y in (query, _repeated(key, each, 2), _repeated(value, each, 2)))
             context = kernel((query, key, value), tokens.sequence_ids, num_heads=c.num_heads, dropout=settings)
             context = context.reshape(*x.shape[:2], *heads)
         else:
             query, key, value = (y.swapaxes(1, 2) for y in (query, key, value))
             if cached and queried is not None:
                 key, value = (self._kept(name, new, queried[0, 0]) for name, new in (("keys", key), ("values", value)))
+            key, value = _repeated(key, each, 1), _repeated(value, each, 1)
             mask = attention_mask(tokens.query_sequence_ids, tokens.sequence_ids)
+            length = tokens.sequence_ids.shape[1]
+            columns = jnp.arange(length)[None] if queried is None else queried
             if c.direction == "left_to_right":
-                length = tokens.sequence_ids.shape[1]
-                mask &= not_later(jnp.arange(length)[None] if queried is None else queried, length)
+                mask &= not_later(columns, length)
+            if layer.kind == "sliding":
+                mask &= near(columns, length, c.sliding_radius)
             adjust = functools.partial(positions.scores, tokens=tokens, layer=layer) if acts_on(c, "scores") else None
             weights = exponentials(query, key, mask, c.target.one_cpu, adjust)
             if self.is_mutable_collection(INTERMEDIATES):
                 self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
             context = weighted_sum(weights, value, settings, c.target.one_cpu).swapaxes(1, 2)
         axes = ("heads", "head_width", "embed")
-        output = Dense(heads, (c.hidden_size,), axes, c.initializer_range, dtype, c.target, name="output")
+        init = initializer(c, into_residual=True)
+        output = Dense(heads, (c.hidden_size,), axes, init, dtype, c.target, use_bias=use_bias, name="output")
         return output(context)
 
-    def _kept(self, name: str, new: Float[Array, "B H Q K"], start: Int[Array, ""]) -> Float[Array, "B H L K"]:
+    def _kept(self, name: str, new: Float[Array, "B G Q K"], start: Int[Array, ""]) -> Float[Array, "B G L K"]:
         """The array `name` of the cache with the `new` tokens from column `start` on."""
         kept: Array = jax.lax.dynamic_update_slice_in_dim(self.get_variable(CACHE, name), new, start, axis=2)
         self.put_variable(CACHE, name, kept)
         return kept
+
+
+def _repeated(x: Float[Array, "B _ _ K"], times: int, axis: int) -> Float[Array, "B _ _ K"]:
+    """Keys or values with each head of `axis` repeated for the heads of queries that read it."""
+    return x if times == 1 else jnp.repeat(x, times, axis)

@@ -52,16 +52,17 @@ class CharacterCnn(nn.Module):
         for width, filters in FILTERS.items():
             inputs = width * SYMBOL_WIDTH
             windows = jnp.concatenate([x[:, :, n : BYTES - width + 1 + n] for n in range(width)], axis=-1)
-            filtered = Dense((inputs,), (filters,), (None, None), inputs**-0.5, dtype, c.target, name=f"filters_{width}")
-            convolved = filtered(windows)
+            init = truncated_normal(inputs**-0.5)
+            convolved = Dense((inputs,), (filters,), (None, None), init, dtype, c.target, name=f"filters_{width}")(windows)
             found.append(jax.nn.relu(convolved.max(axis=2)))
         y = jnp.concatenate(found, axis=-1)
         wide = y.shape[-1]
+        init = truncated_normal(wide**-0.5)
         for n in range(HIGHWAYS):
-            both = Dense((wide,), (2, wide), (None, None, None), wide**-0.5, dtype, c.target, name=f"highway_{n}")(y)
+            both = Dense((wide,), (2, wide), (None, None, None), init, dtype, c.target, name=f"highway_{n}")(y)
             gate = jax.nn.sigmoid(both[..., 0, :] - 2.0)  # begins near the identity
             y = gate * jax.nn.relu(both[..., 1, :]) + (1 - gate) * y
-        return Dense((wide,), (c.word_width,), (None, "embed"), wide**-0.5, dtype, c.target, name="projection")(y)
+        return Dense((wide,), (c.word_width,), (None, "embed"), init, dtype, c.target, name="projection")(y)
 
 
 def character_shapes(width: int) -> dict[str, tuple[int, ...]]:

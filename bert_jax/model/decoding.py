@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from bert_jax.model.attention import CACHE
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings
-from bert_jax.model.encoder import Block
+from bert_jax.model.encoder import Block, layer_kinds
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead
+from bert_jax.model.layers import Norm
 from bert_jax.model.tokens import ARRAYS, Layer, Tokens
 
 
@@ -27,7 +28,7 @@ class DecodingCache:
     """The state of B texts of which `used` columns, of S, are read. Its size is 2 N B S D numbers of the dtype of the
     products."""
 
-    layers: tuple[dict[str, Float[Array, "B H S K"]], ...]
+    layers: tuple[dict[str, Float[Array, "B G S K"]], ...]
     """The "keys" and "values" of each layer; 0 in the columns that are not read yet."""
     tokens: Tokens
     """All columns, [B, S]; the sequence id is 1 for a token, 0 for padding and for a column that is not read yet."""
@@ -37,7 +38,7 @@ class DecodingCache:
 
 def empty_cache(config: ModelConfig, rows: int, columns: int) -> DecodingCache:
     """The cache before the first token, for `rows` texts of at most `columns` tokens with their padding."""
-    empty = jnp.zeros((rows, config.num_heads, columns, config.head_width), config.dtype)
+    empty = jnp.zeros((rows, config.key_value_heads, columns, config.head_width), config.dtype)
     layers = tuple({"keys": empty, "values": empty} for _ in range(config.num_layers))
     nothing = jnp.zeros((rows, columns), jnp.int32)
     return DecodingCache(layers, Tokens(nothing, nothing, nothing, nothing), jnp.int32(0))
@@ -66,8 +67,11 @@ def read_tokens(
     layers = []
     for number, (layer, kept) in enumerate(zip(params["encoder"]["layers"], cache.layers, strict=True)):
         state = {"params": layer, CACHE: {"attention": kept}}
-        x, changed = Block(config, parent=None).apply(state, x, tokens, None, Layer(jnp.uint32(number)), mutable=[CACHE])
+        here = Layer(jnp.uint32(number), *layer_kinds(config)[number])
+        x, changed = Block(config, parent=None).apply(state, x, tokens, None, here, mutable=[CACHE])
         layers.append(dict(changed[CACHE]["attention"]))
+    if config.final_norm:
+        x = Norm(config).apply({"params": params["encoder"].get("final_layer_norm", {})}, x)
     table = embeddings["word_embeddings"]["embedding"]
     logits: Any = MaskedLanguageModelHead(config).apply({"params": params["mlm_head"]}, x[:, -1:], table)
     return logits[:, 0], DecodingCache(tuple(layers), tokens.reading(None), cache.used + ids.shape[1])

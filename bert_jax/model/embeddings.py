@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from bert_jax.errors import UserError
 from bert_jax.model.characters import CharacterCnn
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import LayerNorm, Seed, dropout, parameter, truncated_normal
+from bert_jax.model.layers import Initializer, Norm, Seed, dropout, initializer, parameter
 from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.tokens import Tokens
 
@@ -21,12 +21,12 @@ class Embedding(nn.Module):
 
     rows: int
     width: int
-    stddev: float
+    embedding_init: Initializer
     axes: tuple[str | None, str | None]
 
     def setup(self) -> None:
         """Declares the table."""
-        self.embedding = parameter(self, "embedding", truncated_normal(self.stddev), self.axes, (self.rows, self.width))
+        self.embedding = parameter(self, "embedding", self.embedding_init, self.axes, (self.rows, self.width))
 
     def __call__(self, ids: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
         """The rows of the table at `ids`."""
@@ -34,26 +34,30 @@ class Embedding(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """The sum of three embeddings of every token, normalised, in the dtype of the products."""
+    """The sum of the embeddings of every token, three in BERT, normalised, in the dtype of the products."""
 
     config: ModelConfig
 
     def setup(self) -> None:
-        """Declares the tables, the positions and the LayerNorm."""
+        """Declares the tables, the positions and the norm."""
         c = self.config
-        self.word_embeddings = Embedding(c.padded_vocab_size, c.hidden_size, c.initializer_range, ("vocab", "embed"))
+        self.word_embeddings = Embedding(c.padded_vocab_size, c.hidden_size, initializer(c), ("vocab", "embed"))
         self.position_embeddings = make_positions(c)
-        self.token_type_embeddings = Embedding(c.type_vocab_size, c.hidden_size, c.initializer_range, (None, "embed"))
-        self.layer_norm = LayerNorm(c.layer_norm_epsilon)
+        if c.type_vocab_size:
+            self.token_type_embeddings = Embedding(c.type_vocab_size, c.hidden_size, initializer(c), (None, "embed"))
+        if c.embedding_norm:
+            self.layer_norm = Norm(c)
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """The sum of the three embeddings of each token, normalised and dropped out."""
+        """The sum of the embeddings of each token, normalised and dropped out."""
         c, tokens = self.config, tokens.reading(None)
         x = self.word_embeddings(tokens.ids)
         if acts_on(c, "embeddings"):
             x = self.position_embeddings.embeddings(x, tokens)
-        x += self.token_type_embeddings(tokens.types)
-        x = dropout(self.layer_norm(x), tokens.dropout(c.hidden_dropout, seed))
+        if c.type_vocab_size:
+            x += self.token_type_embeddings(tokens.types)
+        x = self.layer_norm(x) if c.embedding_norm else x
+        x = dropout(x, tokens.dropout(c.hidden_dropout if c.embedding_dropout is None else c.embedding_dropout, seed))
         return nn.with_logical_constraint(x.astype(c.dtype), ("batch", "length", "embed"))
 
 
@@ -69,7 +73,7 @@ class WordEmbeddings(nn.Module):
         if c.character_cnn:
             self.characters = CharacterCnn(c)
             return
-        self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, c.initializer_range, ("vocab", "embed"))
+        self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
         """The vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
@@ -99,6 +103,8 @@ def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, "
     }
     if config.encoder != "transformer":  # no other tables
         limits = {"input_ids": limits["input_ids"]}
+    if not config.type_vocab_size:
+        del limits["token_type_ids"]
     for name, array in ids.items():
         if isinstance(array, jax.core.Tracer) or not array.size or name not in limits:
             continue

@@ -1,8 +1,15 @@
-"""The encoder: post-LayerNorm Transformer blocks whose parameters are stacked over layers."""
+"""The encoder: Transformer blocks whose parameters are stacked over layers. BERT's block is one setting of its switches, which
+`Architecture` documents.
+
+The stack has a leading axis N for any `layer_types`, since layers of unlike attention have parameters of the same shapes. Where
+the first layer has no norm before its attention (`first_attention_norm`), its row of that norm is never read, and neither
+counted nor exported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -14,7 +21,7 @@ from jaxtyping import Array, Float, Key, UInt32
 from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.attention import SAVED
-from bert_jax.model.layers import Dense, Seed, gather_positions, hash_word, layer_parameters
+from bert_jax.model.layers import Dense, Norm, Seed, dropout, gather_positions, hash_word, initializer, layer_parameters
 from bert_jax.model.residual_norm import ResidualNorm
 from bert_jax.model.tokens import Layer, Tokens
 
@@ -24,7 +31,8 @@ LayerParams = Mapping[str, Any]
 
 
 class FeedForward(nn.Module):
-    """Two Dense layers, of width F and D, with the activation between them."""
+    """Two Dense layers, of width F and D, with the activation between them. With a `gate` there are two first ones: one of them
+    is activated, and multiplied by the other."""
 
     config: ModelConfig
 
@@ -33,14 +41,25 @@ class FeedForward(nn.Module):
         """The output of both layers for each token."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         narrow_shape, wide_shape = (c.hidden_size,), (c.intermediate_size,)
-        first = Dense(narrow_shape, wide_shape, ("embed", "mlp"), c.initializer_range, dtype, c.target, name="intermediate")
-        wide = nn.with_logical_constraint(first(x), ("batch", "length", "mlp"))
-        axes = ("mlp", "embed")
-        return Dense(wide_shape, narrow_shape, axes, c.initializer_range, dtype, c.target, c.activation, name="output")(wide)
+
+        def widened(name: str) -> Float[Array, "B L F"]:
+            axes, use_bias = ("embed", "mlp"), c.intermediate_bias
+            first = Dense(narrow_shape, wide_shape, axes, initializer(c), dtype, c.target, use_bias=use_bias, name=name)
+            return nn.with_logical_constraint(first(x), ("batch", "length", "mlp"))
+
+        axes, init = ("mlp", "embed"), initializer(c, into_residual=True)
+        last = Dense(
+            wide_shape, narrow_shape, axes, init, dtype, c.target, c.activation, use_bias=c.output_bias, name="output"
+        )
+        if c.gate == "none":
+            return last(widened("intermediate"))
+        first, second = widened("intermediate"), widened("gate")
+        return last(first, second) if c.gate == "first" else last(second, first)
 
 
 class Block(nn.Module):
-    """One Transformer layer of the paper, with LayerNorm after each residual sum.
+    """One Transformer layer: with norm_placement=post that of the paper, with a norm after each residual sum; with "pre" norms
+    before attention and before the feed-forward.
 
     Only the tokens that are read out (`Tokens.queried`) are computed; all tokens are keys and values.
     """
@@ -54,11 +73,22 @@ class Block(nn.Module):
         """The hidden states after the layer, whose dropout seeds follow from its number."""
         c = self.config
         seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
-        y = SelfAttention(c, name="attention")(x, tokens, seeds[0], layer)
-        x = x if tokens.queried is None or self.is_mutable_collection(CACHE) else gather_positions(x, tokens.queried)
-        x = ResidualNorm(c, name="attention_layer_norm")(x, y, seeds[1], tokens)
-        y = FeedForward(c, name="feed_forward")(x)
-        x = ResidualNorm(c, name="feed_forward_layer_norm")(x, y, seeds[2], tokens)
+        rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
+        of_attention, of_feed_forward = tokens.dropout(rate, seeds[1]), tokens.dropout(c.hidden_dropout, seeds[2])
+        attention, feed_forward = SelfAttention(c, name="attention"), FeedForward(c, name="feed_forward")
+        attention_norm, feed_forward_norm = "attention_layer_norm", "feed_forward_layer_norm"
+
+        def read_out(x: Float[Array, "B _ D"]) -> Float[Array, "B Q D"]:
+            return x if tokens.queried is None or self.is_mutable_collection(CACHE) else gather_positions(x, tokens.queried)
+
+        if c.norm_placement == "post":
+            y = attention(x, tokens, seeds[0], layer)
+            x = ResidualNorm(c, name=attention_norm)(read_out(x), y, of_attention)
+            x = ResidualNorm(c, name=feed_forward_norm)(x, feed_forward(x), of_feed_forward)
+        else:
+            y = attention(Norm(c, name=attention_norm)(x) if layer.has_attention_norm else x, tokens, seeds[0], layer)
+            x = read_out(x) + dropout(y, of_attention)
+            x = x + dropout(feed_forward(Norm(c, name=feed_forward_norm)(x)), of_feed_forward)
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
 
@@ -71,6 +101,80 @@ def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
 
     boxed = jax.vmap(initial)(jax.random.split(key, config.num_layers))
     return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
+
+
+LayerKind = tuple[str, bool]
+"""The attention of a layer, and whether a norm stands before it: the last two fields of `Layer`."""
+
+
+def layer_kinds(config: ModelConfig) -> list[LayerKind]:
+    """The kind of each layer."""
+    return [(config.layer_type(n), n > 0 or config.first_attention_norm) for n in range(config.num_layers)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop over layers that are not all alike: `period` layers, `repeats` times, between the first layers and the last."""
+
+    prefix: int
+    period: int
+    repeats: int
+
+    @property
+    def end(self) -> int:
+        """The number of the first layer after the loop."""
+        return self.prefix + self.period * self.repeats
+
+
+def loop_over(kinds: Sequence[LayerKind]) -> Loop:
+    """The loop that leaves the fewest layers to compile, in it and outside: all layers alike are a period of 1; ModernBERT's 22
+    are 1 + 7 x 3, its 28 are 1 + 9 x 3."""
+    best = Loop(0, 1, 0)
+    for period in range(1, min(len(kinds), MOST_UNLIKE) + 1):
+        start = 0
+        while start < len(kinds):  # each run of layers that are like those a period later
+            end = start
+            while end + period < len(kinds) and kinds[end] == kinds[end + period]:
+                end += 1
+            found = Loop(start, period, (end - start) // period + 1)
+            if found.period * (found.repeats - 1) > best.period * (best.repeats - 1):
+                best = found
+            start = end + 1
+    return best
+
+
+MOST_UNLIKE = 64
+"""The longest period of unlike layers that a loop is made of."""
+
+
+def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], list[LayerParams], list[LayerParams]]:
+    """The parameters of the layers before a loop; those of each layer of its period, stacked over the repeats; and those of the
+    layers after it. The gradient of so many slices is one concatenation, as in `unstack`."""
+    layers = jax.tree.leaves(stacked)[0].shape[0]
+
+    @jax.custom_vjp
+    def split(stacked: LayerParams) -> tuple[list[LayerParams], list[LayerParams], list[LayerParams]]:
+        def part(index: int | slice) -> LayerParams:
+            return jax.tree.map(lambda array: array[index], stacked)
+
+        inside = [part(slice(loop.prefix + n, loop.end, loop.period)) for n in range(loop.period)]
+        return [part(n) for n in range(loop.prefix)], inside, [part(n) for n in range(loop.end, layers)]
+
+    def joined(_: None, parts: tuple[list[LayerParams], list[LayerParams], list[LayerParams]]) -> tuple[LayerParams]:
+        before, inside, after = parts
+
+        def join(*arrays: Array) -> Array:
+            one, repeated = arrays[: loop.prefix], arrays[loop.prefix : loop.prefix + loop.period]
+            shape = arrays[loop.prefix].shape[1:]
+            rows = [array[None] for array in (*one, *arrays[loop.prefix + loop.period :])]
+            return jnp.concatenate(
+                [*rows[: loop.prefix], jnp.stack(repeated, axis=1).reshape(-1, *shape), *rows[loop.prefix :]]
+            )
+
+        return (jax.tree.map(join, *before, *inside, *after),)
+
+    split.defvjp(lambda stacked: (split(stacked), None), joined)
+    return split(stacked)
 
 
 def unstacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,24 +245,23 @@ class Encoder(nn.Module):
         layers = layer_parameters(self, initial_layers, self.config)
         self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
         self.layers = layers
+        if self.config.final_norm:
+            self.final_layer_norm = Norm(self.config)
 
     def __call__(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """(output of the last layer, outputs of all layers), for all tokens."""
+        """(output of the last layer, outputs of all layers), for all tokens. The final norm is part of the last layer."""
         c, tokens = self.config, tokens.reading(None)
         if c.scan_layers and not self.is_unstacked:
-            scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
-            block = self._block(tokens, seed)
-
-            def body(
-                x: Float[Array, "B L D"], layer: tuple[LayerParams, UInt32[Array, ""]]
-            ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
-                return (x := block(x, *layer)), x
-
-            return jax.lax.scan(body, x, scanned, unroll=c.layers_per_scan_step)
-        outputs = self._unrolled(x, tokens, seed)
-        return outputs[-1], jnp.stack(outputs)
+            last, outputs = self._scanned(x, tokens, seed)
+        else:
+            every = self._unrolled(x, tokens, seed)
+            last, outputs = every[-1], jnp.stack(every)
+        if not c.final_norm:
+            return last, outputs
+        last = self.final_layer_norm(last)
+        return last, jnp.concatenate([outputs[:-1], last[None]])
 
     def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
         """The output of the last layer at `tokens.queried` alone.
@@ -167,20 +270,63 @@ class Encoder(nn.Module):
         over layers that is not unrolled computes all columns, since taking the last layer out of the stack would copy it.
         """
         if tokens.queried is not None and self.config.scan_layers and not self.is_unstacked:
-            return gather_positions(self(x, tokens, seed)[0], tokens.queried)
-        return self._unrolled(x, tokens, seed)[-1]
+            read = gather_positions(self._scanned(x, tokens.reading(None), seed)[0], tokens.queried)
+        else:
+            read = self._unrolled(x, tokens, seed)[-1]
+        return self.final_layer_norm(read) if self.config.final_norm else read
+
+    def _scanned(
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
+        """The output of the last layer and the outputs of all layers, those of the loop computed by `jax.lax.scan`."""
+        c, kinds = self.config, layer_kinds(self.config)
+        loop = loop_over(kinds)
+        blocks = [self._block(tokens, seed, kind) for kind in kinds]
+        if loop.period == 1 and loop.repeats == c.num_layers:
+            scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
+
+            def one(
+                x: Float[Array, "B L D"], layer: tuple[LayerParams, UInt32[Array, ""]]
+            ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
+                return (x := blocks[0](x, *layer)), x
+
+            return jax.lax.scan(one, x, scanned, unroll=c.layers_per_scan_step)
+
+        before, inside, after = split_over(self.layers, loop)
+        outputs = []
+        for n, params in enumerate(before):
+            outputs.append(x := blocks[n](x, params, jnp.uint32(n)))
+        first = jnp.arange(loop.prefix, loop.end, loop.period, dtype=jnp.uint32)
+
+        def group(
+            x: Float[Array, "B L D"], layers: tuple[list[LayerParams], UInt32[Array, ""]]
+        ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
+            found = []
+            for n, params in enumerate(layers[0]):
+                found.append(x := blocks[loop.prefix + n](x, params, layers[1] + np.uint32(n)))
+            return x, jnp.stack(found)
+
+        x, repeated = jax.lax.scan(group, x, (inside, first), unroll=-(-c.layers_per_scan_step // loop.period))
+        rest = []
+        for n, params in enumerate(after):
+            rest.append(x := blocks[loop.end + n](x, params, jnp.uint32(loop.end + n)))
+        parts = [jnp.stack(found) for found in (outputs, rest) if found]
+        parts.insert(min(1, len(outputs)), repeated.reshape(-1, *x.shape))
+        return x, jnp.concatenate(parts)
 
     def _unrolled(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> list[Float[Array, "B _ D"]]:
         """The outputs of all layers; the last one reads `tokens.queried` out."""
-        block, last = self._block(tokens.reading(None), seed), self._block(tokens, seed)
+        kinds = layer_kinds(self.config)
+        blocks = {kind: self._block(tokens.reading(None), seed, kind) for kind in kinds}
+        last = self._block(tokens, seed, kinds[-1])
         outputs = [x]
         for i, params in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             is_last = i == self.config.num_layers - 1
-            outputs.append((last if is_last else block)(outputs[-1], params, jnp.uint32(i)))
+            outputs.append((last if is_last else blocks[kinds[i]])(outputs[-1], params, jnp.uint32(i)))
         return outputs[1:]
 
-    def _block(self, tokens: Tokens, seed: Seed | None) -> Callable[..., Float[Array, "B _ D"]]:
-        """The function (x, parameters of a layer, its number) -> the output of the layer, rematerialised as
+    def _block(self, tokens: Tokens, seed: Seed | None, kind: LayerKind) -> Callable[..., Float[Array, "B _ D"]]:
+        """The function (x, parameters of a layer of that kind, its number) -> the output of the layer, rematerialised as
         `ModelConfig.remat` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
@@ -189,7 +335,8 @@ class Encoder(nn.Module):
 
         def block(x: Float[Array, "B L D"], params: LayerParams, number: UInt32[Array, ""]) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):
-                output: Any = Block(c, parent=None).apply({"params": params}, x, tokens, seed, Layer(number), mutable=stores)
+                layer = Layer(number, *kind)
+                output: Any = Block(c, parent=None).apply({"params": params}, x, tokens, seed, layer, mutable=stores)
             if stores:
                 output, stored = output
                 self.sow(INTERMEDIATES, "attention_weights", *stored[INTERMEDIATES]["attention"]["weights"])

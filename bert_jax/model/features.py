@@ -70,6 +70,17 @@ def concat_pooling(
     return jnp.concatenate([cls.astype(jnp.float32), over_tokens], axis=-1)
 
 
+def mean_pooling(x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"], texts: int) -> Float[Array, "B {texts} I"]:
+    """The mean over the tokens of each text, float32; the tokens of text p have the sequence id p + 1. Zero for a slot without a
+    text."""
+
+    def mean(x: Float[Array, "L I"], ids: Int[Array, " L"]) -> Float[Array, "P I"]:
+        sums, counts = (jax.ops.segment_sum(y, ids, texts + 1)[1:] for y in (x, jnp.ones_like(x[:, :1])))  # padding is segment 0
+        return sums / jnp.maximum(counts, 1.0)
+
+    return jax.vmap(mean)(x.astype(jnp.float32), sequence_ids)
+
+
 def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B P O"]:
     """The final states of both directions of an LSTM over each text, concatenated: the forward half of `x` at the last token and
     the backward half at the first.
@@ -114,8 +125,8 @@ class Lstm(nn.Module):
         for name, axis in (("lower", "embed"), ("upper", None)):
             inputs = (x.shape[-1],)
             axes = (axis, None, None, None)
-            deviation, dtype = inputs[0] ** -0.5, jnp.dtype(jnp.float32)
-            projected = Dense(inputs, (2, 4, w), axes, deviation, dtype, self.target, name=f"{name}_input")(x)
+            init, dtype = truncated_normal(inputs[0] ** -0.5), jnp.dtype(jnp.float32)
+            projected = Dense(inputs, (2, 4, w), axes, init, dtype, self.target, name=f"{name}_input")(x)
             kernel = Recurrence(w, name=f"{name}_recurrence")()
             projected = projected.reshape(*x.shape[:2], 2, 4 * w)
             directions = tuple(

@@ -1,4 +1,4 @@
-"""The parts that all blocks share: initialisers with axis names, Dense, LayerNorm, GELU and dropout.
+"""The parts that all blocks share: initialisers with axis names, Dense, norms, GELU and dropout.
 
 `bert_jax/interface/axes.py` explains the axis letters of the signatures and einsums of this folder. The model only names the
 axes of its parameters (`"embed"`, `"heads"`, ...); `bert_jax/sharding/rules.py` maps these names to axes of the mesh.
@@ -21,8 +21,8 @@ from flax.errors import ScopeParamShapeError
 from jaxtyping import Array, Float, Int, Key, Num, Shaped, UInt32
 
 from bert_jax.interface.named import load_named
-from bert_jax.model import ACTIVATIONS
-from bert_jax.model.config import Target
+from bert_jax.model import ACTIVATIONS, NORMS
+from bert_jax.model.config import ModelConfig, Target
 from bert_jax.model.matmul import dense
 
 Initializer = Callable[..., Num[Array, " ..."]]
@@ -37,6 +37,7 @@ VOCABULARY_ARRAYS = ("counts", "symbols")
 """The names of parameters that are no weights but facts about the vocabulary, which training never changes."""
 
 
+@functools.cache
 def truncated_normal(stddev: float) -> Initializer:
     """TensorFlow 1's `truncated_normal_initializer(stddev)`: cut at two standard deviations, and not rescaled after the cut."""
 
@@ -44,6 +45,22 @@ def truncated_normal(stddev: float) -> Initializer:
         return stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
     return init
+
+
+@functools.cache
+def initial_weights(kind: str, size: float) -> Initializer:
+    """The initialiser of the kernels and embeddings of a model: `ModelConfig.initializer`, and `size` its `initializer_range`."""
+    if kind == "normal":
+        return nn.initializers.normal(size)
+    if kind == "uniform":
+        return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -size, size)
+    return truncated_normal(size)
+
+
+def initializer(config: ModelConfig, *, into_residual: bool = False) -> Initializer:
+    """The initialiser of a model's kernels and embeddings; `into_residual` for the outputs of attention and feed-forward."""
+    scaled = into_residual and config.initializer == "modernbert"
+    return initial_weights(config.initializer, config.initializer_range / (math.sqrt(2 * config.num_layers) if scaled else 1.0))
 
 
 class Matrix(nn.LogicallyPartitioned):
@@ -109,34 +126,41 @@ class Dense(nn.Module):
     """y = x W + b over the last axes of `x`, with any number of output axes.
 
     kernel [*in_shape, *out_shape] and bias [*out_shape] are float32; the product is computed in `dtype`. With `activation` the
-    layer computes activation(x) W + b. On a TPU the backward pass recomputes the activation, so that XLA fuses it into the two
-    products that read it and its derivative into the third. Writing activations and derivatives to memory instead takes longer
-    than a product (BERT-Large, 8,192 tokens on a v5e: 0.41 and 0.51 ms; a product takes 0.37 ms).
+    layer computes activation(x) W + b, or (activation(x) * factor) W + b for the `factor` of a gated unit. On a TPU the backward
+    pass recomputes the activation, so that XLA fuses it into the two products that read it and its derivative into the third.
+    Writing activations and derivatives to memory instead takes longer than a product (BERT-Large, 8,192 tokens on a v5e: 0.41 and
+    0.51 ms; a product takes 0.37 ms).
     """
 
     in_shape: tuple[int, ...]
     out_shape: tuple[int, ...]
     axes: tuple[str | None, ...]
-    stddev: float
+    kernel_init: Initializer
     dtype: jnp.dtype
     target: Target
     activation: str = ""
+    use_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: Float[Array, " ..."]) -> Float[Array, " ..."]:
+    def __call__(self, x: Float[Array, " ..."], factor: Float[Array, " ..."] | None = None) -> Float[Array, " ..."]:
         """`x` [..., *in_shape] times the kernel plus the bias, [..., *out_shape]."""
         shape, sides = (*self.in_shape, *self.out_shape), (len(self.in_shape), len(self.out_shape))
-        kernel = parameter(self, "kernel", truncated_normal(self.stddev), self.axes, shape, sides)
-        bias = parameter(self, "bias", nn.initializers.zeros, self.axes[len(self.in_shape) :], self.out_shape)
+        kernel = parameter(self, "kernel", self.kernel_init, self.axes, shape, sides)
+        bias = jnp.zeros(self.out_shape)  # XLA adds no zeros
+        if self.use_bias:
+            bias = parameter(self, "bias", nn.initializers.zeros, self.axes[len(self.in_shape) :], self.out_shape)
         width_in, width_out = math.prod(self.in_shape), math.prod(self.out_shape)
         batch_shape = x.shape[: x.ndim - len(self.in_shape)]
         one_cpu = self.target.one_cpu
         product: Callable[..., Float[Array, "R O"]] = dense
+        operands = [x.reshape(-1, width_in).astype(self.dtype)]
         if self.activation:
-            product = functools.partial(activated_affine, activation(self.activation))
-            product = jax.checkpoint(product, static_argnums=(3,)) if self.target.platform == "tpu" else product
+            kind = activated_dense if factor is None else gated_dense
+            operands += [] if factor is None else [factor.reshape(-1, width_in).astype(self.dtype)]
+            product = functools.partial(kind, activation(self.activation))
+            product = jax.checkpoint(product, static_argnums=(len(operands) + 2,)) if self.target.platform == "tpu" else product
         y = product(
-            x.reshape(-1, width_in).astype(self.dtype),
+            *operands,
             kernel.reshape(width_in, width_out).astype(self.dtype),
             bias.reshape(width_out).astype(self.dtype),
             one_cpu,
@@ -144,11 +168,23 @@ class Dense(nn.Module):
         return y.reshape(*batch_shape, *self.out_shape)
 
 
-def activated_affine(
+def activated_dense(
     function: Activation, x: Float[Array, "R I"], kernel: Float[Array, "I O"], bias: Float[Array, " O"], one_cpu: bool
 ) -> Float[Array, "R O"]:
     """`dense` of function(x)."""
     return dense(function(x), kernel, bias, one_cpu)
+
+
+def gated_dense(
+    function: Activation,
+    x: Float[Array, "R I"],
+    factor: Float[Array, "R I"],
+    kernel: Float[Array, "I O"],
+    bias: Float[Array, " O"],
+    one_cpu: bool,
+) -> Float[Array, "R O"]:
+    """`dense` of function(x) * factor."""
+    return dense(function(x) * factor, kernel, bias, one_cpu)
 
 
 def gather_positions(x: Float[Array, "B L D"], positions: Int[Array, "B Q"]) -> Float[Array, "B Q D"]:
@@ -161,41 +197,60 @@ def with_leading_axes(x: Shaped[Array, "*shape"], leading: int) -> Shaped[Array,
     return x.reshape((1,) * leading + x.shape)
 
 
-class LayerNorm(nn.Module):
-    """LayerNorm over the last axis. The statistics are float32, and the variance is the mean square of the centred values: with
-    an epsilon of 1e-12 the rounding of E[x^2] - E[x]^2 would be too large."""
+class Norm(nn.Module):
+    """The norm of a model over the last axis, `ModelConfig.norm`."""
 
-    epsilon: float
+    config: ModelConfig
 
     @nn.compact
     def __call__(self, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
         """`x`, normalised over its last axis, in its dtype."""
-        return normalise(x, norm_parameters(self, x.shape[-1], self.epsilon))
+        return normalise(x, norm_parameters(self, x.shape[-1], self.config))
 
 
 @dataclasses.dataclass(frozen=True)
 class NormParameters:
-    """The parameters of a LayerNorm over an axis of width D."""
+    """The parameters of a norm over an axis of width D."""
 
-    scale: Float[Array, " D"]
-    bias: Float[Array, " D"]
+    scale: Float[Array, " D"] | None
+    bias: Float[Array, " D"] | None
     epsilon: float
     """Added to the variance."""
+    kind: str = "layer_norm"
+    """`ModelConfig.norm`."""
 
 
-def norm_parameters(module: nn.Module, width: int, epsilon: float) -> NormParameters:
-    """The scale and bias of a LayerNorm, float32 [width], as parameters of `module`."""
-    scale = parameter(module, "scale", nn.initializers.ones, ("norm",), (width,))
-    return NormParameters(scale, parameter(module, "bias", nn.initializers.zeros, ("norm",), (width,)), epsilon)
+def norm_parameters(module: nn.Module, width: int, config: ModelConfig) -> NormParameters:
+    """The scale and the bias of a norm, float32 [width], as parameters of `module`, as far as the model's norms have them."""
+    scale = bias = None
+    if config.norm_scale:
+        scale = parameter(module, "scale", nn.initializers.ones, ("norm",), (width,))
+        if config.norm_bias and config.norm != "rms_norm":
+            bias = parameter(module, "bias", nn.initializers.zeros, ("norm",), (width,))
+    return NormParameters(scale, bias, config.layer_norm_epsilon, config.norm)
 
 
 def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array, "*shape D"]:
-    """LayerNorm of the last axis, in the dtype of x."""
-    x32 = x.astype(jnp.float32)
-    centred = x32 - x32.mean(-1, keepdims=True)
-    deviation = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + norm.epsilon)
-    leading = x.ndim - 1
-    return (centred * deviation * with_leading_axes(norm.scale, leading) + with_leading_axes(norm.bias, leading)).astype(x.dtype)
+    """The norm of the last axis, computed in float32, in the dtype of x."""
+    function: Callable[..., Array] = load_named(norm.kind, NORMS, "config.model.norm")
+    y, leading = function(x.astype(jnp.float32), norm.epsilon), x.ndim - 1
+    if norm.scale is not None:
+        y = y * with_leading_axes(norm.scale, leading)
+    if norm.bias is not None:
+        y = y + with_leading_axes(norm.bias, leading)
+    return y.astype(x.dtype)
+
+
+def standardise(x: Float[Array, "*shape D"], epsilon: float) -> Float[Array, "*shape D"]:
+    """Subtracts the mean and divides by the standard deviation (Ba et al., arXiv:1607.06450). The variance is the mean square of
+    the centred values: with an epsilon of 1e-12 the rounding of E[x^2] - E[x]^2 would be too large."""
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + epsilon)
+
+
+def divide_by_root_mean_square(x: Float[Array, "*shape D"], epsilon: float) -> Float[Array, "*shape D"]:
+    """Divides by the root mean square (Zhang and Sennrich, arXiv:1910.07467)."""
+    return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + epsilon)
 
 
 def activation(name: str) -> Activation:

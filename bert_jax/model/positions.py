@@ -20,14 +20,14 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32
+from jaxtyping import Array, Float, Float32, Int
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
 from bert_jax.model import POSITIONS
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import parameter, truncated_normal
-from bert_jax.model.tokens import Tokens
+from bert_jax.model.layers import initializer, parameter
+from bert_jax.model.tokens import Layer, Tokens
 
 PLACES = ("embeddings", "queries_and_keys", "scores")
 
@@ -40,8 +40,7 @@ class Learned(nn.Module):
     def setup(self) -> None:
         """Declares the table."""
         c = self.config
-        init = truncated_normal(c.initializer_range)
-        self.embedding = parameter(self, "embedding", init, (None, "embed"), (c.max_position, c.hidden_size))
+        self.embedding = parameter(self, "embedding", initializer(c), (None, "embed"), (c.max_position, c.hidden_size))
 
     def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
         """`x` plus the vector of each position."""
@@ -72,6 +71,44 @@ class Absent:
     def table(self) -> Float32[np.ndarray, "S D"]:
         """Zeros."""
         return np.zeros((self.config.max_position, self.config.hidden_size), np.float32)
+
+
+class Rotary:
+    """Rotations of queries and keys by angles that grow with the position (Su et al., arXiv:2104.09864): the score of two tokens
+    depends on the distance between them. No parameters, and any number of positions."""
+
+    def __init__(self, config: ModelConfig):
+        self.config = config
+
+    def queries_and_keys(
+        self, query: Float[Array, "B Q H K"], key: Float[Array, "B L G K"], tokens: Tokens, layer: Layer
+    ) -> tuple[Float[Array, "B Q H K"], Float[Array, "B L G K"]]:
+        """Both, rotated with the base of the layer's type."""
+        c = self.config
+        theta = c.rotary_theta
+        if layer.kind == "sliding" and c.sliding_rotary_theta is not None:
+            theta = c.sliding_rotary_theta
+        interleaved = c.rotary_pairing == "interleaved"
+        return rotate(query, tokens.query_positions, theta, interleaved), rotate(key, tokens.positions, theta, interleaved)
+
+
+def rotate(
+    x: Float[Array, "B L H K"], positions: Int[Array, "B L"], theta: float, interleaved: bool = False
+) -> Float[Array, "B L H K"]:
+    """Rotates each pair of numbers of every head, of index i in 0..K/2-1, by the angle position / theta^(2 i / K).
+
+    A pair is i and i + K/2, or, `interleaved`, 2 i and 2 i + 1. The arithmetic is float32; in bfloat16 the angles of neighbouring
+    positions would be the same from 256 on.
+    """
+    width = x.shape[-1]
+    frequencies = (1.0 / theta ** (np.arange(0, width, 2, dtype=np.float32) / np.float32(width))).astype(np.float32)
+    angles = positions[:, :, None, None].astype(jnp.float32) * frequencies[None, None, None]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    wide = x.astype(jnp.float32)
+    first, second = (wide[..., 0::2], wide[..., 1::2]) if interleaved else jnp.split(wide, 2, axis=-1)
+    turned = first * cos - second * sin, second * cos + first * sin
+    both = jnp.stack(turned, axis=-1).reshape(x.shape) if interleaved else jnp.concatenate(turned, axis=-1)
+    return both.astype(x.dtype)
 
 
 def kind_of(config: ModelConfig) -> type[Any]:

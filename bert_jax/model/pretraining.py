@@ -159,7 +159,8 @@ class SkipGramHead(nn.Module):
         """The context vectors of `ids`. They start at zero, as in word2vec, and the counts at one, until a corpus sets them."""
         c = self.config
         parameter(self, "counts", nn.initializers.ones, (None,), (c.padded_vocab_size,))
-        return Embedding(c.padded_vocab_size, c.hidden_size, 0.0, ("vocab", "embed"), name="context_embeddings")(ids)
+        zeros = nn.initializers.zeros
+        return Embedding(c.padded_vocab_size, c.hidden_size, zeros, ("vocab", "embed"), name="context_embeddings")(ids)
 
 
 def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> BertForPreTraining | StaticForPreTraining:
@@ -244,6 +245,8 @@ def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None
         size = int(np.prod(shape))
         rows = config.padded_vocab_size - config.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
         padding = size // config.padded_vocab_size * rows
+        if path.startswith("encoder/layers/attention_layer_norm/") and not config.first_attention_norm:
+            size -= size // config.num_layers
         fixed += size if path in NEVER_TRAINED else 0
         padded += padding
         trained += 0 if path in NEVER_TRAINED else size - padding

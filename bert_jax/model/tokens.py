@@ -78,4 +78,7 @@ class Layer:
     number: UInt32[Array, ""]
     """From 0; it may be traced, in a loop over layers."""
     kind: str = struct.field(pytree_node=False, default="full")
-    """The attention of the layer: "full", every token attends to all tokens of its sequence."""
+    """The attention of the layer (`Architecture.layer_types`): "full", every token attends to all tokens of its sequence;
+    "sliding", to those near it."""
+    has_attention_norm: bool = struct.field(pytree_node=False, default=True)
+    """Whether the layer has a norm before its attention, if its norms stand there at all."""

@@ -22,18 +22,13 @@ FORWARD, TRAINING = 2.0, 6.0
 """Operations for each multiply-add of the forward pass: in the forward pass, and in both passes of a training step."""
 
 
-def row_flops(*, layers: int, width: int, feed_forward: int, vocabulary: int, length: int, predictions: int) -> float:
-    """The floating-point operations of a training step of a BERT per row.
+def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
+    """The floating-point operations of a training step of a model per row; with 0 predictions, of the encoder alone.
 
     Per row of length L 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, 6 M (D^2 + D V) for the MLM head on M
-    positions: BERT-Base 69.9 G at length 128 with 20 predictions, 300.9 G at 512 with 76.
-    """
-    encoder = length * layers * (4 * width**2 + 2 * width * feed_forward + 2 * length * width)
-    return TRAINING * (encoder + predictions * (width**2 + width * vocabulary))
-
-
-def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
-    """`row_flops` for any `model`; with 0 predictions, for the encoder alone.
+    positions: BERT-Base 69.9 G at length 128 with 20 predictions, 300.9 G at 512 with 76. A gated feed-forward has 3 D F, shared
+    heads of keys and values have fewer columns, and a token of a sliding layer reads the keys of its window, 129 for ModernBERT,
+    whatever the program computes.
 
     For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none if F
     is W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. For static vectors:
@@ -49,14 +44,13 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
         return TRAINING * (characters + (model.hidden_size // width) * (layers + predictions * width * model.vocab_size))
     if model.encoder == "static":
         return TRAINING * predictions * width * (length + negatives)
-    return row_flops(
-        layers=model.num_layers,
-        width=model.hidden_size,
-        feed_forward=model.intermediate_size,
-        vocabulary=model.vocab_size,
-        length=length,
-        predictions=predictions,
-    )
+    width, shared = model.hidden_size, model.key_value_heads * model.head_width
+    kernels = 2 * width**2 + 2 * width * shared + (2 if model.gate == "none" else 3) * width * model.intermediate_size
+    near = min(length, 2 * model.sliding_radius + 1)
+    seen = sum(near if model.layer_type(n) == "sliding" else length for n in range(model.num_layers))
+    dense = width**2 if model.mlm_head == "bert" else 0
+    encoder = length * (model.num_layers * kernels + 2 * seen * width)
+    return TRAINING * (encoder + predictions * (dense + width * model.vocab_size))
 
 
 def forward_flops(flops: float) -> float:
@@ -68,15 +62,16 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
     """The operations of a training step of a task per row of `shape`: of the encoder, which has no backward pass if it is
     `frozen`, and of the head.
 
-    Of the head 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P texts,
-    and 6 O C for each of the L tokens or P texts that the last layer reads. The gradients for frozen features are included
-    (16 L I W with an LSTM), though the compiler leaves them out.
+    Of the head 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P texts
+    (6 L D^2 where it reads every token), and 6 O C for each of the L tokens or P texts that the last layer reads. The gradients
+    for frozen features are included (16 L I W with an LSTM), though the compiler leaves them out.
     """
     encoder = model_row_flops(model, shape.length)
     read = shape.length if head.layout.logits_per_token else shape.slots
     products = read * head.input_width(model.hidden_size) * head.num_outputs
-    if head.reads_pooler:
-        products += shape.slots * model.hidden_size**2
+    if head.has_pooler(model):
+        pooled = shape.length if head.per_token or model.classifier_pooling == "late" else shape.slots
+        products += pooled * model.hidden_size**2
     if head.lstm:
         features = model.hidden_size if head.mix_at == "output" else head.token_width(model.hidden_size)
         products += shape.length * head.lstm * (8 * features + 32 * head.lstm)

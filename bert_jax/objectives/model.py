@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -54,13 +55,18 @@ class Model:
         """A narrower model of the same kind: widths and heads times `fraction`, at least one head, and as many layers."""
         c = self.config
         heads = max(1, round(c.num_heads * fraction))
-        width = max(1, round(c.hidden_size * fraction / heads)) * heads
+        head_width = max(1, round(c.hidden_size * fraction / heads))
+        if c.positions == "rotary":
+            head_width += head_width % 2
+        width = head_width * heads
         if c.encoder == "bilm":
             width += width % 2
         feed_forward = max(1, round(c.intermediate_size * fraction))
-        return dataclasses.replace(
-            self, config=dataclasses.replace(c, hidden_size=width, num_heads=heads, intermediate_size=feed_forward)
+        shared = math.gcd(heads, max(1, round(c.num_key_value_heads * fraction))) if c.num_key_value_heads else 0
+        config = dataclasses.replace(
+            c, hidden_size=width, num_heads=heads, num_key_value_heads=shared, intermediate_size=feed_forward
         )
+        return dataclasses.replace(self, config=config)
 
     # -------------------------------------------------------------------------------------------------------- initial parameters
     def encoder(self, key: Key[Array, ""]) -> Boxed:

@@ -35,7 +35,7 @@ def head_of(engine: Engine, kind: type[Kind]) -> Kind:
     engine.require(f"{kind.kind}_head", kind.action)
     head = engine.model.head
     assert isinstance(head, kind)
-    if head.reads_pooler:
+    if head.has_pooler(engine.config):
         engine.require("pooler", kind.action)
     return head
 

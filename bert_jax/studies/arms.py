@@ -258,9 +258,13 @@ def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
 
 
 def with_new_parts(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> JsonObject:
-    """`values` with a pooler of random weights where the head reads one and pretraining without pairs has trained none."""
-    head = FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL}).head_config(own)
-    if head.reads_pooler and not model.next_sentence and not values.get("init_random") and not values.get("init_new"):
+    """`values` with a pooler of random weights where the head reads one, and pretraining has trained neither it nor, for a model
+    with another `classifier_pooling` than BERT's, the layers of the MLM head that it begins as."""
+    experiment = FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL})
+    head, config = experiment.head_config(own), experiment.model_config(model.model, "cpu")
+    own_pooler = config.classifier_pooling == "pooler"
+    has_one = model.next_sentence if own_pooler else config.mlm_head == "bert"
+    if head.has_pooler(config) and not has_one and not values.get("init_random") and not values.get("init_new"):
         return {**values, "init_new": "pooler"}
     return values
 

@@ -15,8 +15,9 @@ KeyPath = tuple[Any, ...]
 
 
 def depths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The depth of every parameter below the head: 0 for the heads and the pooler, 1 for the last layer, N for the first layer,
-    N + 1 for the embeddings. A tree like `params` of float32 arrays that broadcast against it ([N, 1, ...] for stacked layers).
+    """The depth of every parameter below the head: 0 for the heads and the pooler, 1 for the last layer and the final norm, N for
+    the first layer, N + 1 for the embeddings. A tree like `params` of float32 arrays that broadcast against it ([N, 1, ...] for
+    stacked layers).
     """
     stacks = [x for path, x in jax.tree_util.tree_leaves_with_path(params) if _is_layer(path)]
     layers = stacks[0].shape[0] if stacks else 0
@@ -24,13 +25,13 @@ def depths(params: Mapping[str, Any]) -> dict[str, Any]:
     def depth(path: KeyPath, x: Any) -> Float[np.ndarray, " ..."]:
         if _is_layer(path):
             return np.arange(layers, 0, -1, dtype=np.float32).reshape(layers, *[1] * (x.ndim - 1))
-        return np.float32(layers + 1 if path[0].key == "embeddings" else 0) * np.ones([1] * x.ndim, np.float32)
+        return np.float32({"embeddings": layers + 1, "encoder": 1}.get(path[0].key, 0)) * np.ones([1] * x.ndim, np.float32)
 
     return jax.tree_util.tree_map_with_path(depth, params)
 
 
 def _is_layer(path: KeyPath) -> bool:
-    return path[0].key == "encoder"
+    return len(path) > 1 and path[0].key == "encoder" and path[1].key == "layers"
 
 
 def learning_rate_multipliers(

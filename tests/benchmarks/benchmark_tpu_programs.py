@@ -28,7 +28,8 @@ from bert_jax.configs.command_line import parse_flags
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.objectives.flops import row_flops
+from bert_jax.model.config import ModelConfig, published
+from bert_jax.objectives.flops import model_row_flops
 from bert_jax.tpu import programs as step_programs
 from bert_jax.tpu.costs.compiler import Compiler, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation
@@ -46,7 +47,7 @@ SETTINGS = {  # name: topology, rows per chip, length, predictions
     "v5p-128": ("v5p:4x4x4", 64, 128, 20),
     "v6e-512": ("v6e:4x4", 8, 512, 77),
 }
-LARGE = {"layers": 24, "width": 1_024, "feed_forward": 4_096, "vocabulary": 30_522}
+LARGE = ModelConfig(**published("large"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,7 @@ def result_of(
 ) -> Result:
     """The figures of an estimated program with `rows` rows a chip."""
     _, _, length, predictions = SETTINGS[setting]
-    flops = rows * row_flops(length=length, predictions=predictions, **LARGE) / compiler.topology.chip.devices
+    flops = rows * model_row_flops(LARGE, length, predictions) / compiler.topology.chip.devices
     least, most = interval(estimate, flops, compiler.topology)
     places: collections.Counter[str] = collections.Counter()
     for operation in estimate.operations:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model.config import Target
-from bert_jax.model.layers import Dense, Dropout, dropout, hash_word, random_words, row_words
+from bert_jax.model.layers import Dense, Dropout, dropout, hash_word, random_words, row_words, truncated_normal
 from bert_jax.model.matmul import sum_rows
 from bert_jax.model.pretraining import SOFTMAX_SEED, whole_tiles
 from tests.model.lowbias32 import hashed, rate_at_a_word, word_of
@@ -79,7 +79,7 @@ def test_positions_are_padded_to_tiles_of_eight_rows_on_a_tpu_alone():
 
 @pytest.mark.parametrize(("activation", "recomputed"), [("gelu", True), ("", False)])
 def test_on_a_tpu_alone_an_activation_is_computed_again_in_the_backward_pass(activation: str, recomputed: bool):
-    layer = Dense((4,), (6,), ("embed", "mlp"), 0.02, jnp.dtype(jnp.float32), Target(), activation)
+    layer = Dense((4,), (6,), ("embed", "mlp"), truncated_normal(0.02), jnp.dtype(jnp.float32), Target(), activation)
     params = {"kernel": jnp.ones((4, 6)), "bias": jnp.ones(6)}
 
     def program(platform: str) -> str:

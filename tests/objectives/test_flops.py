@@ -13,18 +13,16 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.rows import RowShape, assemble_features
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.model.pretraining import abstract_parameters, pretraining_model
-from bert_jax.objectives.flops import forward_flops, model_row_flops, row_flops, task_row_flops
+from bert_jax.objectives.flops import forward_flops, model_row_flops, task_row_flops
 from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.pretraining.program import flops_left, phase_row_flops
 from tests.random_rows import TINY, random_batch, with_centres
 
-BASE = {"layers": 12, "width": 768, "feed_forward": 3072, "vocabulary": 30522}
-LARGE = {"layers": 24, "width": 1024, "feed_forward": 4096, "vocabulary": 30522}
 ROWS, LENGTH, PREDICTIONS = 3, 16, 4
 LABELS = ("a", "b", "c")
 BILM = dataclasses.replace(TINY, encoder="bilm", num_heads=1)
@@ -34,10 +32,24 @@ SHAPE = RowShape(TokenHead(labels=LABELS).layout, LENGTH, 2)
 
 @pytest.mark.parametrize(
     ("model", "length", "predictions", "giga"),
-    [(BASE, 128, 20, 69.9), (BASE, 512, 76, 300.9), (LARGE, 128, 20, 240.6), (LARGE, 512, 76, 1019.8)],
+    [("base", 128, 20, 69.9), ("base", 512, 76, 300.9), ("large", 128, 20, 240.6), ("large", 512, 76, 1019.8)],
 )
-def test_row_flops_of_base_and_large(model: dict[str, int], length: int, predictions: int, giga: float):
-    assert row_flops(**model, length=length, predictions=predictions) / 1e9 == pytest.approx(giga, abs=0.06)
+def test_row_flops_of_base_and_large(model: str, length: int, predictions: int, giga: float):
+    assert model_row_flops(ModelConfig(**published(model)), length, predictions) / 1e9 == pytest.approx(giga, abs=0.06)
+
+
+def test_row_flops_of_modernbert_count_129_keys_in_sliding_layers():
+    config = ModelConfig(**published("modernbert-base"))
+    matrices = 22 * (4 * 768**2 + 3 * 768 * 1_152)
+    for length, sliding in ((64, 64), (1_024, 129), (8_192, 129)):
+        keys = 8 * length + 14 * sliding
+        encoder = 6 * length * (matrices + 2 * keys * 768)
+        assert model_row_flops(config, length) == encoder
+        assert model_row_flops(config, length, 10) == encoder + 6 * 10 * (768**2 + 768 * 50_368)
+    shared = dataclasses.replace(TINY, num_key_value_heads=1, gate="first", mlm_head="decoder")
+    width, wide = TINY.hidden_size, TINY.intermediate_size
+    of_layer = 2 * width**2 + 2 * width * TINY.head_width + 3 * width * wide
+    assert model_row_flops(shared, 8, 2) == 6 * (8 * TINY.num_layers * (of_layer + 2 * 8 * width) + 2 * width * 64)
 
 
 def products(jaxpr: Any) -> int:

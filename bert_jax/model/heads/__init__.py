@@ -36,7 +36,7 @@ PROBLEMS = ("classification", "regression", "multi_label")
 """The names in `outputs.OUTPUTS`."""
 
 # The words of the settings of a head.
-POOLINGS = ("pooler", "concat", "last_token")
+POOLINGS = ("pooler", "concat", "last_token", "cls", "mean", "late")
 CRFS = ("none", "free", "iob2")
 INPUTS = ("pooling", "layers", "lstm", "mix_at", "crf")
 """The fields by which the input of the layer, or the layer, differs from the paper's."""

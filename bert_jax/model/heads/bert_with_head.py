@@ -13,10 +13,10 @@ from bert_jax.errors import UserError
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.crf import Chain, Crf, best_labels, conditional_logits, log_marginals
-from bert_jax.model.features import LayerMix, Lstm, chosen_layers
+from bert_jax.model.features import LayerMix, Lstm, chosen_layers, mean_pooling
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import EXCLUDED
-from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word
+from bert_jax.model.layers import Dense, Dropout, Seed, dropout, hash_word, initializer
 from bert_jax.model.tokens import INPUTS, Batch, Tokens
 
 HEAD_SEED = np.uint32(0x68656164)
@@ -47,7 +47,7 @@ class HeadLayers(nn.Module):
         if head.has_crf:
             self.crf = Crf(head.num_outputs)
         width, axis = head.input_width(c.hidden_size), None if head.lstm else "embed"
-        self.dense = Dense((width,), (head.num_outputs,), (axis, None), c.initializer_range, jnp.dtype(jnp.float32), c.target)
+        self.dense = Dense((width,), (head.num_outputs,), (axis, None), initializer(c), jnp.dtype(jnp.float32), c.target)
 
     def features(
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
@@ -128,7 +128,7 @@ class BertWithHead(Bert):
         if self.head.has_crf:
             features = self.features(*self.encode(tokens, dropout_seed), tokens)
             return part.given_labels(part(features, seed, tokens.rows), batch)
-        if not self.head.reads_last_at_positions:
+        if not self.head.reads_last_at_positions or self._pools_tokens:
             return self(batch, dropout_seed)["logits"]
         read = self.encode_queried(tokens.reading(self.head.positions(batch)), dropout_seed)
         return part(self.head.inputs_at(read, self.pooler), seed, tokens.rows)
@@ -145,14 +145,31 @@ class BertWithHead(Bert):
         """The logits from the features of all tokens. Of `batch` only the positions and `sequence_ids` are read, so the rows may
         also be concatenated to a single row."""
         part = getattr(self, self.head.part)
-        logits: Array = part(self.head.inputs(tokens, batch, self.pooler), dropout_seed, batch.get("rows"))
+        logits: Array = part(self.inputs(tokens, batch), dropout_seed, batch.get("rows"))
         return part.predicted(logits, batch)[1] if self.head.has_crf else logits
+
+    @property
+    def _pools_tokens(self) -> bool:
+        """Whether the input of the layer is a mean over the tokens of a text, by the model's `classifier_pooling`."""
+        return self.head.reads_pooler and self.config.classifier_pooling in ("mean", "late")
+
+    def inputs(self, tokens: Float[Array, "B L I"], batch: Batch) -> Float[Array, "B _ O"]:
+        """The input of the head's layer, from the features of all tokens."""
+        head = self.head
+        if head.per_token and head.has_pooler(self.config):
+            return self.pooler(tokens)
+        if not self._pools_tokens:
+            return head.inputs(tokens, batch, self.pooler)
+        ids, texts = batch["sequence_ids"], batch["cls_positions"].shape[1]
+        if self.config.classifier_pooling == "mean":
+            return self.pooler(mean_pooling(tokens, ids, texts))
+        return mean_pooling(self.pooler(tokens), ids, texts)  # the mean of the inputs of a layer is the mean of its logits
 
     def tags(self, tokens: Float[Array, "B L I"], batch: Batch) -> tuple[Int[Array, "B L"], Float[Array, "B L C"]]:
         """(the predicted label of each token, logits whose softmax is the probability of its labels), from the features of all
         tokens; those of a CRF are the best sequence of labels and the marginal probabilities, and have a meaning at words."""
         part = getattr(self, self.head.part)
-        logits: Array = part(self.head.inputs(tokens, batch, self.pooler), None)
+        logits: Array = part(self.inputs(tokens, batch), None)
         if not self.head.has_crf:
             return logits.argmax(-1).astype(jnp.int32), logits
         labels, _, marginals = part.predicted(logits, batch)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from bert_jax.data.rows import LabelLayout
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import Dropout, OneOf, check_ranges
-from bert_jax.model.config import MOST_WIDE
+from bert_jax.model.config import MOST_WIDE, ModelConfig
 from bert_jax.model.heads import CRFS, LAYERS, MIX_PLACES, POOLINGS, PROBLEMS
 from bert_jax.model.heads.outputs import OUTPUTS, Outputs
 from bert_jax.model.layers import gather_positions
@@ -73,7 +73,8 @@ class TaskHead:
     the mean and the maximum over the tokens of the text (ULMFiT, arXiv:1801.06146, section 3.3). With an `lstm` the final states
     of both directions take the place of the pooler's output and of the [CLS], and the pooler is not read. "last_token" is the
     hidden state of the last token of the text, its [SEP], without the pooler: the choice for a left-to-right model, whose [CLS]
-    sees no text (GPT, Radford et al. 2018, section 3.2)."""
+    sees no text (GPT, Radford et al. 2018, section 3.2). "cls", "mean" and "late" set the model's `classifier_pooling`, which is
+    what "pooler" means for a model with another one than BERT's."""
     layers: Annotated[str, OneOf(LAYERS)] = "last"
     """The hidden states that are read: those of the "last" or the "second_to_last" layer, the "embeddings", the sum of the last
     four or of all layers, the concatenation of the last four ("last_four_concat"), or an average with trained weights of the
@@ -137,6 +138,13 @@ class TaskHead:
     def reads_pooler(self) -> bool:
         """Whether the input is the output of the pooler."""
         return False
+
+    def has_pooler(self, config: ModelConfig) -> bool:
+        """Whether the parameters "pooler" of a model stand before the layer: where it reads [CLS] by them, and before the labels
+        of tokens where they are the layers of the MLM head (`Architecture.classifier_pooling`)."""
+        if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
+            return self.is_plain
+        return self.reads_pooler
 
     @property
     def reads_last_at_positions(self) -> bool:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Dense, LayerNorm, activation, parameter, truncated_normal, with_leading_axes
+from bert_jax.model.layers import Dense, Norm, activation, initializer, parameter, with_leading_axes
 from bert_jax.model.matmul import matmul, sum_rows, transposed_matmul
 
 PADDED_LOGIT = -1e9
@@ -18,16 +18,26 @@ PADDED_LOGIT = -1e9
 
 
 class Pooler(nn.Module):
-    """tanh(W h + b) of the hidden state h of each example's [CLS]."""
+    """tanh(W h + b) of the hidden state h of each example's [CLS]; with another `classifier_pooling` the layers before a
+    classifier, which are those of the MLM head (ModernBERT), or a dense layer with GELU where that has none (EuroBERT)."""
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, cls: Float[Array, "B P D"]) -> Float[Array, "B P D"]:
-        """The pooled vectors of the hidden states `cls`."""
-        c, d = self.config, self.config.hidden_size
-        dense = Dense((d,), (d,), ("embed", "embed_out"), c.initializer_range, jnp.dtype(c.dtype), c.target, name="dense")
-        return jnp.tanh(dense(cls))
+    def __call__(self, states: Float[Array, "B P D"]) -> Float[Array, "B P D"]:
+        """The pooled vectors of the hidden states."""
+        c = self.config
+        if c.classifier_pooling == "pooler":
+            return jnp.tanh(_dense(c, "dense")(states))
+        if c.mlm_head == "decoder":
+            return activation("gelu")(_dense(c, "dense")(states))
+        return Norm(c, name="layer_norm")(activation(c.activation)(_dense(c, "dense", use_bias=c.head_dense_bias)(states)))
+
+
+def _dense(c: ModelConfig, name: str, *, use_bias: bool = True) -> Dense:
+    """A layer from D to D numbers."""
+    axes, width = ("embed", "embed_out"), (c.hidden_size,)
+    return Dense(width, width, axes, initializer(c), jnp.dtype(c.dtype), c.target, use_bias=use_bias, name=name)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -64,21 +74,23 @@ class MaskedLanguageModelHead(nn.Module):
     @nn.compact
     def __call__(self, masked: Float[Array, "B M D"], table: Float[Array, "V D"]) -> Float[Array, "B M V"]:
         """The logits of every word at the masked positions."""
-        c, dtype = self.config, jnp.dtype(self.config.dtype)
-        width = (c.hidden_size,)
-        x = Dense(width, width, ("embed", "embed_out"), c.initializer_range, dtype, c.target, name="transform")(masked)
-        x = LayerNorm(c.layer_norm_epsilon, name="layer_norm")(activation(c.activation)(x))
-        return word_logits(self, x, table)
+        c = self.config
+        if c.mlm_head == "decoder":
+            return word_logits(self, masked, table)
+        x = _dense(c, "transform", use_bias=c.head_dense_bias)(masked)
+        return word_logits(self, Norm(c, name="layer_norm")(activation(c.activation)(x)), table)
 
 
 def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
-    """The logits of every word, float32: x @ table.T + bias, with the bias, and the table unless it is tied, as parameters of
-    `head`. `table` is not read where it is not tied."""
+    """The logits of every word, float32: x @ table.T + bias, with the bias if there is one, and the table unless it is tied, as
+    parameters of `head`. `table` is not read where it is not tied."""
     c: ModelConfig = head.config
-    bias = parameter(head, "bias", nn.initializers.zeros, ("vocab",), (c.padded_vocab_size,))
+    bias = jnp.zeros(c.padded_vocab_size)  # XLA adds no zeros
+    if c.decoder_bias:
+        bias = parameter(head, "bias", nn.initializers.zeros, ("vocab",), (c.padded_vocab_size,))
     shape = (c.padded_vocab_size, x.shape[-1])
     if not c.tied_decoder:
-        table = parameter(head, "decoder", truncated_normal(c.initializer_range), ("vocab", "embed"), shape)
+        table = parameter(head, "decoder", initializer(c), ("vocab", "embed"), shape)
     assert table is not None, "a tied decoder has the table of the word embeddings"
     logits = decode(x.reshape(-1, x.shape[-1]), table.astype(jnp.dtype(c.dtype)), bias, c.target.one_cpu)
     logits = logits.reshape(*x.shape[:2], -1)
@@ -115,5 +127,5 @@ class NextSentenceHead(nn.Module):
         """The logits of each example from its pooled vector."""
         c = self.config
         dtype = jnp.dtype(jnp.float32)
-        dense = Dense((c.hidden_size,), (2,), ("embed", None), c.initializer_range, dtype, c.target, name="dense")
+        dense = Dense((c.hidden_size,), (2,), ("embed", None), initializer(c), dtype, c.target, name="dense")
         return dense(pooled.astype(jnp.float32))

@@ -94,7 +94,7 @@ class _ResidualNorm:
 
     def computes(self, model: ModelConfig) -> bool:
         """Whether it computes rows of the width of `model`. Raises UserError if not and the kernel is asked for."""
-        reason = unsupported_width(model.hidden_size, model.dtype)
+        reason = _unsupported_norm(model) or unsupported_width(model.hidden_size, model.dtype)
         if reason and model.residual_norm == "fused":
             raise _refusal("residual_norm", reason)
         return reason is None
@@ -144,14 +144,28 @@ def require_possible(config: ModelConfig) -> None:
     """Raises UserError for a kernel that `config` asks for and that no device has; the device at hand is not asked."""
     if config.attention == "fused" and (reason := _unsupported_function(config)):
         raise _refusal("attention", reason)
+    if config.residual_norm == "fused" and (reason := _unsupported_norm(config)):
+        raise _refusal("residual_norm", reason)
 
 
 def _unsupported_function(config: ModelConfig) -> str | None:
     """The reason why no kernel computes the attention of the model on any device, as a clause; None if one may."""
     if config.direction == "left_to_right":
         return NO_LEFT_TO_RIGHT
+    if "sliding" in config.layer_types:
+        return "the kernels of fused attention have no mask for the sliding layers in model.layer_types"
     if acts_on(config, "scores"):
         return f"model.positions={config.positions} changes the scores, which the kernels of fused attention keep on the chip"
+    return None
+
+
+def _unsupported_norm(config: ModelConfig) -> str | None:
+    """The reason why the kernel of LayerNorm(x + dropout(y)) is not for the model on any device, as a clause; None if it may
+    be."""
+    if config.norm_placement != "post":
+        return f"the fused residual norm is one after a residual sum, where model.norm_placement={config.norm_placement} has none"
+    if (config.norm, config.norm_scale, config.norm_bias) != ("layer_norm", True, True):
+        return "the fused residual norm is a LayerNorm with scale and bias, and the model's norm is another one"
     return None
 
 
@@ -160,7 +174,7 @@ def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
 
     Raises UserError if `config.residual_norm` is "fused" and no kernel can run.
     """
-    reason = no_residual_norm_kernel(chip.platform, config.hidden_size, config.dtype)
+    reason = _unsupported_norm(config) or no_residual_norm_kernel(chip.platform, config.hidden_size, config.dtype)
     return _choose("residual_norm", config.residual_norm, chip, reason)
 
 

@@ -267,3 +267,47 @@ def test_a_bfloat16_model_gives_float32_logits_near_those_of_a_float32_one(head)
     wide = apply(CONFIG, head, params, batch)
     difference = np.abs(narrow["logits"] - wide).max() / np.abs(wide).max()
     assert 0 < difference < 0.05
+
+
+@pytest.mark.parametrize("how", ["pooler", "cls", "mean", "late"])
+@pytest.mark.parametrize("kind", ["sequence", "token"])
+@pytest.mark.parametrize("mlm_head", ["bert", "decoder"])
+def test_the_input_of_a_classifier_follows_from_the_classifier_pooling_of_the_model(how: str, kind: str, mlm_head: str):
+    config = dataclasses.replace(CONFIG, classifier_pooling=how, mlm_head=mlm_head, norm_bias=False, head_dense_bias=False)
+    head = head_of(kind)
+    batch = two_texts(head)
+    drawn = nn.unbox(initial_label_parameters(config, head, jax.random.key(0)))
+    reads_tokens = kind == "token" and how in ("cls", "mean") and mlm_head == "bert"
+    assert ("pooler" in drawn) == head.has_pooler(config) == (kind == "sequence" or reads_tokens)
+    rng = np.random.default_rng(5)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape), jnp.float32), drawn)
+    outputs = BertWithHead(config, head).apply({"params": params}, batch)
+    last, pooler, dense = np.asarray(outputs["last"], np.float64), params.get("pooler"), params[head.part]["dense"]
+
+    def pooled(x: np.ndarray) -> np.ndarray:
+        y = x @ np.asarray(pooler["dense"]["kernel"], np.float64) + np.asarray(pooler["dense"].get("bias", 0.0))
+        if how == "pooler":
+            return np.tanh(y)
+        y = np.asarray(jax.nn.gelu(y, approximate=False), np.float64)
+        if mlm_head == "decoder":
+            return y
+        centred = y - y.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-12) * np.asarray(pooler["layer_norm"]["scale"])
+
+    if kind == "token":
+        read = pooled(last) if reads_tokens else last
+    else:
+        rows = []
+        for states, ids, firsts in zip(last, batch["sequence_ids"], batch["cls_positions"], strict=True):
+            texts = [states[ids == n + 1] for n in range(len(firsts))]
+            each = {
+                "cls": lambda text: pooled(text[0]),
+                "mean": lambda text: pooled(text.mean(0)),
+                "late": lambda text: pooled(text).mean(0),
+            }
+            rows.append([each.get(how, each["cls"])(text) for text in texts])
+        read = np.array(rows)
+    wanted = read @ np.asarray(dense["kernel"], np.float64) + np.asarray(dense["bias"])
+    np.testing.assert_allclose(outputs["logits"], wanted, rtol=1e-4, atol=1e-4)
+    trained = BertWithHead(config, head).apply({"params": params}, batch, method="logits")
+    np.testing.assert_allclose(trained, outputs["logits"], rtol=1e-4, atol=1e-4)

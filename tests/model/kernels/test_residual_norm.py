@@ -19,7 +19,7 @@ from bert_jax.model.kernels import residual_norm_tpu
 from bert_jax.model.kernels.dispatch import choose_residual_norm
 from bert_jax.model.kernels.residual_norm import fused_residual_norm, unsupported_width
 from bert_jax.model.kernels.residual_norm_tpu import NormPlan
-from bert_jax.model.layers import Dropout, LayerNorm, NormParameters, dropout, gather_positions
+from bert_jax.model.layers import Dropout, NormParameters, dropout, gather_positions, normalise
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import over_mesh
 from bert_jax.sharding.mesh import make_mesh
@@ -52,7 +52,7 @@ def fused(
 
 def plain(x: Any, y: Any, scale: Any, bias: Any, seed: Any = 7, epsilon: float = EPSILON) -> Any:
     settings = Dropout(RATE, None if seed is None else jnp.uint32(seed))
-    return LayerNorm(epsilon).apply({"params": {"scale": scale, "bias": bias}}, x + dropout(y, settings))
+    return normalise(x + dropout(y, settings), NormParameters(scale, bias, epsilon))
 
 
 def inputs(b: int, length: int, width: int, dtype: str = "float32") -> list[Any]:

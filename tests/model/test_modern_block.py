@@ -1,0 +1,234 @@
+"""The encoders of today against transformers' PyTorch, on random weights: `tests/golden/modernbert_golden.npz`; and what their
+switches promise.
+
+Agreement is measured per tensor as max |ours - theirs| / max |theirs|, ours in float32 and theirs in float64. The biases of
+queries and keys are measured by that of values, as in ModernBERT, where the three are one tensor: those of keys hardly change the
+scores, and PyTorch's own float32 is 2.4e-6 off there, elsewhere 1e-6.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from bert_jax.model.bert import Bert
+from bert_jax.model.config import ModelConfig, modern_block, published
+from bert_jax.model.encoder import Loop, layer_kinds, loop_over
+from bert_jax.model.positions import rotate
+from bert_jax.model.pretraining import abstract_parameters, count_parameters, initial_parameters, pretraining_model
+from bert_jax.model.tokens import Tokens
+from tests.golden.make_modernbert import CASES, make_batch, sampled, without_padding
+from tests.model.modern_cases import architecture, as_theirs, parameters
+from tests.random_rows import initial_parameters_of, random_batch, random_parameters
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "modernbert_golden.npz"
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN) as arrays:
+        return dict(arrays)
+
+
+def our_batch(case: str) -> dict[str, np.ndarray]:
+    batch = make_batch(CASES[case][1].get("type_vocab_size", 0))
+    rows, length = batch["input_ids"].shape
+    columns = np.broadcast_to(np.arange(length), (rows, length))
+    inputs = {
+        "input_ids": batch["input_ids"],
+        "token_type_ids": batch.get("token_type_ids", np.zeros_like(columns)),
+        "position_ids": columns,
+        "sequence_ids": batch["attention_mask"],
+        "masked_positions": columns,
+        "cls_positions": np.zeros((rows, 1)),
+    }
+    return {name: np.asarray(x, np.int32) for name, x in inputs.items()}
+
+
+def loss_of(logits: Any, case: str) -> Any:
+    labels = make_batch()["labels"]
+    rows, columns = np.nonzero(labels >= 0)
+    return -jax.nn.log_softmax(logits)[rows, columns, labels[rows, columns]].mean()
+
+
+def trees(case: str, golden: dict[str, np.ndarray], config: ModelConfig) -> Any:
+    shapes = nn.unbox(jax.eval_shape(lambda: nn.unbox(initial_parameters(config, jax.random.key(0), next_sentence=False))))
+    return parameters(case, {"golden": golden[f"{case}/shapes"], "ours": shapes})
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_every_layer_the_logits_the_loss_and_all_gradients_equal_transformers(case, scan_layers, golden):
+    config = architecture(case, scan_layers=scan_layers)
+    params, batch = trees(case, golden, config), our_batch(case)
+    model = pretraining_model(config, next_sentence=False)
+
+    def compute(params: Any) -> Any:
+        outputs: Any = model.apply({"params": params}, batch)
+        return loss_of(outputs["mlm_logits"], case), outputs
+
+    (loss, outputs), gradients = jax.jit(jax.value_and_grad(compute, has_aux=True))(params)
+    names = json.loads(str(golden[f"{case}/shapes"]))
+    found = {f"hidden/{n}": x for n, x in enumerate(outputs["hidden_states"])} | {"logits": outputs["mlm_logits"]}
+    found |= {f"gradient/{name}": x for name, x in as_theirs(case, gradients, names).items()}
+    found = {name: without_padding(name, np.asarray(x)) for name, x in found.items()} | {"loss": np.asarray(loss)}
+    wanted = {name.removeprefix(f"{case}/"): x for name, x in golden.items() if name.startswith(f"{case}/")}
+    assert found.keys() == wanted.keys() - {"shapes"}
+    errors = {}
+    for name, x in found.items():
+        *entries, _ = wanted[name]
+        largest = wanted[re.sub("[qk]_proj.bias", "v_proj.bias", name)][-1]
+        errors[name] = np.abs(sampled(name, x) - np.array(entries)).max() / largest
+    worst = max(errors, key=lambda name: errors[name])
+    assert errors[worst] < TOLERANCE, f"{worst} is off by {errors[worst]:.1e} of its largest value"
+
+
+SMALL = ModelConfig(
+    **modern_block(7, radius=4), num_layers=7, vocab_size=67, hidden_size=32, num_heads=2, intermediate_size=24, max_position=64,
+    hidden_dropout=0.0, attention_dropout=0.0,
+)  # fmt: skip
+
+
+def tokens_of(ids: Any, sequence_ids: Any = None, positions: Any = None) -> Tokens:
+    ids = np.asarray(ids, np.int32)
+    columns = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+    ones = np.ones_like(ids) if sequence_ids is None else np.asarray(sequence_ids, np.int32)
+    return Tokens(ids, np.zeros_like(ids), columns if positions is None else np.asarray(positions, np.int32), ones)
+
+
+def last_layer(config: ModelConfig, tokens: Tokens) -> np.ndarray:
+    params = initial_parameters_of(config)
+    return np.asarray(Bert(config).apply({"params": params}, tokens, method="encode")[0])
+
+
+@pytest.mark.parametrize("window", [2, 7, 8, 128])
+def test_a_sliding_layer_sees_half_its_window_on_each_side_and_not_one_token_more(window: int):
+    radius, length = window // 2, window + 8
+    config = dataclasses.replace(SMALL, num_layers=1, layer_types=("sliding",), sliding_radius=radius, max_position=256)
+    ids = np.random.default_rng(0).integers(5, 67, (1, length))
+    before = last_layer(config, tokens_of(ids))
+    changed = ids.copy()
+    at = length // 2
+    changed[0, at] = ids[0, at] % 60 + 6
+    moved = np.abs(last_layer(config, tokens_of(changed)) - before).max(-1)[0] > 0
+    distance = np.abs(np.arange(length) - at)
+    np.testing.assert_array_equal(moved, distance <= radius)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_packed_rows_equal_separate_rows(scan_layers: bool):
+    config, rng = dataclasses.replace(SMALL, scan_layers=scan_layers), np.random.default_rng(1)
+    first, second = (rng.integers(5, 67, (1, n)) for n in (13, 19))
+    together = tokens_of(
+        np.concatenate([first, second, np.zeros((1, 4), int)], axis=1),
+        [[1] * 13 + [2] * 19 + [0] * 4],
+        [[*range(13), *range(19), *[0] * 4]],
+    )
+    packed = last_layer(config, together)[0]
+    for part, ids in ((packed[:13], first), (packed[13:32], second)):
+        np.testing.assert_allclose(part, last_layer(config, tokens_of(ids))[0], atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "prefix", "period", "repeats"),
+    [
+        ({"num_layers": 22}, 1, 3, 7),
+        ({"num_layers": 28}, 1, 3, 9),
+        ({"num_layers": 22, "first_attention_norm": True}, 0, 3, 7),
+        ({"num_layers": 12, "layer_types": ()}, 1, 1, 11),
+        ({"num_layers": 12, "layer_types": (), "first_attention_norm": True}, 0, 1, 12),
+        ({"num_layers": 3, "layer_types": ("full", "sliding", "full")}, 0, 1, 1),
+    ],
+)
+def test_unlike_layers_are_a_prefix_a_period_and_a_remainder(changes, prefix, period, repeats):
+    layers = changes["num_layers"]
+    config = dataclasses.replace(SMALL, **{"layer_types": modern_block(layers)["layer_types"], **changes})
+    assert loop_over(layer_kinds(config)) == Loop(prefix, period, repeats)
+
+
+@pytest.mark.parametrize("every", [2, 3, 4])
+@pytest.mark.parametrize("layers_per_scan_step", [1, 5])
+def test_the_loop_over_unlike_layers_computes_and_trains_them_one_after_another(every: int, layers_per_scan_step: int):
+    config = dataclasses.replace(SMALL, layer_types=modern_block(7, every)["layer_types"], hidden_dropout=0.3, remat="dots")
+    scanned = dataclasses.replace(config, scan_layers=True, layers_per_scan_step=layers_per_scan_step)
+    params, batch = initial_parameters_of(config), jax.device_get(random_batch(config=config))
+
+    def loss(params: Any, c: ModelConfig) -> Any:
+        model = pretraining_model(c, next_sentence=False)
+        return (model.apply({"params": params}, batch, jnp.uint32(3))["hidden_states"] ** 2).mean()
+
+    trained = jax.jit(jax.value_and_grad(loss), static_argnums=1)
+    (a, one), (b, other) = (jax.device_get(trained(params, c)) for c in (config, scanned))
+    assert a == pytest.approx(b, rel=1e-5)
+    for path, x in flatten_dict(one, sep="/").items():
+        within = 1e-5 * max(float(np.abs(x).max()), 1e-6)
+        np.testing.assert_allclose(x, flatten_dict(other, sep="/")[path], atol=within, err_msg=path)
+
+
+def test_the_attention_norm_of_the_first_layer_is_never_read_nor_counted():
+    params = random_parameters(SMALL)
+    moved = flatten_dict(params, sep="/")
+    moved["encoder/layers/attention_layer_norm/scale"] = moved["encoder/layers/attention_layer_norm/scale"].at[0].set(9.0)
+    both = (params, unflatten_dict(moved, sep="/"))
+    outputs = [Bert(SMALL).apply({"params": p}, tokens_of([[7, 8, 9]]), method="encode")[0] for p in both]
+    np.testing.assert_array_equal(*outputs)
+    other = dataclasses.replace(SMALL, first_attention_norm=True)
+    assert count_parameters(other).trained - count_parameters(SMALL).trained == SMALL.hidden_size
+
+
+@pytest.mark.parametrize("pairing", ["halves", "interleaved"])
+def test_rotated_scores_depend_on_the_distance_alone_and_pairs_are_where_they_are_said_to_be(pairing: str):
+    rng, interleaved = np.random.default_rng(0), pairing == "interleaved"
+    query, key = (jnp.asarray(rng.standard_normal((1, 1, 1, 8)), jnp.float32) for _ in range(2))
+
+    def score(q: int, k: int) -> float:
+        at = [jnp.array([[n]]) for n in (q, k)]
+        return float((rotate(query, at[0], 100.0, interleaved) * rotate(key, at[1], 100.0, interleaved)).sum())
+
+    assert score(5, 2) == pytest.approx(score(13, 10), rel=1e-5)
+    assert score(5, 2) != pytest.approx(score(5, 3), rel=1e-3)
+    turned = np.asarray(rotate(jnp.zeros((1, 1, 1, 8)).at[..., 0].set(1.0), jnp.array([[1]]), 100.0, interleaved)).reshape(-1)
+    np.testing.assert_allclose(turned[[0, 1 if interleaved else 4]], [np.cos(1.0), np.sin(1.0)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "bare"),
+    [
+        ("modernbert-base", 149_655_232, 149_014_272),
+        ("modernbert-large", 395_881_664, 394_781_696),
+        ("mmbert-base", 307_786_240, None),
+        ("mmbert-small", 140_897_536, None),
+    ],
+)
+def test_published_models_have_their_number_of_parameters(name: str, whole: int, bare: int | None):
+    config = ModelConfig(**published(name))
+    every = abstract_parameters(config, next_sentence=False)
+    assert count_parameters(config, every).trained == whole
+    if bare is not None:
+        assert count_parameters(config, {part: every[part] for part in ("embeddings", "encoder")}).trained == bare
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound"), [("bert", 0.04), ("modernbert", 0.04 / 14**0.5), ("uniform", 0.02), ("normal", None)]
+)
+def test_initial_values_of_each_kind(kind: str, bound: float | None):
+    config = dataclasses.replace(SMALL, initializer=kind)
+    layers = initial_parameters_of(config)["encoder"]["layers"]
+    outputs, inputs = (np.asarray(layers["feed_forward"][name]["kernel"]) for name in ("output", "intermediate"))
+    if bound is None:
+        assert np.abs(outputs).max() > 0.05
+        assert outputs.std() == pytest.approx(0.02, rel=0.05)
+        return
+    assert 0.95 * bound < np.abs(outputs).max() <= bound * (1 + 1e-6)
+    assert np.abs(inputs).max() > 0.95 * (0.02 if kind == "uniform" else 0.04)
