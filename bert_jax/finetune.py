@@ -52,7 +52,7 @@ from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.tasks.registry import load_task
 from bert_jax.tasks.scores import PUBLISHED
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import write_results
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.steps import TrainState
@@ -93,7 +93,7 @@ def finetune(job: Job) -> JsonObject | None:
         saved = run.durable(job.directory / "checkpoints")
         checkpoints = opened.enter_context(Checkpoints(saved, keep=experiment.checkpoints.keep))
         with job.ledger.during(Activity.RESTORING):
-            state = checkpoints.restore_latest(job.state)
+            state = checkpoints.restore_latest(program.state)
             best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
         if state is None:
             state = job.begin()
@@ -102,10 +102,11 @@ def finetune(job: Job) -> JsonObject | None:
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
 
         def step(state: TrainState, rows: Batch) -> tuple[TrainState, Sums]:
+            function, arguments = program.training_step(experiment.training.accumulation), job.arguments(state, rows)
             if program.is_new("train", rows):
                 with run_log.compiling("training step", rows):
-                    program.train.lower(*job.arguments(state, rows)).compile()  # the next call takes it from the cache
-            found: tuple[TrainState, Sums] = program.train(*job.arguments(state, rows))
+                    function.lower(*arguments).compile()  # the next call takes it from the cache
+            found: tuple[TrainState, Sums] = function(*arguments)
             return found
 
         def evaluate(step: int, state: TrainState) -> bool:

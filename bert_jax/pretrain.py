@@ -41,26 +41,26 @@ from bert_jax.interface.named import file_of
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
-from bert_jax.objectives.distillation import Teacher
+from bert_jax.objectives.objective import Teacher
 from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint, open_phase_corpora
 from bert_jax.pretraining.evaluation import Evaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
-from bert_jax.pretraining.program import check_batch_sizes, pretraining_program
+from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.results import results, trained_model, training_of
-from bert_jax.pretraining.rollback import Rollback, first_parameters, skipped_batches
-from bert_jax.pretraining.teacher import load_teacher, taught_by
+from bert_jax.pretraining.start import first_state, load_teacher, taught_by
 from bert_jax.runtime.goodput import Activity, goodput_line
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.log import PICTURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
+from bert_jax.training.spikes import Rollback, skipped_batches
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
@@ -102,18 +102,20 @@ def pretrain(
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
+    begin_state = functools.partial(first_state, experiment, program, corpora.train)
     with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
         with run.ledger.during(Activity.RESTORING):
             state = checkpoints.restore_latest(program.state)
         if state is None:
-            state = first_parameters(program, corpora.train)
+            state = begin_state()
     first_step = int(state.step)
     if first_step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
         log.info("all %s are done: see %s", counted(last_step, "step"), place)
         return 0
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
-    run_log = PretrainingLog(program, run, corpora, first_step, file)
+    scalars = scalars_of(experiment)
+    run_log = PretrainingLog(experiment, program, run, corpora, first_step, file)
 
     @contextlib.contextmanager
     def phase_after(state: TrainState) -> Iterator[Stage]:
@@ -124,13 +126,13 @@ def pretrain(
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
             batches = PhaseBatches(experiment, index, corpora.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
-            evaluation = Evaluation(program, index, corpora, run, batches.source.plan(0))
+            evaluation = Evaluation(experiment, program, index, corpora, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
-                return program.arguments(state, to_device(rows, mesh, BATCH))
+                return program.arguments(state, to_device(rows, mesh, BATCH), scalars)
 
             with run.compiling(run.ledger):
-                function, needed = program.training_step(index), step == first_step
+                function, needed = phase_step(experiment, program, index), step == first_step
                 example = arguments(program.state, batches.rows(step))
                 train_step = compiled(function, *example, mesh=mesh, saved=run.compiled, must_be_saved=needed)
 
@@ -166,7 +168,7 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            rollback=Rollback(program, checkpoints, corpora.train, state),
+            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, begin_state),
             check=corpora.verification.check,
         )
         trained = train(parts, state)
@@ -178,11 +180,11 @@ def pretrain(
             with run.ledger.during(Activity.EVALUATING):
                 last = len(experiment.phases) - 1
                 plan = PhaseBatches(experiment, last, corpora.of_phase(last)).source.plan(0)
-                run_log.scores = Evaluation(program, last, corpora, run, plan)(trained.state.params)
+                run_log.scores = Evaluation(experiment, program, last, corpora, run, plan)(trained.state.params)
             run_log.draw()
         params = on_host(trained.state.params, mesh)
     if run.is_first:
-        found = results(program, trained.state, run_log.scores, corpora, time.monotonic() - started)
+        found = results(experiment, mesh, trained.state, run_log.scores, corpora, time.monotonic() - started)
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}

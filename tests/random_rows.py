@@ -17,12 +17,21 @@ from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, 
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives import OBJECTIVES
 from bert_jax.objectives.model import Model
-from bert_jax.training.steps import StepSeed, gradients
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training.steps import Program, StepSeed, gradients
 
 
 def objective_for(config: ModelConfig, next_sentence: bool = True, **settings: Any) -> Any:
     """The objective that trains a model of this configuration."""
     return load_named(natural_objective(config), OBJECTIVES, "")(**settings).for_model(Model(config, next_sentence))
+
+
+def program_for(objective: Any, optimizer: Any, learning_rate: Any = lambda step, scalars: 1e-3, **further: Any) -> Program:
+    """The program of such an objective on one device."""
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    wanted = {"parameters": {}, "clip_norm": 1.0} | further
+    return Program(objective=objective, optimizer=optimizer, learning_rate=learning_rate, mesh=mesh, **wanted)
 
 
 def forward(config: ModelConfig, params: Any, batch: Any, seed: Any, next_sentence: bool = True) -> Any:

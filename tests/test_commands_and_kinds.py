@@ -36,7 +36,7 @@ from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
-from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.pretraining.start import pretraining_start
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from tests.end_to_end import forked
 from tests.end_to_end.forked import Done, Surroundings
@@ -212,9 +212,9 @@ ENDINGS = {
     "Y": r"a \w+ head has no labels",
     "q": r"--problem=multi_label is for a sequence head, not for a \w+ head; leave it out$",
     "A": r"--activation=relu is for checkpoints of the original; leave it out for \w+$",
-    "N": r"has no pooler, which a \w+_head reads; to begin it with random weights, say --config.init_new=pooler$",
+    "N": r"has no pooler, which a \w+_head reads; to start it from random weights, give --config.init_new=pooler$",
     "C": r"whose \[CLS\] has no meaning of its own.*; (set config.head.pooling=concat, or config.head.lstm|name a Transformer)$",
-    "g": r"has no \w+( and no \w+)*; to start them from random weights, give --config.init_new=",
+    "g": r"has no \w+( and no \w+)*; to start (it|them) from random weights, give --config.init_new=",
     "z": r"has no trained mlm_head, so it predicts no masked words; name a pretrained model with one$",
     "Z": r"is not a masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
@@ -300,9 +300,9 @@ def only_begin() -> None:
     blank."""
 
     def traced(job: Job) -> None:
-        with_own_head(job.start, job.program.config, job.program.head, job.experiment)
+        with_own_head(job.start, job.config, job.head, job.experiment)
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
-            jax.eval_shape(job.program.train, *job.arguments(job.state, job.rows(0)))
+            jax.eval_shape(job.program.train_step, *job.arguments(job.program.state, job.rows(0)))
 
     def begun(experiment: Any, run: Any, corpora: Any, *rest: Any) -> int:
         if experiment.init_from:

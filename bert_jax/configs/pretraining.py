@@ -175,15 +175,17 @@ class PretrainingExperiment:
     @functools.cached_property  # a user's file that is edited during a run must neither change it nor end it
     def trained_objective(self) -> Objective:
         """The objective of the run for its model, with the terms against a teacher if there is one."""
-        from bert_jax.objectives.distillation import Distillation  # these import JAX, which takes a second
-        from bert_jax.objectives.mlm_nsp import MlmNsp
-        from bert_jax.objectives.model import Model
+        from bert_jax.objectives.model import Model  # which imports JAX, and takes a second
 
         kind = objective_class(self.objective, self.model)
         with file_errors_explained(file_of(self.objective), OBJECTIVE):
             plain = kind(**self.objective_options)
-        taught = Distillation(plain, self.distillation) if self.teacher and isinstance(plain, MlmNsp) else plain
-        return taught.for_model(Model(self.model, self.next_sentence))
+        if self.teacher:
+            from bert_jax.objectives.distillation import Distillation  # which other runs do not load
+            from bert_jax.objectives.mlm_nsp import MlmNsp
+
+            plain = Distillation(plain, self.distillation) if isinstance(plain, MlmNsp) else plain
+        return plain.for_model(Model(self.model, self.next_sentence))
 
     @property
     def next_sentence(self) -> bool:
@@ -280,8 +282,6 @@ class PretrainingExperiment:
                 raise UserError(f"{key}: {error}") from None
 
     def _validate_distillation(self) -> None:
-        from bert_jax.objectives.distillation import Distillation
-
         d, model = self.distillation, self.model
         if not self.teacher:
             if d != PretrainingDistillation():
@@ -292,6 +292,8 @@ class PretrainingExperiment:
                 f"config.teacher={self.teacher} teaches masked words, which a model with direction={model.direction} and "
                 f"encoder={model.encoder} does not predict; set direction=both and encoder=transformer, or leave the teacher out"
             )
+        from bert_jax.objectives.distillation import Distillation
+
         if not isinstance(self.trained_objective, Distillation):
             raise UserError(
                 f"config.teacher={self.teacher} teaches masked words, which config.objective={self.objective} does not predict; "

@@ -4,7 +4,7 @@ In: an experiment, a task, a model to start from. Out: trained weights, log line
 
     warm_start.py      loads the pretrained model, adds the task's head, loads the teacher
     data.py            the features of a task's examples, and the fingerprints of data and weights
-    program.py         the jitted training step and the logits, and the teacher of a distillation
+    program.py         the program of a run: its objective, steps and logits; the outputs of a teacher
     job.py             Job: one run of a sweep: batches, program, evaluation, on its devices
     best_weights.py    BestWeights: the weights with the best dev score, saved during a run and exported at its end
     finetuning_log.py  FinetuningLog: log lines, metrics.jsonl, the plot of the curves

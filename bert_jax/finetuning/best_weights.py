@@ -27,7 +27,7 @@ from bert_jax.runtime.goodput import Activity
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import text_columns
 from bert_jax.tasks.text_task import TextTask
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.steps import TrainState
 
@@ -46,7 +46,8 @@ class BestWeights:
     def __init__(self, job: Job, until: int | None = None):
         self._job = job
         self.checkpoints = Checkpoints(job.run.durable(job.directory / BEST), keep=1)
-        self._best: Mapping[str, Any] | None = self.checkpoints.restore_latest(best_layout(job.state, job.mesh), until=until)
+        layout = best_layout(job.program.state, job.mesh)
+        self._best: Mapping[str, Any] | None = self.checkpoints.restore_latest(layout, until=until)
 
     def __enter__(self) -> BestWeights:
         return self
@@ -109,12 +110,12 @@ class BestWeights:
         params = on_host(best["params"], job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}
-            config = dataclasses.replace(job.program.config, **dropout)  # dropout was 0 for a frozen encoder
-            whole = dataclasses.replace(start, params=params, config=config, head=job.program.head)
+            config = dataclasses.replace(job.config, **dropout)  # dropout was 0 for a frozen encoder
+            whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
             own = job.experiment.task.own if task.name.startswith("own/") else OwnDataConfig()
-            columns = text_columns(own, job.program.head.kind)
+            columns = text_columns(own, job.head.kind)
             trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs, columns=columns)
             about: JsonObject = {"task": task.name, "step": int(best["step"])}
             export_trained(directory, trained, about, None, training_of(job.experiment, task.name, start, results or {}))

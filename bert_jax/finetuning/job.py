@@ -19,7 +19,7 @@ from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
-from bert_jax.finetuning.program import Program, Teach, program_of
+from bert_jax.finetuning.program import Teach, finetuning_program, label_loss, scalars_of
 from bert_jax.finetuning.warm_start import with_own_head
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
@@ -31,7 +31,7 @@ from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory, require_memory
-from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple, with_shardings
+from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import TrainState
 
@@ -83,19 +83,17 @@ class Job:
             raise UserError(
                 f"config.training.epochs={training.epochs} are {counted(self.last_step, 'step')}, above {MAX_COUNT:,}; lower it"
             )
-        self.program: Program = program_of(
-            experiment, self.start, self.data.task, train, self.batches.steps_per_epoch, self.mesh
+        self.config = experiment.model_config(self.start.config, self.mesh.devices.flat[0].platform)
+        self.head = experiment.head_config(self.data.task.head)
+        loss = label_loss(experiment, self.data.task, train)
+        self.program = finetuning_program(
+            experiment, self.config, self.head, loss, self.batches.steps_per_epoch, self.mesh
         )
-        self.scalars = {
-            "steps": np.int32(self.last_step),
-            "warmup_steps": np.int32(round(training.warmup_fraction * self.last_step)),
-            "peak": np.float32(training.learning_rate),
-            "seed": np.uint32(experiment.seed),
-        }
+        self.scalars = scalars_of(experiment, self.last_step)
         self.demand: Callable[[], Demand] = functools.partial(
             finetuning_demand, experiment, self.batches, self.data.shape.length, self.mesh
         )
-        shape, model, t = self.data.shape, self.program.config, training
+        shape, model, t = self.data.shape, self.config, training
         layers = model.num_layers if model.remat == "none" and not t.freeze_encoder else 1
         rows = self.batches.row_counts[-1] // t.accumulation
         require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.demand)
@@ -115,20 +113,16 @@ class Job:
         """Model FLOPs of a training step for each row, with the forward pass of the teacher."""
         shape, teacher = self.data.shape, self._inputs.teacher
         frozen = self.experiment.training.freeze_encoder
-        own = task_row_flops(self.program.config, self.program.head, shape, frozen=frozen)
+        own = task_row_flops(self.config, self.head, shape, frozen=frozen)
         if teacher is None or teacher.head is None:
             return own
         return own + forward_flops(task_row_flops(teacher.config, teacher.head, shape))
 
-    @property
-    def state(self) -> TrainState:
-        """The abstract `TrainState` with the sharding of each array."""
-        return with_shardings(self.program.abstract, self.program.shardings)
-
     def begin(self) -> TrainState:
         """The state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
-        program = self.program
-        return program.begin(with_own_head(self.start, program.config, program.head, self.experiment).params)
+        params = with_own_head(self.start, self.config, self.head, self.experiment).params
+        state: TrainState = self.program.begin(dict, params)
+        return state
 
     def rows(self, step: int) -> Batch:
         """The rows of the batch of `step` that belong to this process. Checks on the host that their ids are within the model's
@@ -141,7 +135,7 @@ class Job:
     def arguments(self, state: TrainState, batch: Batch) -> tuple[PyTree[jax.Array], ...]:
         """The arguments of the training step: the state, the global batch with the teacher's outputs, the scalars."""
         teach = self._inputs.teaching_on(self.mesh)
-        return state, teach(to_device(batch, self.mesh, BATCH)), self.scalars
+        return self.program.arguments(state, teach(to_device(batch, self.mesh, BATCH)), self.scalars)
 
     @functools.cached_property
     def logits(self) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
@@ -171,10 +165,10 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
     def evaluate(params: PyTree[jax.Array], split: str) -> list[np.ndarray]:
         def forward(batch: Batch) -> np.ndarray:
             arguments = (params, to_device(batch, mesh, BATCH))
-            if program.is_new("logits", batch):
+            if program.is_new("evaluation", batch):
                 with job.run.compiling(job.ledger), compiling("the evaluation", job.prefix):
-                    program.logits.lower(*arguments).compile()
-            found = program.logits(*arguments)
+                    program.evaluation_step.lower(*arguments).compile()
+            found = program.evaluation_step(*arguments)
             job.run.watchdog.alive("evaluation")
             return np.asarray(found)  # every device holds all of it
 

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import logging
 from collections.abc import Collection
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -21,8 +20,8 @@ from bert_jax.interop.huggingface import (
     Model,
     NewParts,
     import_model,
-    part_names,
     read_model_config,
+    with_classifier_layers,
     with_new_parts,
     without_parts,
 )
@@ -34,6 +33,7 @@ from bert_jax.model.heads import INPUTS
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.pretraining import with_fixed_tables
+from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,12 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
     task's.
     """
     head = experiment.head_config(own)
-    new, multiple = part_names(experiment.init_new), experiment.model.vocab_multiple
-    model = import_model(experiment.init_from, vocab_multiple=multiple, new=NewParts(new, seed=experiment.seed))
+    model = load_start(
+        experiment.init_from,
+        init_new=experiment.init_new,
+        seed=experiment.seed,
+        vocab_multiple=experiment.model.vocab_multiple,
+    )
     for note in model.tokenizer.notes:
         log.info("%s: %s", model.source, note)
     model = _with_classifier_pooling(model, experiment, head)
@@ -96,16 +100,16 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
             f"config.init_from={experiment.init_from} is a {model.config.encoder} model, whose [CLS] has no meaning of its own"
             f"{'' if has_others else f' for a {head.kind} head'}; {remedy}"
         )
-    if head.has_pooler(model.config) and "pooler" not in model.params and not experiment.init_random:
-        raise UserError(
-            f"config.init_from={experiment.init_from} has no pooler, which a {head.part} reads; to begin it with random weights, "
-            "say --config.init_new=pooler"
-        )
-    kept = {head.part} if experiment.keep_head else set()
-    unread = [part for part in model.parts if part not in kept and (part != "pooler" or not head.has_pooler(model.config))]
-    if unread:
-        log.info("not used by the task, left out: %s", ", ".join(unread))
-    return without_parts(model, unread)
+    pooler = ["pooler"] if head.has_pooler(model.config) else []
+    return trained_parts(
+        model,
+        experiment.init_from,
+        trained=[*pooler, *([head.part] if experiment.keep_head else [])],
+        needed=[] if experiment.init_random else pooler,
+        init_new=experiment.init_new,
+        why_needed=f", which a {head.part} reads",
+        why_unused="not used by the task",
+    )
 
 
 def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, head: TaskHead) -> Model:
@@ -117,13 +121,10 @@ def _with_classifier_pooling(model: Model, experiment: FinetuningExperiment, hea
             log.info("config.head.pooling=%s: the pooler of %s is left out", asked, model.source)
         changed = dataclasses.replace(model.config, classifier_pooling=asked)
         model = dataclasses.replace(without_parts(model, ("pooler",)), config=changed)
-    trained: Any = model.params.get("mlm_head", {})
-    reads_others = head.has_pooler(model.config) and model.config.classifier_pooling != "pooler"
-    if reads_others and "pooler" not in model.params and "transform" in trained:
+    begun = with_classifier_layers(model, head)
+    if begun is not model:
         log.info("the layers before the classifier begin as those of the MLM head")
-        begun = {"dense": trained["transform"], **{name: x for name, x in trained.items() if name == "layer_norm"}}
-        model = dataclasses.replace(model, params={**model.params, "pooler": begun})
-    return model
+    return begun
 
 
 def weights_fingerprint(name: str) -> str:
@@ -161,7 +162,7 @@ def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead)
             "which predicts the words of a text together; distil heads with crf=none"
         )
     theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
-    if (theirs.sha256, theirs.lowercase) != (own.sha256, own.lowercase):
+    if not same_vocabulary(theirs, own):
         raise UserError(
             f"config.distillation.teacher={name} has another vocabulary than {experiment.init_from}; use the same"
         )

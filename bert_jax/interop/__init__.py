@@ -10,6 +10,7 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a mo
     directory.py            writes a model directory atomically
     card.py                 the model card of an export, README.md
     huggingface.py          Model; import_model and export_model
+    sentence_transformers.py   how a directory makes a vector of a text: pooling, normalisation, length
     sorted_table.py         LevelDB's table format, in which a TensorFlow checkpoint has its index
     tensor_bundle.py        TensorFlow's checkpoint format
     tensorflow.py           checkpoints of the original BERT
@@ -33,5 +34,7 @@ NEW_POSITIONS = ("copied", "random")
 FUNCTIONS = ("encode", "pretraining", "labels")
 """What is exported as StableHLO: the encoder's vectors; the logits of the pretraining heads at every position; the logits of a
 labelled head."""
+TEXT_POOLINGS = ("mean", "cls")
+"""The poolings of text vectors that sentence-transformers has too."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """Those that StableHLO is exported for."""

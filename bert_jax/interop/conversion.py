@@ -18,7 +18,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
-from bert_jax.interop import NEW_POSITIONS, PARTS
+from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import model_card, training_of
 from bert_jax.interop.directory import aside
 from bert_jax.interop.families.family import family_of
@@ -33,6 +33,8 @@ from bert_jax.interop.huggingface import (
     without_parts,
 )
 from bert_jax.interop.locate import local_model
+from bert_jax.interop.names import rows
+from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
     extended,
@@ -40,13 +42,16 @@ from bert_jax.interop.surgery import (
     sources_of,
     with_layers,
     with_positions,
+    with_rotary_theta,
     with_token_types,
     with_vocabulary,
+    with_window,
 )
 from bert_jax.interop.tensor_bundle import index_path
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.interop.weights import weights_file
 from bert_jax.interop.word2vec import export_word2vec, find_vectors, import_word2vec
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import HEADS
@@ -115,7 +120,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     other = "" if config.positions == "learned" else f" ({config.positions})"
     reads = "" if config.direction == "both" else ", left to right"
     return [
-        f"{model.source}: {_count_of(read).in_words}",
+        f"{model.source}: {_count_of(read, config, model.head).in_words}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         config.in_words
         if config.encoder != "transformer"
@@ -136,9 +141,10 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
     return [f"parts: {', '.join(parts)}", f"{head.part}: {head.problem}, {outputs}"]
 
 
-def _count_of(params: Any) -> ParameterCounts:
+def _count_of(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
     """The numbers in the arrays of a model that was read, whose vocabulary is not padded."""
-    sizes = {path: int(x.size) for path, x in flatten_dict(params, sep="/").items()}
+    first = {row.ours: row.first for row in rows(config, head)}  # no layer before it reads its part
+    sizes = {path: int(x[first.get(path, 0) :].size if x.ndim else 1) for path, x in flatten_dict(params, sep="/").items()}
     fixed = sum(size for path, size in sizes.items() if path in NEVER_TRAINED)
     return ParameterCounts(sum(sizes.values()) - fixed, fixed)
 
@@ -166,9 +172,18 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         notes.append(f"longest text: {old.max_position:,} -> {counted(flags.max_position, 'token')}")
     elif flags.max_position:
         model = with_positions(model, flags.max_position, flags.new_positions or NEW_POSITIONS[0], flags.seed)
+        kind = "position table" if old.positions != "rotary" else "positions"
         added = flags.new_positions or (NEW_POSITIONS[0] if old.positions == "learned" else old.positions)
-        grown = f" (new rows: {added})" if flags.max_position > old.max_position else ""
-        notes.append(f"position table: {old.max_position:,} -> {counted(flags.max_position, 'row')}{grown}")
+        grown = f" (new rows: {added})" if flags.max_position > old.max_position and kind == "position table" else ""
+        unit = "row" if kind == "position table" else "token"
+        notes.append(f"{kind}: {old.max_position:,} -> {counted(flags.max_position, unit)}{grown}")
+    if flags.rope_theta:
+        model = with_rotary_theta(model, *flags.rope_theta)
+        bases = [f"{x:,.0f}" for x in (model.config.rotary_theta, model.config.sliding_rotary_theta) if x is not None]
+        notes.append(f"base of rotary positions: {' in full layers, '.join(bases)}{' in sliding ones' if len(bases) > 1 else ''}")
+    if flags.window:
+        model = with_window(model, flags.window)
+        notes.append(f"window of sliding layers: {2 * old.sliding_radius:,} -> {counted(flags.window, 'token')}")
     if flags.token_types:
         model = with_token_types(model, flags.token_types)
         grown = " (new types: copies of type 0)" if flags.token_types > old.type_vocab_size else ""
@@ -182,6 +197,13 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         missing = [token for token in tokens if token not in there]
         model, note = _with_words(model, extended(model.tokenizer, missing))
         notes += [note, f"tokens that the vocabulary already had: {len(tokens) - len(missing):,} of {len(tokens):,}"]
+    if flags.pooling or flags.normalise:
+        if model.head is not None:
+            raise UserError(f"--pooling: {model.source} has a {model.head.part}, which gives labels; leave it out with --drop")
+        before = model.vectors or TextVectors(TEXT_POOLINGS[0])
+        pooling = flags.pooling or before.pooling
+        model = dataclasses.replace(model, vectors=TextVectors(pooling, flags.normalise or before.normalise, before.longest))
+        notes.append(f"vectors of texts: {pooling}{', scaled to length 1' if model.vectors and model.vectors.normalise else ''}")
     if (flags.labels or flags.problem) and _new_head(flags) is None:
         model = _relabelled(model, flags)
         notes.append(f"{model.head.part if model.head else 'head'}: labels and problem replaced as the flags ask")
@@ -231,7 +253,8 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     files = ", ".join(sorted(path.name for path in target.iterdir()))
     scale, unit = byte_unit(size)
-    summary = f"{target} (format {flags.format}): {_count_of(model.params).in_words}, {size / scale:,.1f} {unit}"
+    count = _count_of(model.params, model.config, model.head)
+    summary = f"{target} (format {flags.format}): {count.in_words}, {size / scale:,.1f} {unit}"
     return [summary, f"files: {files}", *notes]
 
 

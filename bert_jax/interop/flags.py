@@ -12,13 +12,15 @@ from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.ranges import COUNT, SEED, InRange
 from bert_jax.interface.words import cut
-from bert_jax.interop import DTYPES, FUNCTIONS, NEW_POSITIONS, PARTS, PLATFORMS
+from bert_jax.interop import DTYPES, FUNCTIONS, NEW_POSITIONS, PARTS, PLATFORMS, TEXT_POOLINGS
 from bert_jax.interop.directory import FORMATS
 from bert_jax.model import ACTIVATIONS
 from bert_jax.model.heads import PROBLEMS
 
 POSITIONS, TYPES = InRange(int, Interval(ge=1, le=2**20)), InRange(int, Interval(ge=1, le=2**16))
-FORMAT_OF_FLAG = {"dtype": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo"}
+FORMAT_OF_FLAG = {
+    "dtype": "huggingface", "pooling": "huggingface", "function": "stablehlo", "length": "stablehlo", "platforms": "stablehlo",
+}  # fmt: skip
 
 
 def check_flags(command: str, description: str | None) -> None:
@@ -37,7 +39,7 @@ def _check_values(flags: argparse.Namespace) -> None:
     """Raises UserError for flags with unknown values, and for flags that contradict each other."""
     for name, known in (
         ("format", FORMATS), ("dtype", DTYPES), ("activation", tuple(ACTIVATIONS)), ("problem", PROBLEMS),
-        ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS),
+        ("new_positions", NEW_POSITIONS), ("function", FUNCTIONS), ("pooling", TEXT_POOLINGS),
     ):  # fmt: skip
         value = getattr(flags, name)
         if value is not None and value not in known:
@@ -85,6 +87,10 @@ def flag_parser(description: str | None) -> FlagParser:
     changes.add_argument("--max-position", type=POSITIONS, metavar="N", help="resize the position table to N rows")
     of_positions = "new rows of the position table: the table repeated, or random (default: copied)"
     changes.add_argument("--new-positions", metavar="|".join(NEW_POSITIONS), help=of_positions)
+    of_theta = "change the base of rotary positions in full layers, and in sliding ones if it is given"
+    changes.add_argument("--rope-theta", type=_bases, metavar="FULL[,SLIDING]", help=of_theta)
+    of_window = "change the number of tokens that a sliding layer sees on both sides together"
+    changes.add_argument("--window", type=POSITIONS, metavar="N", help=of_window)
     of_types = "resize the token-type table to N rows; new rows are copies of type 0"
     changes.add_argument("--token-types", type=TYPES, metavar="N", help=of_types)
     of_tokens = "add the words of FILE to the vocabulary, one per line; special tokens are in brackets"
@@ -95,6 +101,10 @@ def flag_parser(description: str | None) -> FlagParser:
     changes.add_argument("--keep-layers", type=_layers, metavar="0,2,4", help="keep these layers")
     of_average = "average the weights of A and this model; may be repeated"
     changes.add_argument("--average", type=nonempty, action="append", default=[], metavar="MODEL", help=of_average)
+    sentences = parser.group("files for sentence-transformers")
+    of_pooling = "how the vector of a text is made from those of its tokens"
+    sentences.add_argument("--pooling", metavar="|".join(TEXT_POOLINGS), help=of_pooling)
+    sentences.add_argument("--normalise", action="store_true", help="scale the vectors of texts to length 1")
     lowered = parser.group("--format=stablehlo")
     lowered.add_argument("--function", metavar="|".join(FUNCTIONS), help="what the file computes (default: by the model's head)")
     lowered.add_argument("--length", type=POSITIONS, metavar="N", help="tokens of every text (default: any number)")
@@ -107,6 +117,16 @@ def _list(text: str) -> list[str]:
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list such as a,b,c")
     return names
+
+
+def _bases(text: str) -> list[float]:
+    try:
+        bases = [float(part) for part in text.split(",")]
+    except ValueError:
+        bases = []
+    if not 1 <= len(bases) <= 2 or not all(1 <= base <= 1e12 for base in bases):
+        raise argparse.ArgumentTypeError(f"{cut(text)!r} is not one base or two, such as 160000,10000, from 1 to 1e12")
+    return bases
 
 
 def _layers(text: str) -> list[int]:

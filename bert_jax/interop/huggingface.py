@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -30,9 +31,9 @@ from bert_jax.data.tokenizers.tokenizer_files import vocabulary_files
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import Json, JsonObject, read_object, write_json
 from bert_jax.interface.words import counted
-from bert_jax.interop import DTYPES, PARTS
+from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
-from bert_jax.interop.directory import FORMATS, OURS, replaced_when_complete
+from bert_jax.interop.directory import FORMATS, OURS, TEXT_VECTORS, replaced_when_complete
 from bert_jax.interop.families.family import Family, TokenId, family_of
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
@@ -61,10 +62,10 @@ from bert_jax.interop.names import (
     tensors_from_params,
     their_names,
 )
+from bert_jax.interop.sentence_transformers import TextVectors, read_text_vectors, write_text_vectors
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
@@ -90,6 +91,8 @@ class Model:
     """Whether a sequence head was trained on pairs of texts; None where unknown, or trained on both single texts and pairs."""
     columns: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
     """Where the head was trained on a table of the user's: field of a text -> the name of its column, or of its columns."""
+    vectors: TextVectors | None = None
+    """How a vector of a text is made, for sentence-transformers; None for a model without a pooling."""
     untrained: frozenset[str] = frozenset()
     """Parts that still have their random initial weights; they are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
@@ -156,7 +159,9 @@ def export_model(
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
         write_json(incomplete / CONFIG, fields)
         tokenizer.save(incomplete)
-        _write_model_max_length(incomplete / TOKENIZER_CONFIG, config.max_position)
+        _adapt_tokenizer(incomplete / TOKENIZER_CONFIG, config)
+        if model.vectors is not None and model.head is None:
+            write_text_vectors(incomplete, model.vectors, config)
         _save(tensors, incomplete / WEIGHTS)
         (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors writes it readable by the owner only
 
@@ -241,6 +246,7 @@ def import_model(
         head=kept_head,
         of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
         columns=_columns(fields) if kept_head else {},
+        vectors=(vectors := _text_vectors(directory, tokenizer)),
         untrained=untrained,
         other_fields=_other_fields(fields, family, kept_head, keep_vocabulary=not vocabulary),
         source=str(directory),
@@ -249,7 +255,7 @@ def import_model(
         + rows_without_pieces(tokenizer, config)
         + reading_notes(tensors, config, own, dropped)
         + notes
-        + _files_left(directory),
+        + _files_left(directory, vectors),
     )
     if not new.names:
         return model
@@ -285,6 +291,7 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
             raise UserError(f"a new {labelled[0]} needs labels; give them")
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
+        model = with_classifier_layers(model, head)
         if head.has_pooler(config) and "pooler" not in {*model.params, *names}:
             remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
@@ -306,6 +313,17 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
     )
 
 
+def with_classifier_layers(model: Model, head: TaskHead) -> Model:
+    """`model` with the dense layer and the norm of its MLM head before a classifier, if it has none and its classifiers begin
+    with them (`Architecture.classifier_pooling`), as those of transformers do."""
+    config, words = model.config, model.params.get("mlm_head")
+    begins = config.classifier_pooling != "pooler" and config.mlm_head == "bert" and bool(head.has_pooler(config))
+    if not begins or words is None or "pooler" in model.params:
+        return model
+    copied = {"dense": words["transform"]} | ({"layer_norm": words["layer_norm"]} if "layer_norm" in words else {})
+    return dataclasses.replace(model, params=model.params | {"pooler": copied})
+
+
 @functools.cache
 def _drawing(
     config: ModelConfig, head: TaskHead | None, parts: tuple[str, ...]
@@ -315,6 +333,8 @@ def _drawing(
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = {} if head is not None and parts == (head.part,) else initial_parameters(config, key)
         if head is not None:
+            from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+
             parameters |= initial_label_parameters(config, head, key)
         return nn.unbox({part: parameters[part] for part in parts})
 
@@ -452,13 +472,24 @@ def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: st
         )
 
 
-def _files_left(directory: pathlib.Path) -> tuple[str, ...]:
-    """A clause about JSON files and folders of the directory that are not read, such as sentence-transformers' pooling."""
-    left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in FILES]
+def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
+    """How the directory makes vectors of texts; None where it does not say it, or in a way that is not implemented here, which
+    `embed` reports."""
+    with contextlib.suppress(UserError):
+        found = read_text_vectors(directory, tokenizer)
+        return found if found and found.pooling in TEXT_POOLINGS else None
+    return None
+
+
+def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[str, ...]:
+    """A clause about JSON files and folders of the directory that are not read, such as another module of
+    sentence-transformers."""
+    read = [name for name in FILES if vectors or name not in TEXT_VECTORS]
+    left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in read]
     above = directory.absolute().parent
     if transformer_folder(above) == directory.absolute():  # the other modules of an old model of sentence-transformers
-        left += [f"../{path.name}" for path in above.iterdir() if path.name == MODULES or re.match(r"\d_", path.name)]
-        left.remove(f"../{directory.absolute().name}")
+        others = [path.name for path in above.iterdir() if path.name == MODULES or re.match(r"\d_", path.name)]
+        left += [f"../{name}" for name in others if name not in (*read, directory.absolute().name)]
     names = sorted(name for name in left if not name.startswith(".") or name.startswith("../"))
     names = [name for name in names if not name.endswith(".index.json")]
     return (f"files that are neither read nor copied: {', '.join(names)}",) if names else ()
@@ -483,11 +514,15 @@ def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, 
     return {name: x for name, x in fields.items() if name not in left}
 
 
-def _write_model_max_length(path: pathlib.Path, tokens: int) -> None:
+def _adapt_tokenizer(path: pathlib.Path, config: ModelConfig) -> None:
     """Writes the size of the position table as `model_max_length`, to which transformers' tokenizers truncate; without it they do
-    not truncate, and longer texts raise an IndexError in the model."""
-    settings = read_object(path)
-    write_json(path, settings | {"model_max_length": tokens})
+    not truncate, and longer texts raise an IndexError in the model. For a model without token types, also that its tokenizer
+    gives none, which the model would not accept."""
+    settings = read_object(path) | {"model_max_length": config.max_position}
+    inputs = settings.get("model_input_names")
+    if not config.type_vocab_size and (inputs is None or "token_type_ids" in inputs):
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
+    write_json(path, settings)
 
 
 def part_names(text: str) -> tuple[str, ...]:

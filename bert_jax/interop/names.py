@@ -30,7 +30,6 @@ from bert_jax.interop.families.family import Family, Row, family_of
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import HEADS
 from bert_jax.model.positions import fixed_table
@@ -66,6 +65,8 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     one_layer = dataclasses.replace(config, scan_layers=True) if config.encoder == "transformer" else config  # faster to trace
     tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder == "transformer")
     if head is not None:
+        from bert_jax.model.heads.bert_with_head import initial_label_parameters  # which pretraining does not load
+
         tree |= jax.eval_shape(lambda: initial_label_parameters(one_layer, head, jax.random.key(0)))
     return flatten_dict(tree, sep="/")
 

@@ -56,6 +56,26 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
     return dataclasses.replace(model, params=params, config=config, tokenizer=tokenizer)
 
 
+def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -> Model:
+    """`model` with another base of its rotary positions in full layers, and in `sliding` ones; None leaves these as they are, and
+    where they have no base of their own, they follow. Raises UserError for a model with other positions."""
+    if model.config.positions != "rotary":
+        raise UserError(f"a base is for rotary positions, and those of {model.source} are {model.config.positions}; leave it out")
+    kept = model.config.sliding_rotary_theta if sliding is None else sliding
+    config = dataclasses.replace(model.config, rotary_theta=full, sliding_rotary_theta=None if kept == full else kept)
+    return dataclasses.replace(model, config=config)
+
+
+def with_window(model: Model, tokens: int) -> Model:
+    """`model` whose sliding layers see `tokens` on both sides together, as ModernBERT's configuration counts them. Raises
+    UserError for a model without such layers, and for an odd number."""
+    if "sliding" not in model.config.layer_types:
+        raise UserError(f"a window is for sliding layers, and {model.source} has none; leave it out")
+    if tokens < 2 or tokens % 2:
+        raise UserError(f"a window of {counted(tokens, 'token')} has no whole radius; give an even number, such as 128")
+    return dataclasses.replace(model, config=dataclasses.replace(model.config, sliding_radius=tokens // 2))
+
+
 def with_token_types(model: Model, types: int) -> Model:
     """`model` with a token type table of `types` rows; new rows are copies of type 0, and a smaller table keeps the first
     rows."""
@@ -83,7 +103,13 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
             f"the {model.head.part} has a weight for each of {counted(layers, 'layer')}, so none can be removed; drop the head, "
             "or add a new one"
         )
-    config = dataclasses.replace(model.config, num_layers=len(keep))
+    if not model.config.first_attention_norm and keep[0]:
+        raise UserError(
+            f"the first layer of {model.source or 'this model'} has no norm before its attention, which the others have, so "
+            "layer 0 cannot be removed; keep it"
+        )
+    types = tuple(model.config.layer_type(n) for n in keep) if model.config.layer_types else ()
+    config = dataclasses.replace(model.config, num_layers=len(keep), layer_types=types)
     return dataclasses.replace(model, params=_changed(model, lambda row: row.stacked, lambda x: x[list(keep)]), config=config)
 
 

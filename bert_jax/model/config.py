@@ -450,12 +450,13 @@ def _modern(name: str) -> dict[str, Any]:
     sizes = {"num_layers": layers, "hidden_size": width, "intermediate_size": wide, "num_heads": heads}
     fields = {**modern_block(layers), **sizes, "vocab_size": 256_000 if "mmbert" in name else 50_368, "max_position": 8_192}
     if "modernbert" not in name:  # theta is raised in all layers for the longer rows
-        fields |= {"sliding_rotary_theta": 160_000.0}
+        fields |= {"sliding_rotary_theta": None}
     return fields | ({"max_position": 7_999} if "ettin" in name else {})
 
 
 def _eurobert(name: str) -> dict[str, Any]:
     layers, width, wide, heads, shared = EUROBERT_WIDTHS[name]
+    shared = 0 if shared == heads else shared
     return {
         "num_layers": layers, "hidden_size": width, "intermediate_size": wide, "num_heads": heads, "num_key_value_heads": shared,
         "vocab_size": 128_256, "max_position": 8_192, "type_vocab_size": 0, "activation": "silu", "layer_norm_epsilon": 1e-5,

@@ -16,7 +16,6 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bert_jax.interface.words import counted
 from bert_jax.model.bert import Bert
-from bert_jax.model.bilm import backward_positions
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embedding
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
@@ -106,6 +105,8 @@ class BiLstmForPreTraining(BertForPreTraining):
         seed = None if dropout_seed is None else hash_word(dropout_seed ^ SOFTMAX_SEED)
         read = gather_positions(self._half(last, 0), positions)
         if self.config.direction == "both":
+            from bert_jax.model.bilm import backward_positions  # which a Transformer does not load
+
             after, _ = backward_positions(positions, tokens.sequence_ids)
             read = jnp.concatenate([read, gather_positions(self._half(last, 1), after)], axis=1)
         read = dropout(read, Dropout(self.config.hidden_dropout, seed, rows=tokens.rows))

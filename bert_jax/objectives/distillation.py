@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.model.attention import INTERMEDIATES
-from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.outputs import kl_divergence
 from bert_jax.model.layers import Seed, named, truncated_normal
 from bert_jax.model.pretraining import BertForPreTraining
@@ -26,27 +25,14 @@ from bert_jax.objectives.labels import hidden_state_difference, teacher_layers
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
-from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
 """The part of the parameters that holds the learned projection; it is trained and saved, and not exported."""
-TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
-"""The parts of a model that a student learns from."""
 _PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
 """The sums against a teacher, and the counts that they are divided by."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Teacher:
-    """The model that a student learns from. It is an argument of the training step, and no part of the state."""
-
-    config: ModelConfig
-    params: Params
-    """The `TEACHER_PARTS`, as arrays or as their shapes."""
-    sha256: str = ""
-    """The hash of the weights."""
 
 
 def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
-from bert_jax.data.rows import RowShape
-from bert_jax.model.characters import character_products
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.head import TaskHead
+
+if TYPE_CHECKING:  # pretraining loads no tasks
+    from bert_jax.data.rows import RowShape
+    from bert_jax.model.heads.head import TaskHead
 
 FORWARD, TRAINING = 2.0, 6.0
 """Operations for each multiply-add of the forward pass: in the forward pass, and in both passes of a training step."""
@@ -35,6 +36,8 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     """
     width, cell = model.word_width, model.intermediate_size
     if model.encoder == "bilm":
+        from bert_jax.model.characters import character_products
+
         projection = 0 if cell == width else cell * width
         layers = length * model.num_layers * (2 * width * 4 * cell + projection)
         characters = length * character_products(width) if model.character_cnn else 0

@@ -65,6 +65,11 @@ class Labels(Objective):
         made = self.initial_parameters(key)
         return {part: tree for part, tree in made.items() if part not in ("embeddings", "encoder")}
 
+    def logits(self, params: Params, batch: Batch) -> Float[Array, "B ..."]:
+        """The logits of the head, without dropout."""
+        outputs = BertWithHead(self.config, self.head).apply({"params": params}, batch)
+        return cast(dict[str, Array], outputs)["logits"]
+
     @jax.named_scope("loss")
     def sums_of(self, logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
         """{"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both ends are; for a

@@ -30,7 +30,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import flax.linen as nn
 import jax
@@ -38,7 +38,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from bert_jax.data.corpus.store import Corpus
 from bert_jax.errors import UserError, nearest
 from bert_jax.model.config import Execution, ModelConfig
 from bert_jax.model.layers import Seed
@@ -47,11 +46,29 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
 from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score_name
 
+if TYPE_CHECKING:  # the steps load no corpus
+    from bert_jax.data.corpus.store import Corpus
+
 MASKED, NEXT, CENTRES = "masked", "next", "centres"
 """The rows of an objective, `ExampleConfig.targets`: tokens are masked and predicted; nothing is masked, and the targets are the
 tokens after the positions; nothing is masked, and there are positions alone."""
 COUNTED = ("tokens", "rows")
 """Counts that every objective needs, since rates are computed from them: without padding."""
+
+
+TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
+"""The parts of a model that a student learns from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """The model that a student learns from. Its parameters are an argument of the training step, and no part of the state."""
+
+    config: ModelConfig
+    params: Params
+    """The `TEACHER_PARTS`, as arrays or as their shapes."""
+    sha256: str = ""
+    """The hash of the weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +173,10 @@ class Objective(abc.ABC):
         bound = copy.copy(self)
         object.__setattr__(bound, "model", model)
         return bound
+
+    def with_teacher(self, teacher: Teacher) -> Objective:
+        """The objective of a training step with a teacher; see `distillation.py`."""
+        raise NotImplementedError(f"{type(self).__name__} learns from no teacher")
 
     def settings(self) -> dict[str, Any]:
         """The fields and their values, as they are set in `config.objective_options`."""

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.files import JsonObject, read_json
+from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
-from bert_jax.interop.locate import MODULES, transformer_folder
+from bert_jax.interop.sentence_transformers import TextVectors, read_text_vectors
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import Item
@@ -22,7 +22,7 @@ from bert_jax.prediction.questions import encoded, shortened
 from bert_jax.prediction.streams import Field
 from bert_jax.prediction.verbs import COMBINATIONS, POOLINGS
 
-_MADE_FOR: weakref.WeakKeyDictionary[Engine, JsonObject | None] = weakref.WeakKeyDictionary()
+_MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakKeyDictionary()
 """The sentence-transformers settings of each loaded model, which are read once and not for every text."""
 
 
@@ -163,73 +163,21 @@ def resolved(question: Embed, engine: Engine) -> Resolved:
     """`question` with the model's settings in place of None. Raises UserError if the model directory has a pooling or a module of
     sentence-transformers that is not implemented here, and `question` does not choose the pooling."""
     if engine not in _MADE_FOR:
-        _MADE_FOR[engine] = _sentence_transformer(engine) if engine.model.source else None
+        source = engine.model.source
+        _MADE_FOR[engine] = read_text_vectors(pathlib.Path(source), engine.model.tokenizer) if source else None
     made_for = _MADE_FOR[engine]
-    made = made_for or {"pooling": "mean", "normalise": False, "longest": None}
-    if made["pooling"] is None and question.pooling is None:
-        raise UserError(f"{engine.name} pools in a way that is not implemented here ({made['unknown']}); choose with --pooling")
+    made = made_for or TextVectors("mean")
+    if made.pooling is None and question.pooling is None:
+        raise UserError(f"{engine.name} pools in a way that is not implemented here ({made.unknown}); choose with --pooling")
     return Resolved(
         dataclasses.replace(
             question,
-            pooling=question.pooling or made["pooling"],
-            normalise=made["normalise"] if question.normalise is None else question.normalise,
+            pooling=question.pooling or made.pooling,
+            normalise=made.normalise if question.normalise is None else question.normalise,
             truncate=made_for is not None if question.truncate is None else question.truncate,
         ),
-        made["longest"],
+        made.longest,
     )
-
-
-def _sentence_transformer(engine: Engine) -> JsonObject | None:
-    """The settings {"pooling", "normalise", "longest", "unknown"} of a model directory in the format of sentence-transformers;
-    None for other directories. "unknown" lists the settings that are not implemented here; "pooling" is None if there are any."""
-    source, tokenizer = pathlib.Path(engine.model.source), engine.model.tokenizer
-    directory = source if (source / MODULES).is_file() else source.absolute().parent
-    if directory != source and transformer_folder(directory) != source.absolute():
-        return None
-    try:
-        modules = _read(directory / MODULES)
-        kinds = {str(module["type"]).rpartition(".")[2]: directory / module["path"] for module in modules}
-        unknown = sorted(set(kinds) - {"Transformer", "BERT", "Pooling", "Normalize"})
-        modes = _pooling_modes(_read(kinds["Pooling"] / "config.json")) if "Pooling" in kinds else ["no Pooling"]
-        limits = _read_if_there(source / "sentence_bert_config.json")
-        general = _read_if_there(directory / "config_sentence_transformers.json")
-        longest = limits.get("max_seq_length") or tokenizer.max_length  # sentence-transformers 6 writes the second one only
-        if limits.get("do_lower_case") and not tokenizer.vocabulary.lowercase:
-            unknown.append("do_lower_case")
-        if general.get("default_prompt_name"):
-            unknown.append(f"the prompt {general['default_prompt_name']!r}")
-    except (AttributeError, KeyError, TypeError) as error:
-        file = directory / MODULES
-        raise UserError(
-            f"{file}, or a file that it names, is not in the format of sentence-transformers; copy the model again"
-        ) from error
-    if len(modes) != 1 or modes[0] not in POOLINGS:
-        unknown += modes
-    return {
-        "pooling": None if unknown else modes[0],
-        "normalise": "Normalize" in kinds,
-        "longest": longest,
-        "unknown": ", ".join(unknown),
-    }
-
-
-def _pooling_modes(settings: JsonObject) -> list[str]:
-    """The pooling modes of the settings of a Pooling module, by the names in POOLINGS where there is one. The settings have the
-    key "pooling_mode": "mean", or in older files "pooling_mode_mean_tokens": true."""
-    if "pooling_mode" in settings:
-        stated = settings["pooling_mode"]
-        return [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]
-    older = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-    modes = [older.get(name, name) for name, value in settings.items() if name.startswith("pooling_mode_") and value is True]
-    return modes or ["no pooling_mode"]
-
-
-def _read_if_there(path: pathlib.Path) -> Any:
-    return _read(path) if path.is_file() else {}
-
-
-def _read(path: pathlib.Path) -> Any:
-    return read_json(path, "copy the model again")
 
 
 def _glimpse(vector: Float[np.ndarray, " I"]) -> str:

@@ -4,12 +4,10 @@ In: an experiment and a corpus. Out: trained weights, held-out scores, log lines
 
     inferred_settings.py   fills in model keys from the corpus or `init_from`, and shortens a warmup that is longer than its phase
     corpora.py             the two splits of the corpus: checks, fingerprint, and the batches of a phase
-    warm_start.py          initialises the parameters from an existing model
+    program.py             the program of a run: its objective, steps and layout; its FLOPs
     branch.py              the state of another run that a run goes on from
-    teacher.py             loads and checks the teacher of a distillation
-    program.py             the jitted training and evaluation steps, and the layout of the state
+    start.py               the first state, random or from an existing model; the teacher of a distillation
     evaluation.py          held-out scores and their baselines
-    rollback.py            the first state, and the state before a spike of the loss
     replay.py              a training step once more, from the workdir alone
     pretraining_log.py     PretrainingLog: log lines, metrics.jsonl, the plot of the curves
     reference_curves.py    the band of an experiment over seeds, and whether a run lies in it

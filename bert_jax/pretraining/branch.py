@@ -16,7 +16,7 @@ from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.runtime.workdir import differences, from_start, run_config
 from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked, is_remote
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import Place, is_remote
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import on_host
 
 

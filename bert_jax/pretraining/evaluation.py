@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bert_jax.configs.memory_advice import evaluation_demand, least_bytes
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import eval_batches, process_shard, tables_of, to_device
 from bert_jax.data.plan import EpochPlan
 from bert_jax.errors import UserError
@@ -18,12 +19,12 @@ from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.scores import EvalRows
 from bert_jax.pretraining.corpora import Corpora
-from bert_jax.pretraining.program import PretrainingProgram, jitted_eval_step, trained_parameters
+from bert_jax.pretraining.program import phase_program
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.out_of_memory import fits_in_memory, require_memory
-from bert_jax.sharding.rules import BATCH, parameter_shardings, row_multiple
+from bert_jax.sharding.rules import BATCH, row_multiple
 from bert_jax.training.compilation import compiling
-from bert_jax.training.steps import add_sums
+from bert_jax.training.steps import Program, add_sums
 
 EVAL_SEED = 20_181_011
 """The seed of held-out pairs and masks, which are the same for every seed of the experiment."""
@@ -33,8 +34,11 @@ class Evaluation:
     """Computes held-out scores of parameters on rows of a phase's length, and the baselines of the objective on the same rows.
     `plan` is the phase's plan of the training split, or of a block of it."""
 
-    def __init__(self, program: PretrainingProgram, phase: int, corpora: Corpora, run: Run, plan: EpochPlan):
-        experiment, mesh = program.experiment.of_phase(phase), program.mesh
+    def __init__(
+        self, experiment: PretrainingExperiment, program: Program, phase: int, corpora: Corpora, run: Run, plan: EpochPlan
+    ):
+        program, experiment = phase_program(experiment, program, phase), experiment.of_phase(phase)
+        mesh, self._program = program.mesh, program
         settings = experiment.evaluation
         examples = experiment.eval_config(phase)
         self._batches = functools.partial(
@@ -58,25 +62,22 @@ class Evaluation:
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
         self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = len(rows[0][0]), mesh, run
-        self._step = jitted_eval_step(experiment, mesh)
-        self._gathered = jax.jit(
-            lambda params: params, out_shardings=parameter_shardings(trained_parameters(experiment), mesh)
-        )
         self._length = examples.length
         self._demand = functools.partial(evaluation_demand, experiment, phase, mesh)
         needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
         require_memory(needs, mesh, self._demand)
-        self._is_compiled = False
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
         """The scores of `params` and of the baselines."""
         total: Sums = {}
         with fits_in_memory(self._demand), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
-            params = self._gathered(params)  # once per evaluation, in case they are sharded over the data axis
+            params = self._program.gathered(params)  # once per evaluation, in case they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))
-                self._compile(*arguments)
-                total = add_sums(total, self._step(*arguments))
+                if self._program.is_new("evaluation", batch):  # the call takes the program from JAX's cache
+                    with self._run.compiling(self._run.ledger), compiling("the evaluation"):
+                        self._program.evaluation_step.lower(*arguments).compile()
+                total = add_sums(total, self._program.evaluation_step(*arguments))
                 self._run.watchdog.alive("evaluation")
                 progress(min(number * self._batch_size, self._count), self._count)
             sums = jax.device_get(total)
@@ -85,13 +86,6 @@ class Evaluation:
                 raise UserError(_nothing_to_predict(self._length))
             further = {name: value for name, formula in self._formulas.items() if (value := formula(scores)) is not None}
             return scores | further | self._baseline | self._objective.baseline_scores(sums)
-
-    def _compile(self, *arguments: PyTree[jax.Array]) -> None:
-        """Compiles the step before its first call, which then takes the program from JAX's cache, and logs the time."""
-        if not self._is_compiled:
-            with self._run.compiling(self._run.ledger), compiling("the evaluation"):
-                self._step.lower(*arguments).compile()
-            self._is_compiled = True
 
 
 def _nothing_to_predict(length: int) -> str:

@@ -8,18 +8,21 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from jax.sharding import Mesh
+
+from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import BatchSource
 from bert_jax.interface.words import counted
 from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.pretraining.corpora import Corpora, fingerprint
-from bert_jax.pretraining.program import PretrainingProgram, flops_left, phase_row_flops
+from bert_jax.pretraining.program import flops_left, phase_row_flops
 from bert_jax.pretraining.reference_curves import comparison, find_curve, losses, usual_causes
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.training.curves import draw_curves
-from bert_jax.training.log import RunLog
-from bert_jax.training.throughput import Throughput
+from bert_jax.training.log import RunLog, Throughput
+from bert_jax.training.steps import Program
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +36,10 @@ class PretrainingLog(RunLog):
     A run that begins at step 0 drops all records of an earlier start, also the evaluation of step 0, which it repeats.
     """
 
-    def __init__(self, program: PretrainingProgram, run: Run, corpora: Corpora, step: int, config: str = ""):
-        self._experiment = experiment = program.experiment
+    def __init__(
+        self, experiment: PretrainingExperiment, program: Program, run: Run, corpora: Corpora, step: int, config: str = ""
+    ):
+        self._experiment = experiment
         self._objective = experiment.trained_objective
         super().__init__(run, run.workdir, run.ledger, program.mesh, experiment.phase_starts()[-1], log)
         self._teacher = program.teacher.config if program.teacher else None
@@ -42,7 +47,7 @@ class PretrainingLog(RunLog):
         self._phase = 0
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
-        _log_start(program, corpora, step, run.rejected_kernels)
+        _log_start(experiment, program.mesh, corpora, step, run.rejected_kernels)
         self._curve, note = (
             find_curve(config, experiment, corpora.train.num_tokens, self._fingerprint) if config else (None, "")
         )
@@ -127,9 +132,10 @@ class PretrainingLog(RunLog):
         draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases)
 
 
-def _log_start(program: PretrainingProgram, corpora: Corpora, step: int, rejected: Mapping[str, str]) -> None:
+def _log_start(
+    experiment: PretrainingExperiment, mesh: Mesh, corpora: Corpora, step: int, rejected: Mapping[str, str]
+) -> None:
     """Logs lines about the model, the corpus and the devices, and the first step of the run."""
-    experiment, mesh = program.experiment, program.mesh
     m, devices = experiment.model, mesh.devices.flat
     log.info(
         "model: %s, vocabulary %s: %s, %s",

@@ -30,17 +30,16 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
-from bert_jax.pretraining.program import PretrainingProgram, check_batch_sizes, objective_on, pretraining_program
-from bert_jax.pretraining.rollback import first_parameters, skipped_batches
-from bert_jax.pretraining.teacher import load_teacher, taught_by
+from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, scalars_of
+from bert_jax.pretraining.start import first_state, load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.storage.paths import Place
-from bert_jax.training.checkpoints.manager import Checkpoints
-from bert_jax.training.schedules import piecewise
-from bert_jax.training.steps import TrainState
+from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.training.spikes import skipped_batches
+from bert_jax.training.steps import Program, TrainState
 
 log = logging.getLogger(__name__)
 
@@ -128,19 +127,22 @@ def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, st
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     teacher = load_teacher(experiment, corpus.vocabulary)
-    program = pretraining_program(taught_by(experiment, teacher), mesh, teacher)
+    experiment = taught_by(experiment, teacher)
+    program = pretraining_program(experiment, mesh, teacher)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-        state = _nearest_state(program, workdir, corpus, step - 1)
-        batches = Batches(program.experiment, corpus, skipped_batches(state))
-        state = _trained_on(program, state, batches, step - 1)
+        state = _nearest_state(experiment, program, workdir, corpus, step - 1)
+        batches = Batches(experiment, corpus, skipped_batches(state))
+        state = _trained_on(experiment, program, state, batches, step - 1)
         weights_of = int(state.step)
         if weights_of != step - 1:
             state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the step's own dropout applies
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
-        norms, sums = program.gradient_norms(phase)(*program.arguments(state, to_device(batch, mesh, BATCH)))
-        rate = jax.jit(piecewise(experiment.schedules()))(jnp.int32(step - 1))
-        losses = _losses_of_rows(program, phase, state.params, batch)
-    objective = program.experiment.trained_objective
+        of_phase = phase_program(experiment, program, phase)
+        arguments = program.arguments(state, to_device(batch, mesh, BATCH), scalars_of(experiment))
+        norms, sums = of_phase.norms_step(experiment.phases[phase].accumulation)(*arguments)
+        rate = jax.jit(program.learning_rate)(jnp.int32(step - 1), scalars_of(experiment))
+        losses = _losses_of_rows(of_phase, state.params, batch)
+    objective = experiment.trained_objective
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses, objective)
 
 
@@ -159,9 +161,10 @@ class Batches:
         return self._of_phase(self.phase(step)).rows(step)
 
 
-def _nearest_state(program: PretrainingProgram, workdir: Place, corpus: Corpus, step: int) -> TrainState:
+def _nearest_state(
+    experiment: PretrainingExperiment, program: Program, workdir: Place, corpus: Corpus, step: int
+) -> TrainState:
     """The newest state that is not after `step`, else the earliest that is there."""
-    experiment = program.experiment
     directory = workdir / "checkpoints"
     there: list[int] = []
     if directory.is_dir():
@@ -172,20 +175,22 @@ def _nearest_state(program: PretrainingProgram, workdir: Place, corpus: Corpus, 
                 return checkpoints.restore(max(before) if before else min(there), program.state)
     if step >= experiment.checkpoints.every and not there:
         raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; name a step of another run")
-    return first_parameters(program, corpus)
+    return first_state(experiment, program, corpus)
 
 
-def _trained_on(program: PretrainingProgram, state: TrainState, batches: Batches, step: int) -> TrainState:
+def _trained_on(
+    experiment: PretrainingExperiment, program: Program, state: TrainState, batches: Batches, step: int
+) -> TrainState:
     """The state after `step` steps, from an earlier one; a later one as it is."""
     first = int(state.step)
     if first >= step:
         return state
     log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
-    training_step = functools.cache(program.training_step)
+    scalars, training_step = scalars_of(experiment), functools.cache(functools.partial(phase_step, experiment, program))
     with Progress("trained", step - first, "steps") as progress:
         for at in range(first, step):
             batch = to_device(batches.at(at), program.mesh, BATCH)
-            state, _ = training_step(batches.phase(at))(*program.arguments(state, batch))
+            state, _ = training_step(batches.phase(at))(*program.arguments(state, batch, scalars))
             progress.update(at + 1 - first)
     return state
 
@@ -203,15 +208,12 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
     return found
 
 
-def _losses_of_rows(
-    program: PretrainingProgram, phase: int, params: PyTree[jax.Array], batch: Batch
-) -> dict[str, Float[np.ndarray, " B"]]:
+def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
     """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
-    objective = objective_on(program.experiment.of_phase(phase), program.mesh)
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        return objective.row_losses(params, dict(rows))
+        return program.objective.row_losses(params, dict(rows))
 
     rows = len(batch["input_ids"])
     size = ROWS if rows % ROWS == 0 and ROWS % program.mesh.size == 0 else rows

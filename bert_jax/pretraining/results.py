@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bert_jax.configs.pretraining import PretrainingExperiment
@@ -29,20 +30,24 @@ from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.corpora import Corpora
-from bert_jax.pretraining.program import EXPORTED, PretrainingProgram
+from bert_jax.pretraining.program import EXPORTED
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
 
 def results(
-    program: PretrainingProgram, state: TrainState, scores: Mapping[str, float], corpora: Corpora, seconds: float
+    experiment: PretrainingExperiment,
+    mesh: Mesh,
+    state: TrainState,
+    scores: Mapping[str, float],
+    corpora: Corpora,
+    seconds: float,
 ) -> JsonObject:
     """The content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
 
     `times_unigram_accuracy` is None without a baseline, and where its accuracy is 0: few held-out rows may lack the most frequent
     token.
     """
-    experiment, mesh = program.experiment, program.mesh
     objective = experiment.trained_objective
     parameters = count_parameters(experiment.model, objective.model_parameters())
     baseline = scores.get("unigram_accuracy")

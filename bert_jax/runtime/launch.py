@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import jax
 
 from bert_jax.files import JsonObject
-from bert_jax.model.kernels.self_test import compare_kernels_once
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import StartFlags
 from bert_jax.runtime.goodput import Activity, Ledger
@@ -128,7 +127,11 @@ def begin(
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
             with fits_in_memory(lambda: Demand("this run")):  # for other arrays than the steps', which report themselves
-                rejected = compare_kernels_once(config.get("model"), processes.gather)
+                rejected: dict[str, str] = {}
+                if jax.local_devices()[0].platform != "cpu":
+                    from bert_jax.model.kernels.self_test import compare_kernels_once  # which a run on a CPU does not load
+
+                    rejected = compare_kernels_once(config.get("model"), processes.gather)
                 is_first = jax.process_index() == 0
                 require = in_place[0] if in_place else lambda: None
                 yield Run(

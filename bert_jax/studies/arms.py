@@ -29,8 +29,7 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.kernels.dispatch import require_possible
 from bert_jax.pretraining.corpora import check_corpus
 from bert_jax.pretraining.inferred_settings import infer_settings
-from bert_jax.pretraining.program import trained_parameters
-from bert_jax.pretraining.teacher import load_teacher
+from bert_jax.pretraining.start import load_teacher
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.registry import head_class, load_task
@@ -205,7 +204,7 @@ def _checked_pretraining(study: StudyExperiment, arm: ArmConfig) -> tuple[Pretra
         raise UserError(f"init_from={values['init_from']} and continues={arm.continues} both name its first model; give one")
     check_corpus(experiment, train, split)
     require_possible(experiment.model)
-    trained_parameters(experiment)
+    experiment.trained_objective.abstract_parameters()
     return experiment, train.vocabulary
 
 

@@ -28,24 +28,18 @@ from bert_jax.data.corpus.verification import KEY
 from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, read_object
-from bert_jax.finetuning.program import ProgramSettings, shared, training_program
+from bert_jax.finetuning import program as finetuning
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import CONFIG, find_model_directory
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
 from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.objectives.labels import LabelLoss
-from bert_jax.objectives.objective import abstract_rows
+from bert_jax.objectives.model import unboxed
+from bert_jax.objectives.objective import TEACHER_PARTS, Teacher, abstract_rows
 from bert_jax.pretraining.inferred_settings import infer_settings
-from bert_jax.pretraining.program import (
-    jitted_eval_step,
-    phase_row_flops,
-    pretraining_program,
-    taught_config,
-    trained_parameters,
-)
+from bert_jax.pretraining.program import phase_row_flops, phase_step, pretraining_program, scalars_of, taught_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.storage.fetching import fetched
@@ -76,6 +70,8 @@ class StepProgram:
     """Model FLOPs of the step over all devices, by `objectives/flops.py`, including a teacher that is part of the step."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
     """The parameters of the teacher of a distillation in pretraining, abstract with their shardings."""
+    scalars: Mapping[str, np.generic] = dataclasses.field(default_factory=dict)
+    """The scalars of a training step of pretraining."""
 
     def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
         """The arguments of the step by name: "parameters", "optimizer" (of a training step), "batch", and "teacher" where there
@@ -93,11 +89,11 @@ def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Seq
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
     experiment, teacher = _with_described_teacher(experiment)
     program = pretraining_program(experiment, mesh, teacher)
-    batch = _sharded_by_row(mesh, _rows(p.batch_size, experiment.example_config(phase)))
-    lowered = _lower(mesh, program.training_step(phase), *program.arguments(program.state, batch))
+    batch, scalars = _sharded_by_row(mesh, _rows(p.batch_size, experiment.example_config(phase))), scalars_of(experiment)
+    lowered = _lower(mesh, phase_step(experiment, program, phase), *program.arguments(program.state, batch, scalars))
     flops = p.batch_size * phase_row_flops(experiment, phase, teacher.config if teacher else None)
     taught = program.teacher.params if program.teacher else None
-    return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops, taught)
+    return StepProgram(lowered, mesh, program.state, batch, p.batch_size, p.length, flops, taught, scalars)
 
 
 def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[PretrainingExperiment, Teacher | None]:
@@ -119,11 +115,11 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
-    boxed = trained_parameters(experiment)
-    params = with_shardings(nn.unbox(boxed), parameter_shardings(boxed, mesh))
+    program = pretraining_program(experiment, mesh)
+    params = with_shardings(unboxed(program.parameters), parameter_shardings(program.parameters, mesh))
     examples = experiment.eval_config(phase)
     batch = _sharded_by_row(mesh, _rows(rows, examples))
-    lowered = _lower(mesh, jitted_eval_step(experiment, mesh), params, batch)
+    lowered = _lower(mesh, program.evaluation_step, params, batch)
     flops = forward_flops(experiment.trained_objective.flops(p.length, examples.max_predictions))
     return StepProgram(lowered, mesh, params, batch, rows, p.length, rows * flops)
 
@@ -156,25 +152,21 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     config = run.model_config(model, mesh.devices.flat[0].platform)
     taught = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
     loss = LabelLoss(label_smoothing=t.label_smoothing, **taught)
-    unfreeze_every = int(t.gradual_unfreezing)
-    settings = ProgramSettings(
-        model=config, head=head, loss=loss, optimizer=run.optimizer, training=shared(t), unfreeze_every=unfreeze_every
-    )
-    program = training_program(settings, mesh)
+    program = finetuning.finetuning_program(run, config, head, loss, 1, mesh)
     candidates = head.typical_candidates
     shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)
     multiple = row_multiple(mesh) * t.accumulation
     rows = -(-t.batch_size // multiple) * multiple
     batch: dict[str, Any] = dict(assemble_features([], [], rows, shape, 0))
     if d.teacher:
-        batch["teacher_logits"] = jax.eval_shape(program.logits, program.abstract.params, batch)
+        batch["teacher_logits"] = jax.eval_shape(program.evaluate, program.state.params, batch)
     if d.hidden_weight:
         states = (rows, config.num_layers + 1, shape.length, config.hidden_size)
         batch["teacher_hidden_states"] = jax.ShapeDtypeStruct(states, config.dtype)
-    scalars = {"steps": np.int32(0), "warmup_steps": np.int32(0), "peak": np.float32(0), "seed": np.uint32(0)}
-    state, arrays = with_shardings(program.abstract, program.shardings), _sharded_by_row(mesh, batch)
+    state, arrays = program.state, _sharded_by_row(mesh, batch)
     flops = task_row_flops(config, head, shape, frozen=t.freeze_encoder)
-    lowered = _lower(mesh, program.train, state, arrays, scalars)
+    arguments = program.arguments(state, arrays, finetuning.scalars_of(run, 0))
+    lowered = _lower(mesh, program.training_step(t.accumulation), *arguments)
     return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)
 
 

@@ -7,17 +7,18 @@ log lines, checkpoints, results.json and model/.
     optimizers.py         AdamW, StableAdamW, LAMB and the original's Adam; what they know of each parameter; which ones decay
     schedules.py          the learning rate as a function of the step
     layerwise_rates.py    learning rates by layer: decay, freezing, gradual unfreezing
-    steps.py              train_step, eval_step, TrainState
-    spikes.py             steps whose loss is a spike are left out
+    steps.py              TrainState; Program: a step and an evaluation, as pure functions and compiled for a mesh
+    spikes.py             steps whose loss is a spike are left out; the rollback to an earlier state
     data_parallel.py      gradients while the state is sharded over the data axis (ZeRO)
     compilation.py        compiles a step, or saves and loads a compiled one, and logs the time
-    checkpoints/          saves and restores the training state; the only folder that imports Orbax
+    checkpoints.py        saves and restores the training state; the only module that imports Orbax
+    digests.py            digests of the arrays of a state: whether a restored array equals the saved one
     loop.py               the training loop of `pretrain` and `finetune`: start reading here
-    log.py                RunLog: the log line and the record of the steps since the last one
-    throughput.py         rows and tokens per second, model FLOPs utilisation; the log line of a step
+    log.py                RunLog: the log line and the record of the steps since the last one, their rates and utilisation
     metrics.py            metrics.jsonl
     sinks.py              TensorBoard, Weights & Biases, MLflow: where the numbers of metrics.jsonl go too
     curves.py             curves.png, drawn from metrics.jsonl
+    warm_start.py         loads the model that a run starts from
     exporting.py          writes the trained model to the workdir, or to another disk where that one is full
 """
 

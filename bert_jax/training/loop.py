@@ -25,7 +25,7 @@ from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.profile import Profile
 from bert_jax.storage.mirror import Mirror
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.log import RunLog
 from bert_jax.training.metrics import MetricsWriter

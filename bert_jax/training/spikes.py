@@ -1,4 +1,4 @@
-"""Spikes of the loss: which steps count as one, and the state that remembers the losses before.
+"""Spikes of the loss: which steps count as one, the state that remembers the losses before, and the way back to an earlier one.
 
 PaLM (arXiv:2204.02311, section 5.1) was trained again from a checkpoint some 100 steps before a spike, without the 200 to 500
 batches around it; the same batches did no harm to other weights. A single bad batch is left out more cheaply.
@@ -7,17 +7,28 @@ batches around it; the same batches did no harm to other weights. A single bad b
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Params
+from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.steps import SpikeFilter, TrainState, new_state
+
+if TYPE_CHECKING:
+    from bert_jax.training.loop import Stage
+
+log = logging.getLogger(__name__)
 
 LEAST_DEVIATION = 0.01
 """The standard deviation of the loss counts as at least this part of its mean, so that a quiet loss has no spikes of rounding."""
@@ -96,3 +107,65 @@ def _with_loss(
         spikes=state.spikes + spike,
         spikes_in_a_row=(state.spikes_in_a_row + 1) * spike,
     )
+
+
+def skipped_batches(state: TrainState) -> int:
+    """The number of skipped batches: the batch of a step is this many later."""
+    return int(state.skipped_batches) if isinstance(state, WatchedTrainState) else 0
+
+
+class Rollback:
+    """Rolls a run back after a spike of the loss. The run begins or continues with `state`, and `begin` returns the state before
+    step 0."""
+
+    def __init__(
+        self,
+        config: SpikeConfig,
+        state: TrainState,
+        checkpoints: Checkpoints,
+        layout: TrainState,
+        begin: Callable[[], TrainState],
+    ):
+        self._config, self._checkpoints, self._layout, self._begin = config, checkpoints, layout, begin
+        self._times = int(state.rollbacks) if isinstance(state, WatchedTrainState) else 0
+
+    def __call__(self, stage: Stage, spike: LossSpike) -> TrainState:
+        """Returns the state to continue from after a spike in `stage`: the newest checkpoint at least
+        `config.spikes.rollback_steps` steps before it, else the initial state. Removes later checkpoints; the batches from that
+        checkpoint to the spike are skipped.
+
+        A run that is killed before its next checkpoint meets the spike again and rolls back again. Raises UserError after
+        `config.spikes.max_rollbacks` rollbacks.
+        """
+        config, times = self._config, self._times
+        if times >= config.max_rollbacks:
+            raise UserError(
+                f"the loss was a spike in {counted(spike.in_a_row, 'step')} in a row up to step {spike.step:,}, after the run "
+                f"had rolled back {counted(times, 'time')} (config.spikes.max_rollbacks); the checkpoints are from before it: "
+                f"lower the learning rate, or look at the batch with --replay={spike.step}"
+            )
+        until = max(0, spike.step - spike.in_a_row - config.rollback_steps)
+        state = self._checkpoints.restore_latest(self._layout, until=until)
+        if state is None:
+            state = self._begin()
+        step = int(state.step)
+        skipped = stage.skipped_batches + spike.step - step
+        log.warning(
+            "the loss was a spike in %s in a row up to step %s: "
+            "rolling back to step %s and skipping %s (rollback %d of at most %d)",
+            counted(spike.in_a_row, "step"),
+            f"{spike.step:,}",
+            f"{step:,}",
+            counted(spike.step - step, "batch"),
+            times + 1,
+            config.max_rollbacks,
+        )
+        assert isinstance(state, WatchedTrainState)
+        self._times += 1
+
+        def like(old: jax.Array, value: int) -> jax.Array:
+            return jax.device_put(jnp.int32(value), old.sharding)
+
+        return dataclasses.replace(
+            state, skipped_batches=like(state.skipped_batches, skipped), rollbacks=like(state.rollbacks, self._times)
+        )

@@ -1,10 +1,13 @@
-"""The training step and the evaluation step as pure functions, without mesh or I/O; `pretraining/program.py` and
-`finetuning/program.py` jit them with shardings."""
+"""Program: the training step and the evaluation of a run as pure functions, and compiled for the devices of a mesh.
+
+`pretraining/program.py` and `finetuning/program.py` make one from an experiment.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Integer, Num, PyTree
 
 from bert_jax.model.layers import Seed, hash_word
 from bert_jax.objectives.losses import Sums
-from bert_jax.objectives.model import Batch, Params
-from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.model import Batch, Boxed, Params, unboxed
+from bert_jax.objectives.objective import Objective, Teacher
+from bert_jax.sharding.rules import BATCH, parameter_shardings, state_shardings, with_shardings, zero_shardings
 from bert_jax.training.optimizers import stacked
+
+AbstractOrArray = jax.Array | jax.ShapeDtypeStruct
 
 OPTIMIZER = "optimizer"
 """The name of the update in a profile; parts of the model are named by their Flax modules."""
@@ -107,110 +114,224 @@ SpikeFilter = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Arra
 judge's own counts, further sums of the step). See `training/spikes.py`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class UpdateRule:
-    """The functions and numbers by which a step turns a batch into an update; the same in all steps of a phase."""
+Scalars = Mapping[str, Num[Array, ""]]
+"""The numbers that differ between runs that share a program: "seed", from which the dropout masks follow, and those that
+`Program.learning_rate` reads."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Program:
+    """What stands between an experiment and its gradient: how a step turns a batch into an update, and how the arrays lie on the
+    devices of a mesh.
+
+    Runs that differ only in their scalars and their data share a program, and what it compiles. `train_step`, `gradient_norms`
+    and `evaluate` are pure functions; the properties and methods below them compile these.
+    """
 
     objective: Objective
+    """With the kernels of the mesh."""
+    parameters: Boxed
+    """The boxed shapes of the parameters."""
+    mesh: Mesh
     optimizer: optax.GradientTransformation
     """Maps gradients to the direction of the update, which is subtracted from the parameters times the learning rate."""
-    learning_rate: Callable[[Int[Array, ""]], Float[Array, ""]]
-    """Step -> learning rate."""
+    learning_rate: Callable[[Int[Array, ""], Scalars], Float[Array, ""]]
+    """(step, scalars) -> learning rate."""
     clip_norm: float
     """The largest global norm of the gradient over the whole batch (the original clips the gradient of each core); 0 clips
     none."""
-    seed: int | Integer[Array, ""]
-    """The seed of the run, from which the dropout masks follow."""
-    accumulation: int = 1
-    """The number of microbatches whose gradients are accumulated."""
     learning_rate_multipliers: Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None = None
     """Step -> a factor of the learning rate for every parameter, in arrays that broadcast against the parameters; gradients with
     the factor 0 are left out of the norm too. None is 1 for all."""
-    gradients: Gradients = gradients
+    new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
     """Decides whether a step changes the weights; None where every finite one does."""
+    teacher: Teacher | None = None
+    """The teacher of a distillation, with its arrays on the mesh."""
+    zero_sharding: bool = False
+    """Whether the state is sharded over the data axis too (ZeRO)."""
+    reduce_dtype: str = ""
+    """The dtype in which `data_parallel.gradients_over_data` sums gradients over devices; "" leaves the sum to XLA."""
+    logits: Callable[[Params, Batch], Float[Array, "B ..."]] | None = None
+    """What an evaluation computes of a batch; None is the sums and counts of the objective."""
+    _compiled: set[tuple[Any, ...]] = dataclasses.field(default_factory=set, repr=False)
 
+    # -------------------------------------------------------------------------------------------------------- pure functions
+    def train_step(
+        self, state: TrainState, batch: Batch, scalars: Scalars, teacher: Params | None = None, *, accumulation: int = 1
+    ) -> tuple[TrainState, Sums]:
+        """(the state after one update, float32 scalars).
 
-def train_step(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[TrainState, Sums]:
-    """(the state after one update, float32 scalars).
+        `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
+        reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
+        `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of `data/rows.py`. The gradients
+        of `accumulation` microbatches are added. `teacher` are the parameters of `self.teacher`.
 
-    `state` holds the parameters, the optimizer's state and the counters. `batch` holds the arrays [B, ...] that the objective
-    reads: in pretraining `input_ids`, `token_type_ids`, `position_ids` and `sequence_ids` [B, L], `masked_positions` and
-    `masked_targets` [B, M], `cls_positions` and `nsp_labels` [B, P]; for a task the arrays of `data/rows.py`. `rule` is
-    described at `UpdateRule`.
+        The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row",
+        "grad_norm", and the "learning_rate" of this step. `add_sums` adds several steps; the means are computed last.
 
-    The scalars are the sums and counts of the objective, "steps" (1 or 0), "skipped" (0 or 1), "skipped_in_a_row", "grad_norm",
-    and the "learning_rate" of this step. `add_sums` adds several steps; the means are computed last.
-
-    If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state stay as they are, the sums are
-    0, and the step is counted as skipped: a bad batch costs one step. `rule.spike_filter` counts the steps that it leaves out.
-    """
-    objective = rule.objective
-    counts = objective.counts(batch)
-    step_seed = StepSeed(rule.seed, state.step)
-    grads, sums = rule.gradients(objective, state.params, batch, counts, step_seed, rule.accumulation)
-    sums |= counts
-    factors = rule.learning_rate_multipliers(state.step) if rule.learning_rate_multipliers else None
-    if factors is not None:
-        grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)
-    with jax.named_scope(OPTIMIZER):
-        norm = optax.tree.norm(grads)
-        finite = changes = jnp.isfinite(norm) & jnp.isfinite(loss := objective.loss(sums, sums))
-        judged: Sums = {}
-        if rule.spike_filter:
-            changes, state, judged = rule.spike_filter(state, loss, finite)
-        if rule.clip_norm:
-            factor = rule.clip_norm / jnp.maximum(norm, rule.clip_norm)
-            grads = jax.tree.map(lambda g: g * factor, grads)
-        rate = rule.learning_rate(state.step)
-        direction, opt_state = rule.optimizer.update(grads, state.opt_state, state.params)
+        If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state stay as they are, the sums
+        are 0, and the step is counted as skipped: a bad batch costs one step. The `spike_filter` counts the steps that it
+        leaves out.
+        """
+        objective, grads, sums = self._gradient(state, batch, scalars, teacher, accumulation)
+        factors = self.learning_rate_multipliers(state.step) if self.learning_rate_multipliers else None
         if factors is not None:
-            direction = jax.tree.map(jnp.multiply, direction, factors)
-        params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
+            grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)
+        with jax.named_scope(OPTIMIZER):
+            norm = optax.tree.norm(grads)
+            finite = changes = jnp.isfinite(norm) & jnp.isfinite(loss := objective.loss(sums, sums))
+            judged: Sums = {}
+            if self.spike_filter:
+                changes, state, judged = self.spike_filter(state, loss, finite)
+            if self.clip_norm:
+                factor = self.clip_norm / jnp.maximum(norm, self.clip_norm)
+                grads = jax.tree.map(lambda g: g * factor, grads)
+            rate = self.learning_rate(state.step, scalars)
+            direction, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+            if factors is not None:
+                direction = jax.tree.map(jnp.multiply, direction, factors)
+            params = jax.tree.map(lambda p, d: p - rate * d, state.params, direction)
 
-    @jax.named_scope(OPTIMIZER)
-    def if_changed(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda n, o: jnp.where(changes, n, o), new, old)
+        @jax.named_scope(OPTIMIZER)
+        def if_changed(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda n, o: jnp.where(changes, n, o), new, old)
 
-    bad = 1 - finite.astype(jnp.int32)
-    state = dataclasses.replace(
-        state,
-        step=state.step + 1,
-        params=if_changed(params, state.params),
-        opt_state=if_changed(opt_state, state.opt_state),
-        skipped=state.skipped + bad,
-        skipped_in_a_row=(state.skipped_in_a_row + 1) * bad,
-    )
-    sums = {name: jnp.where(changes, total, 0.0) for name, total in sums.items()}
-    return state, sums | judged | {
-        "steps": changes.astype(jnp.float32),
-        "skipped": bad.astype(jnp.float32),
-        "skipped_in_a_row": state.skipped_in_a_row.astype(jnp.float32),
-        "grad_norm": jnp.where(changes, norm, 0.0),
-        "learning_rate": jnp.float32(rate),
-    }
+        bad = 1 - finite.astype(jnp.int32)
+        state = dataclasses.replace(
+            state,
+            step=state.step + 1,
+            params=if_changed(params, state.params),
+            opt_state=if_changed(opt_state, state.opt_state),
+            skipped=state.skipped + bad,
+            skipped_in_a_row=(state.skipped_in_a_row + 1) * bad,
+        )
+        sums = {name: jnp.where(changes, total, 0.0) for name, total in sums.items()}
+        return state, sums | judged | {
+            "steps": changes.astype(jnp.float32),
+            "skipped": bad.astype(jnp.float32),
+            "skipped_in_a_row": state.skipped_in_a_row.astype(jnp.float32),
+            "grad_norm": jnp.where(changes, norm, 0.0),
+            "learning_rate": jnp.float32(rate),
+        }
 
+    def gradient_norms(
+        self, state: TrainState, batch: Batch, scalars: Scalars, teacher: Params | None = None, *, accumulation: int = 1
+    ) -> tuple[PyTree[Float[Array, " ..."]], Sums]:
+        """(the L2 norm of the gradient of every parameter, before clipping; the sums and counts of the objective), as in
+        `train_step` with these arguments.
 
-def gradient_norms(state: TrainState, batch: Batch, *, rule: UpdateRule) -> tuple[PyTree[Float[Array, " ..."]], Sums]:
-    """(the L2 norm of the gradient of every parameter, before clipping; the sums and counts of the objective), as in `train_step`
-    with this state and batch.
+        For stacked layers, one norm per layer: [N].
+        """
+        _, grads, sums = self._gradient(state, batch, scalars, teacher, accumulation)
 
-    For stacked layers, one norm per layer: [N].
-    """
-    counts = rule.objective.counts(batch)
-    grads, sums = rule.gradients(
-        rule.objective, state.params, batch, counts, StepSeed(rule.seed, state.step), rule.accumulation
-    )
+        def norm(gradient: Float[Array, " ..."], is_stacked: bool) -> Float[Array, " ..."]:
+            return jnp.sqrt(jnp.square(gradient.astype(jnp.float32)).sum(tuple(range(int(is_stacked), gradient.ndim))))
 
-    def norm(gradient: Float[Array, " ..."], is_stacked: bool) -> Float[Array, " ..."]:
-        return jnp.sqrt(jnp.square(gradient.astype(jnp.float32)).sum(tuple(range(int(is_stacked), gradient.ndim))))
+        return jax.tree.map(norm, grads, stacked(state.params)), sums
 
-    return jax.tree.map(norm, grads, stacked(state.params)), sums | counts
+    def _gradient(
+        self, state: TrainState, batch: Batch, scalars: Scalars, teacher: Params | None, accumulation: int
+    ) -> tuple[Objective, Params, Sums]:
+        """(the objective of the step, the gradient of its loss, its sums and counts)."""
+        objective = self.objective
+        if self.teacher is not None and teacher is not None:
+            objective = objective.with_teacher(dataclasses.replace(self.teacher, params=teacher))
+        counts = objective.counts(batch)
+        step_seed = StepSeed(scalars["seed"], state.step)
+        grads, sums = self._gradients(objective, state.params, batch, counts, step_seed, accumulation)
+        return objective, grads, sums | counts
 
+    def evaluate(self, params: Params, batch: Batch) -> Sums | Float[Array, "B ..."]:
+        """The `logits` of a batch or, without them, the objective's sums and counts, without dropout. Rows of padding have no
+        targets and add 0 to these."""
+        if self.logits is not None:
+            return self.logits(params, batch)
+        return self.objective.sums(params, batch, None) | self.objective.counts(batch)
 
-def eval_step(params: Params, batch: Batch, *, objective: Objective) -> Sums:
-    """The objective's sums and counts of one batch, without dropout. Rows of padding have no targets and add 0."""
-    return objective.sums(params, batch, None) | objective.counts(batch)
+    # --------------------------------------------------------------------------------------------------------------- on the mesh
+    @functools.cached_property
+    def state(self) -> TrainState:
+        """The shapes of the state, with the sharding of each array."""
+        abstract = jax.eval_shape(lambda params: self.new_state(params, self.optimizer), unboxed(self.parameters))
+        params = parameter_shardings(self.parameters, self.mesh)
+        if self.zero_sharding:
+            params = zero_shardings(params, abstract.params, self.mesh)
+        return with_shardings(abstract, state_shardings(abstract, abstract.params, params, self.mesh))
+
+    @functools.cached_property
+    def shardings(self) -> TrainState:
+        """The shardings alone, a tree like the state."""
+        return jax.tree.map(lambda x: x.sharding, self.state)
+
+    @functools.cached_property
+    def _gradients(self) -> Gradients:
+        if not self.reduce_dtype:
+            return gradients
+        from bert_jax.training.data_parallel import gradients_over_data  # which imports this module
+
+        return gradients_over_data(self.shardings.params, self.mesh, self.objective.model.config, self.reduce_dtype)
+
+    @functools.cached_property
+    def begin(self) -> jax.stages.Wrapped:
+        """(function, *arguments) -> the state before step 0, with the parameters that `function(*arguments)` returns."""
+
+        def begin(make: Callable[..., Params], *arguments: Any) -> TrainState:
+            return self.new_state(make(*arguments), self.optimizer)
+
+        return jax.jit(begin, static_argnums=0, out_shardings=self.shardings)
+
+    def arguments(
+        self, state: TrainState, batch: Mapping[str, AbstractOrArray], scalars: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
+        """The arguments of the compiled steps: these and, in a distillation, the teacher's parameters."""
+        return (state, batch, scalars) if self.teacher is None else (state, batch, scalars, self.teacher.params)
+
+    @property
+    def _argument_shardings(self) -> tuple[PyTree[NamedSharding], ...]:
+        shardings = self.shardings, NamedSharding(self.mesh, BATCH), NamedSharding(self.mesh, PartitionSpec())
+        return shardings if self.teacher is None else (*shardings, jax.tree.map(lambda x: x.sharding, self.teacher.params))
+
+    @functools.cached_property
+    def training_step(self) -> Callable[[int], jax.stages.Wrapped]:
+        """Accumulation -> the jitted `train_step`, the same one each time; the memory of the old state is donated."""
+
+        def jitted(accumulation: int) -> jax.stages.Wrapped:
+            step = functools.partial(self.train_step, accumulation=accumulation)
+            shardings = self._argument_shardings
+            return jax.jit(step, in_shardings=shardings, out_shardings=(self.shardings, None), donate_argnums=0)
+
+        return functools.cache(jitted)
+
+    def norms_step(self, accumulation: int) -> jax.stages.Wrapped:
+        """The jitted `gradient_norms`, replicated on every device."""
+        step = functools.partial(self.gradient_norms, accumulation=accumulation)
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        return jax.jit(step, in_shardings=self._argument_shardings, out_shardings=whole)
+
+    @functools.cached_property
+    def evaluation_step(self) -> jax.stages.Wrapped:
+        """The jitted `evaluate`, replicated on every device, of parameters as `gathered` returns them."""
+        shardings = parameter_shardings(self.parameters, self.mesh), NamedSharding(self.mesh, BATCH)
+        return jax.jit(self.evaluate, in_shardings=shardings, out_shardings=NamedSharding(self.mesh, PartitionSpec()))
+
+    @functools.cached_property
+    def gathered(self) -> jax.stages.Wrapped:
+        """Parameters -> the same, not sharded over the data axis."""
+        return jax.jit(lambda params: params, out_shardings=parameter_shardings(self.parameters, self.mesh))
+
+    @functools.cached_property
+    def copy(self) -> jax.stages.Wrapped:
+        """Parameters -> a copy of them, which outlives the state: a step donates its memory. One program, not one for each
+        array."""
+        return jax.jit(functools.partial(jax.tree.map, jnp.copy), out_shardings=self.shardings.params)
+
+    def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
+        """Whether a `function` has not been called with the shapes of `batch` before, and has to be compiled."""
+        key = (function, *((name, batch[name].shape) for name in sorted(batch)))
+        seen = key in self._compiled
+        self._compiled.add(key)
+        return not seen
 
 
 def add_sums(window: Sums, sums: Sums) -> Sums:

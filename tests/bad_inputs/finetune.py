@@ -45,7 +45,7 @@ CASES = [
       "model/config.json cannot be read as JSON (Unterminated string starting at: line 24 column ... copy the model again",
       copies="model", spoil=cut("model/config.json", 20)),
     Case("a model without a pooler", "--config.init_from=$tagger",
-      "config.init_from=$tagger has no pooler, which a ... to begin it with random weights, say --config.init_new=pooler"),
+      "config.init_from=$tagger has no pooler, which a ... to start it from random weights, give --config.init_new=pooler"),
     Case("a kept head with other labels", "--config.init_from=model --config.keep_head=true",
       "config.keep_head keeps the head of model, but that has a ... leave keep_head out to start a new head",
       copies="model=classifier", spoil=keys("model/config.json", id2label={"0": "no", "1": "yes"}, label2id=None)),

@@ -144,7 +144,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.data.batches import LabelledBatches, to_device
     from bert_jax.finetuning.data import read_features
-    from bert_jax.finetuning.program import program_of
+    from bert_jax.finetuning.program import finetuning_program, label_loss
     from bert_jax.finetuning.warm_start import labelled_start, with_own_head
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import BATCH
@@ -166,8 +166,10 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     train, size = data.features["train"], setting.batch_size
     epochs = -(-options.steps * size // len(train))
     batches = LabelledBatches(train, data.shape, size, experiment.seed, epochs=epochs, row_multiple=1, pad_id=data.pad_id)
-    program = program_of(experiment, start, labelled, data.features["train"], batches.steps_per_epoch, mesh)
-    state = program.begin(with_own_head(start, program.config, program.head, experiment).params)
+    config, head = experiment.model_config(start.config, "cpu"), experiment.head_config(labelled.head)
+    loss = label_loss(experiment, labelled, data.features["train"])
+    program = finetuning_program(experiment, config, head, loss, batches.steps_per_epoch, mesh)
+    state = program.begin(dict, with_own_head(start, config, head, experiment).params)
     scalars = {
         "steps": np.int32(10 * options.steps),
         "warmup_steps": np.int32(options.steps),
@@ -179,7 +181,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
         first_of_shape = {batches.at(step)["input_ids"].shape: step for step in range(options.steps)}
         for step in [*first_of_shape.values()] * 2 + [*range(options.steps)]:
             started = time.perf_counter()
-            state, sums = program.train(state, to_device(batches.at(step), mesh, BATCH), scalars)
+            state, sums = program.training_step(1)(state, to_device(batches.at(step), mesh, BATCH), scalars)
             jax.block_until_ready((state, sums))
             seconds.append(time.perf_counter() - started)
     timed = seconds[-options.steps :]

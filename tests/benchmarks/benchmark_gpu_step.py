@@ -16,7 +16,7 @@ short rows for PyTorch's fastest attention. Dropout 0.1, clipping and float32 ma
 
 Every measurement is a process of its own, one after another; each side counts with the batch size, and the peer with the form,
 that is fastest. Utilisation is of the largest rate at which either side multiplied large bfloat16 matrices, and counts the
-products that learning needs: the head at the predicted positions (`metrics.flops.row_flops`); what the peer computes more is
+products that learning needs: the head at the predicted positions (`model_row_flops`); what the peer computes more is
 its loss, and its utilisation by its own count stands in --json=FILE, with all figures.
 """
 
@@ -83,7 +83,7 @@ class Setting:
     @property
     def model(self) -> ModelConfig:
         """Its shape."""
-        return ModelConfig(**published(self.size))  # type: ignore[arg-type]
+        return ModelConfig(**published(self.size))
 
     def flops(self, predictions: int | None = None) -> float:
         """Of the matrix products of a row, with the head at the predicted positions or at so many."""
@@ -213,12 +213,11 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     from bert_jax.data.batches import to_device
     from bert_jax.data.prefetch import prefetch
     from bert_jax.model.kernels.dispatch import in_words
-    from bert_jax.model.pretraining import abstract_parameters
-    from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
+    from bert_jax.pretraining.program import pretraining_program, scalars_of
+    from bert_jax.pretraining.start import initial_parameters
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
     from bert_jax.tpu.costs.memory import used_bytes
-    from bert_jax.training.optimizers import make_optimizer
 
     device = jax.devices()[0]
     if device.platform != options.device:
@@ -232,16 +231,15 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     matmul = largest_rate(product(SIDE[options.device]), SIDE[options.device])
 
     mesh = make_mesh(experiment.mesh, [device])
-    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
-    _, shardings = state_layout(experiment, optimizer, mesh)
+    program = pretraining_program(experiment, mesh)
     corpus, tables = text(options.corpus)
     source = BatchSource(corpus, experiment.example_config(0), setting.rows, experiment.phase_seed(0), tables=tables)
     rows = source.at
     try:
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            state = jax.jit(functools.partial(initial_state, experiment, optimizer), out_shardings=shardings)()
-            step = jitted_train_step(experiment, 0, optimizer, shardings, mesh)
-            step = step.lower(state, to_device(rows(0), mesh, BATCH)).compile()
+            state, scalars = program.begin(functools.partial(initial_parameters, experiment)), scalars_of(experiment)
+            step = program.training_step(experiment.phases[0].accumulation)
+            step = step.lower(state, to_device(rows(0), mesh, BATCH), scalars).compile()
             batches = prefetch(rows, 0, WARM_UP + options.steps * options.blocks)
             pending: Any = None
 
@@ -250,7 +248,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
                 started = time.perf_counter()
                 batch = next(batches)
                 waited = time.perf_counter() - started
-                state, sums = step(state, to_device(batch, mesh, BATCH))
+                state, sums = step(state, to_device(batch, mesh, BATCH), scalars)
                 if pending is not None:  # as `pretrain` looks at the sums of the step before
                     float(pending["skipped_in_a_row"])
                 pending = sums

@@ -31,7 +31,6 @@ from typing import Any
 
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.pretraining.corpora import check_corpus
-from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
@@ -50,7 +49,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.pretraining.program import pretraining_program
+from bert_jax.pretraining.start import initial_parameters, pretraining_start
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.optimizers import make_optimizer
@@ -129,26 +129,20 @@ def beginning(experiment: PretrainingExperiment) -> Callable[[Any], Any]:
     if experiment.init_from:
         given = pretraining_start(experiment, open_corpus(experiment.corpus.directory, "train").vocabulary)
         return lambda seed: new_state(jax.tree.map(jnp.array, given), optimizer)
-    return jax.jit(lambda seed: initial_state(dataclasses.replace(experiment, seed=seed), optimizer))
+    return jax.jit(lambda seed: new_state(initial_parameters(dataclasses.replace(experiment, seed=seed)), optimizer))
 
 
 def our_curves(experiment: PretrainingExperiment, seeds: Sequence[int], batches: Sequence[Batch]) -> np.ndarray:
     """The loss before every update, float64 [R, S], of the step that `pretrain` runs; compiled once, for any seed."""
     mesh = make_mesh(experiment.mesh)
-    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
-    _, shardings = state_layout(experiment, optimizer, mesh)
-
-    def train(seed: jax.Array, state: Any, batch: Any) -> Any:
-        seeded = dataclasses.replace(experiment, seed=seed)  # type: ignore[arg-type]
-        return jitted_train_step(seeded, 0, optimizer, shardings, mesh)(state, batch)
-
+    program = pretraining_program(experiment, mesh)
     objective = experiment.trained_objective
-    start, step, curves = beginning(experiment), jax.jit(train, donate_argnums=1), []
+    start, step, curves = beginning(experiment), program.training_step(experiment.phases[0].accumulation), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for seed in map(np.uint32, seeds):
-            state, losses = jax.device_put(start(seed), shardings), []
+            state, losses = jax.device_put(start(seed), program.shardings), []
             for batch in batches:
-                state, sums = step(seed, state, to_device(batch, mesh, BATCH))
+                state, sums = step(state, to_device(batch, mesh, BATCH), {"seed": seed})
                 losses.append(objective.loss(sums, sums))
             if int(state.skipped):
                 raise UserError(f"{int(state.skipped)} steps of ours with seed {seed} were not finite; lower the learning rate")

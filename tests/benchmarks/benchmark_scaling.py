@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
-from bert_jax.model.config import published
-from bert_jax.objectives.flops import row_flops
+from bert_jax.model.config import ModelConfig, published
+from bert_jax.objectives.flops import model_row_flops
 from bert_jax.tpu import programs as step_programs
 from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.memory import used_bytes
@@ -114,15 +114,7 @@ def measured(model: str, length: int, chips: int, rows: int, generation: str, ca
     layers = published(model)["num_layers"]
     further = (layers - LAYERS[0]) / (LAYERS[1] - LAYERS[0])
     ms, gib, sent, exposed = (a + further * (b - a) for a, b in zip(few, more, strict=True))
-    shape = published(model)
-    flops = rows * row_flops(
-        layers=layers,
-        width=shape["hidden_size"],
-        feed_forward=shape["intermediate_size"],
-        vocabulary=30_522,
-        length=length,
-        predictions=PREDICTIONS[length],
-    )
+    flops = rows * model_row_flops(ModelConfig(**published(model)), length, PREDICTIONS[length])
     peak = compiler.topology.chip.peak_flops
     point = Point(model, length, chips, rows, ms, gib, sent, exposed, flops / (ms / 1e3) / peak)
     cache.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,8 @@ import pytest
 
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
-from bert_jax.objectives.flops import row_flops
+from bert_jax.model.config import ModelConfig, published
+from bert_jax.objectives.flops import model_row_flops
 from tests.benchmarks.benchmark_batches import made_up_corpus
 from tests.benchmarks.benchmark_gpu_step import report, text, unmasked
 
@@ -38,8 +39,8 @@ def test_each_side_counts_with_its_fastest_batch_and_form(tmp_path: pathlib.Path
 def test_utilisation_is_of_the_largest_rate_that_either_side_multiplied_at(tmp_path: pathlib.Path):
     report([measurement("ours", 64, 0.25), measurement("peer, mask", 64, 0.5)], tmp_path / "figures.json")
     ours, peer = json.loads((tmp_path / "figures.json").read_text())["figures"]
-    shape = {"layers": 24, "width": 1024, "feed_forward": 4096, "vocabulary": 30_522, "length": 512}
-    needed, computed = (row_flops(**shape, predictions=predictions) for predictions in (77, 512))
+    large = ModelConfig(**published("large"))
+    needed, computed = (model_row_flops(large, 512, predictions) for predictions in (77, 512))
     assert ours["utilisation"] == ours["utilisation_by_own_count"] == pytest.approx(64 / 0.25 * needed / 8e14)
     assert peer["utilisation"] == pytest.approx(64 / 0.5 * needed / 8e14)
     assert peer["utilisation_by_own_count"] == pytest.approx(64 / 0.5 * computed / 8e14)

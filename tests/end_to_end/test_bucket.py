@@ -210,7 +210,7 @@ def test_a_fine_tuning_run_in_a_bucket_goes_on_and_ends_there(machine: Machine, 
     small = ("task.length=16", "training.batch_size=16", "training.epochs=1", "model.scan_layers=true", "checkpoints.every=4")
     run = ("finetune", "--config=experiments/finetune/own_text.py", f"--workdir={bucket}/tuned", *flags)
     run += (*(f"--config.{key}" for key in small), "--config.sweep.seeds=[0, 1]")
-    (done,) = machine.do(run, at=Signal("bert_jax.training.checkpoints.manager:Checkpoints.save", call=4))
+    (done,) = machine.do(run, at=Signal("bert_jax.training.checkpoints:Checkpoints.save", call=4))
     assert done.status == -9, done.output
     (done,) = another.do(run)
     assert done.status == 0, done.output

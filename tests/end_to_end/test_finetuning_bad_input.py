@@ -46,7 +46,7 @@ def test_a_model_without_pooler_needs_to_be_told_to_begin_one(refused: Refused, 
     write_model(tmp_path / "model", head=TokenHead(labels=("O", "B-PER")))
     says = refused(f"--config.init_from={tmp_path / 'model'}")
     assert says.endswith(
-        "has no pooler, which a sequence_head reads; to begin it with random weights, say --config.init_new=pooler"
+        "has no pooler, which a sequence_head reads; to start it from random weights, give --config.init_new=pooler"
     )
 
 

@@ -76,7 +76,7 @@ def test_a_run_whose_step_runs_out_continues_with_the_flag_that_it_names(experim
     ("function", "says"),
     [
         ("bert_jax.objectives.objective:Objective.summarise", "the evaluation of phase 0 does not fit in memory"),
-        ("bert_jax.pretraining.program:initial_state", "the state (parameters and optimizer) does not fit in memory"),
+        ("bert_jax.pretraining.start:initial_parameters", "the state (parameters and optimizer) does not fit in memory"),
     ],
 )
 def test_what_ran_out_is_named(experiment: pathlib.Path, tmp_path: pathlib.Path, function: str, says: str):

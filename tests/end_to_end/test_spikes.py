@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from bert_jax.data.batches import BatchSource
 from bert_jax.errors import UserError
-from bert_jax.pretraining.rollback import Rollback
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.spikes import LossSpike
+from bert_jax.training.spikes import LossSpike, Rollback
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import command
 from tests.end_to_end.runs import LAST_STEP, assert_same_weights, records, results
@@ -77,7 +75,6 @@ def test_a_run_goes_back_before_bad_batches_and_learns_what_it_would_have_learnt
 
 
 def test_a_run_that_has_gone_back_often_enough_ends_with_the_step_to_look_at():
-    program: Any = types.SimpleNamespace(experiment=types.SimpleNamespace(spikes=SpikeConfig(policy="rollback", max_rollbacks=0)))
-    nothing: Any = None
+    config, nothing = SpikeConfig(policy="rollback", max_rollbacks=0), cast(Any, None)
     with pytest.raises(UserError, match=r"rolled back 0 times \(config.spikes.max_rollbacks\); .* --replay=120"):
-        Rollback(program, nothing, nothing, nothing)(nothing, LossSpike(120, 3))
+        Rollback(config, nothing, nothing, nothing, nothing)(nothing, LossSpike(120, 3))

@@ -40,9 +40,10 @@ def job_in(directory: pathlib.Path, **selection: Any) -> Any:
     abstract = jax.ShapeDtypeStruct((), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
     return types.SimpleNamespace(
         experiment=experiment, run=types.SimpleNamespace(durable=lambda path: path, is_first=True), directory=directory,
-        evaluations=frozenset({2, 4, 6, 8}), state=types.SimpleNamespace(params={"w": abstract}), mesh=mesh, ledger=Ledger(),
+        evaluations=frozenset({2, 4, 6, 8}), mesh=mesh, ledger=Ledger(),
+        config=dataclasses.replace(TINY, hidden_dropout=0.0), head=HEAD,
         program=types.SimpleNamespace(
-            config=dataclasses.replace(TINY, hidden_dropout=0.0), head=HEAD, copy=functools.partial(jax.tree.map, jnp.copy)
+            state=types.SimpleNamespace(params={"w": abstract}), copy=functools.partial(jax.tree.map, jnp.copy)
         ),
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.tasks.scores import Baseline
-from bert_jax.training.throughput import Throughput
+from bert_jax.training.log import Throughput
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
 
@@ -72,7 +72,8 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
         "ledger": Ledger(),
         "mesh": make_mesh(MeshConfig(), jax.devices()[:1]),
         "data": types.SimpleNamespace(task=TASK, baselines=BASELINES, shape=shape),
-        "program": types.SimpleNamespace(config=TINY, objective=Labels(TINY, HEADS["sequence"])),
+        "config": TINY,
+        "program": types.SimpleNamespace(objective=Labels(TINY, HEADS["sequence"])),
         "batches": batches,
         "row_flops": 1e6,
         "last_step": 4,
@@ -148,8 +149,8 @@ def test_the_start_of_a_run_tells_its_steps_or_the_step_at_which_it_goes_on(tmp_
 def test_the_start_says_how_attention_is_computed_where_there_is_attention(tmp_path: pathlib.Path, told):
     for fields in ({}, {"encoder": "bilm"}):
         config = dataclasses.replace(TINY, **fields)
-        program = types.SimpleNamespace(config=config, objective=Labels(config, HEADS["sequence"]))
-        with FinetuningLog(job_in(tmp_path, program=program), 0):
+        program = types.SimpleNamespace(objective=Labels(config, HEADS["sequence"]))
+        with FinetuningLog(job_in(tmp_path, config=config, program=program), 0):
             pass
     assert len([line for line in told() if line.startswith("attention: plain")]) == 1
 

@@ -17,7 +17,7 @@ from bert_jax.data.batches import LabelledBatches, to_device
 from bert_jax.data.rows import Feature, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
-from bert_jax.finetuning.program import label_loss, program_of, teaching, training_program
+from bert_jax.finetuning.program import finetuning_program, label_loss, scalars_of, teaching
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.registry import make_head
@@ -26,6 +26,7 @@ from bert_jax.runtime.launch import Run
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
+from bert_jax.training.steps import Program
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY
 
@@ -33,7 +34,6 @@ CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
 HEAD = HEADS["sequence"]
 FEATURES = random_features("sequence", 48, shortest=8, longest=8)
 SHAPE = row_shape(FEATURES, LAYOUTS["sequence"])
-START: Any = types.SimpleNamespace(config=CONFIG)
 PARAMS = random_label_parameters(HEAD, CONFIG)
 
 
@@ -50,14 +50,19 @@ def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int
     """The parameters after so many steps from PARAMS, as numpy arrays."""
     mesh = make_mesh(MeshConfig(), devices)
     batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=4, pad_id=0)
-    program = program_of(one, START, task_of(), FEATURES, batches.steps_per_epoch, mesh)
-    peak, seed = np.float32(one.training.learning_rate), np.uint32(one.seed)
-    scalars = {"steps": np.int32(steps), "warmup_steps": np.int32(0), "peak": peak, "seed": seed}
-    state = program.begin(PARAMS)
+    program = program_of(one, batches.steps_per_epoch, mesh)
+    state = program.begin(dict, PARAMS)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for step in range(steps):
-            state, _ = program.train(state, to_device(batches.at(step), mesh, BATCH), scalars)
+            batch = to_device(batches.at(step), mesh, BATCH)
+            state, _ = program.training_step(1)(*program.arguments(state, batch, scalars_of(one, steps)))
     return jax.device_get(state.params)
+
+
+def program_of(one: FinetuningExperiment, steps: int, mesh: Any, task: Any = None, features: Any = FEATURES) -> Program:
+    task = task or task_of()
+    loss, head = label_loss(one, task, features), one.head_config(task.head)
+    return finetuning_program(one, one.model_config(CONFIG, "cpu"), head, loss, steps, mesh)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -78,25 +83,25 @@ def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what
         (directory / "results.json").write_text(json.dumps(results))
         return results
 
-    training_program.cache_clear()
+    finetuning._program.cache_clear()
     run = Run(tmp_path, True, Any, Any)  # type: ignore[arg-type]
     assert sweep(whole, run, train, lambda best: None) == 0
-    assert training_program.cache_info().currsize == 2
+    assert finetuning._program.cache_info().currsize == 2
     meshes = [make_mesh(MeshConfig(), jax.devices()[i : i + 4]) for i in (0, 4)]
-    programs = [program_of(whole.runs()[0], START, task_of(), FEATURES, 3, mesh) for mesh in meshes]
-    assert training_program.cache_info().currsize == 2
-    assert [program.train._cache_size() for program in programs] == [1, 1]
+    programs = [program_of(whole.runs()[0], 3, mesh) for mesh in meshes]
+    assert finetuning._program.cache_info().currsize == 2
+    assert [program.training_step(1)._cache_size() for program in programs] == [1, 1]
 
     for one in whole.runs():
         assert same(learned(one, jax.devices()[:4]), together[one.name]), one.name
-    assert [program.train._cache_size() for program in programs] == [1, 1]
+    assert [program.training_step(1)._cache_size() for program in programs] == [1, 1]
     assert not any(same(a, b) for i, a in enumerate(together.values()) for b in list(together.values())[:i])
 
 
 def test_a_copy_of_the_parameters_lies_as_they_do_and_outlives_the_state():
     mesh = make_mesh(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
-    program = program_of(experiment(), START, task_of(), FEATURES, 3, mesh)
-    params = program.begin(PARAMS).params
+    program = program_of(experiment(), 3, mesh)
+    params = program.begin(dict, PARAMS).params
     kept, wanted = program.copy(params), jax.device_get(params)
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: a.sharding == b.sharding, kept, params)))
     for array in jax.tree.leaves(params):
@@ -119,7 +124,7 @@ def test_what_is_compiled_depends_on_an_epochs_steps_only_where_layers_thaw_by_t
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
 
     def differ(one: FinetuningExperiment) -> bool:
-        first, second = (program_of(one, START, task_of(), FEATURES, steps, mesh) for steps in (3, 4))
+        first, second = (program_of(one, steps, mesh) for steps in (3, 4))
         return first is not second
 
     assert not differ(experiment())
@@ -127,21 +132,23 @@ def test_what_is_compiled_depends_on_an_epochs_steps_only_where_layers_thaw_by_t
 
 
 def test_a_program_is_made_of_the_settings_that_its_compiled_functions_depend_on(monkeypatch):
-    monkeypatch.setattr(finetuning, "training_program", lambda settings, mesh: (settings, mesh))
+    monkeypatch.setattr(finetuning, "_program", lambda *settings: settings)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     training = {"class_weights": [0], "epochs": 7, "batch_size": 48, "learning_rate": 0.5, "warmup_fraction": 0.5}
     given = {"label_smoothing": 0.1, "schedule": "linear", "layer_decay": 0.9, "accumulation": 2, "freeze_encoder": True}
     one = experiment(training=training | given, optimizer={"weight_decay": 0.3}, model={"hidden_dropout": 0.25})
-    found, of = program_of(one, START, task_of(), FEATURES, 5, mesh)
+    found: Any = program_of(one, 5, mesh)
+    config, head, loss, optimizer, compiled, unfreeze_every, of = found
     assert of is mesh
-    assert found.model == one.model_config(CONFIG, "cpu")
-    assert (found.head, found.optimizer, found.unfreeze_every) == (one.head_config(HEAD), one.optimizer, 0)
-    assert found.loss == label_loss(one, task_of(), FEATURES)
-    assert len(found.loss.class_weights) == 3
+    assert config == one.model_config(CONFIG, "cpu")
+    assert (head, optimizer, unfreeze_every) == (one.head_config(HEAD), one.optimizer, 0)
+    assert loss == label_loss(one, task_of(), FEATURES)
+    assert len(loss.class_weights) == 3
     wanted = {name: value for name, value in given.items() if name != "label_smoothing"}
-    assert found.training == dataclasses.replace(TrainingConfig(), **wanted)
+    assert compiled == dataclasses.replace(TrainingConfig(), **wanted)
     thawing = experiment(training={"gradual_unfreezing": True})
-    assert program_of(thawing, START, task_of(), FEATURES, 5, mesh)[0].unfreeze_every == 5
+    steps: Any = program_of(thawing, 5, mesh)
+    assert steps[5] == 5
 
 
 @pytest.mark.parametrize(
@@ -164,16 +171,14 @@ def test_the_rates_of_a_program_are_those_of_its_settings_and_those_of_a_crf_are
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(finetuning, "learning_rate_multipliers", lambda shapes, **settings: asked.append(settings))
     one = experiment(training=training)
-    settings = finetuning.ProgramSettings(
-        model=CONFIG, head=head, loss=LabelLoss(), optimizer=one.optimizer, training=one.training, unfreeze_every=3
-    )
-    training_program.__wrapped__(settings, make_mesh(MeshConfig(), jax.devices()[:1]))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    finetuning._program.__wrapped__(CONFIG, head, LabelLoss(), one.optimizer, one.training, 3, mesh)
     assert asked == [factors]
 
 
 def test_a_function_is_new_once_for_every_shape_of_its_batch():
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    program = dataclasses.replace(program_of(experiment(), START, task_of(), FEATURES, 3, mesh), _compiled=set())
+    program = dataclasses.replace(program_of(experiment(), 3, mesh), _compiled=set())
     small, large = ({"input_ids": np.zeros(shape)} for shape in ((2, 8), (2, 16)))
     calls = [("train", small), ("train", small), ("logits", small), ("train", large), ("logits", small)]
     assert [program.is_new(*call) for call in calls] == [True, False, True, True, False]

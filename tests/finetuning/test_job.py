@@ -20,6 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import job as jobs
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.objectives.flops import forward_flops, task_row_flops
+from bert_jax.objectives.labels import LabelLoss
 from bert_jax.runtime.goodput import Activity, Ledger
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
@@ -31,6 +32,8 @@ TRAINING = {"batch_size": 8, "epochs": 4, "warmup_fraction": 0.25, "learning_rat
 
 class Task:
     """A task that scores the sum of the logits."""
+
+    name, head = "glue/tiny", HEADS["sequence"]
 
     def scores(self, split: str, logits: list[np.ndarray]) -> dict[str, Any]:
         return {"split": split, "logits": [float(one[0]) for one in logits]}
@@ -54,15 +57,13 @@ class Noting:
 class Program:
     """A program whose logits are the token after [CLS] times the parameter."""
 
-    config, head, abstract, shardings = TINY, "head", "abstract", "shardings"
-
     def __init__(self, *settings: Any):
         self.settings, self.compiled = settings, set()
 
         def logits(params: jax.Array, batch: dict[str, jax.Array]) -> jax.Array:
             return params * jnp.take_along_axis(batch["input_ids"], batch["cls_positions"] + 1, axis=1)[..., None]
 
-        self.logits = Noting(jax.jit(logits))
+        self.evaluation_step = Noting(jax.jit(logits))
 
     def is_new(self, function: str, batch: dict[str, np.ndarray]) -> bool:
         key = (function, batch["input_ids"].shape)
@@ -70,8 +71,11 @@ class Program:
         self.compiled.add(key)
         return not seen
 
-    def begin(self, params: Any) -> Any:
-        return ("state", params)
+    def begin(self, make: Any, params: Any) -> Any:
+        return ("state", make(params))
+
+    def arguments(self, *arguments: Any) -> Any:
+        return arguments
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
         programs.append(Program(*settings))
         return programs[-1]
 
-    monkeypatch.setattr(jobs, "program_of", program_of)
+    monkeypatch.setattr(jobs, "finetuning_program", program_of)
     return programs
 
 
@@ -113,9 +117,10 @@ def test_the_scalars_of_a_run_follow_from_its_steps(tmp_path: pathlib.Path, made
     assert (job.batches.steps_per_epoch, job.last_step) == (3, 12)
     assert job.scalars == {"steps": 12, "warmup_steps": 3, "peak": 0.5, "seed": 3}
     assert job.evaluations == {3, 6, 9, 12}
-    experiment, start, task, features, steps_per_epoch, mesh = made[0].settings
+    experiment, config, head, loss, steps_per_epoch, mesh = made[0].settings
     assert experiment is job.experiment
-    assert (start, task, features, steps_per_epoch, mesh) == (job.start, job.data.task, FEATURES["train"], 3, job.mesh)
+    assert config == job.config == job.experiment.model_config(TINY, "cpu")
+    assert (head, loss, steps_per_epoch, mesh) == (job.head, LabelLoss(), 3, job.mesh)
 
 
 def test_more_steps_than_are_counted_are_refused(tmp_path: pathlib.Path, made: list[Program], monkeypatch: pytest.MonkeyPatch):
@@ -148,8 +153,6 @@ def test_the_flops_of_a_row_are_those_of_the_step_and_of_the_forward_pass_of_the
     tmp_path: pathlib.Path, made: list[Program]
 ):
     alone, taught = (job_in(tmp_path / name, training={"freeze_encoder": True}) for name in ("alone", "taught"))
-    for job in (alone, taught):
-        job.program.head = HEADS["sequence"]  # type: ignore[misc]
     teacher: Any = types.SimpleNamespace(config=dataclasses.replace(TINY, num_layers=5), head=HEADS["sequence"])
     taught._inputs = dataclasses.replace(taught._inputs, teacher=teacher)
     assert alone.row_flops == task_row_flops(TINY, HEADS["sequence"], SHAPE, frozen=True)
@@ -185,5 +188,5 @@ def test_every_feature_of_a_dev_split_is_scored_in_its_order_and_the_evaluation_
     assert shown[0] == ("seed-3  dev", "examples", True)
     assert shown[len(shown) // 2 - 1] == (len(FEATURES["dev"]), len(FEATURES["dev"]))
     batches = len(shown) // 2 - 1
-    assert job.program.logits.calls == [(2, SHAPE.length), *["runs"] * 2 * batches]  # type: ignore[attr-defined]
+    assert job.program.evaluation_step.calls == [(2, SHAPE.length), *["runs"] * 2 * batches]  # type: ignore[attr-defined]
     assert job.run.watchdog.seen == 2 * batches * ["evaluation"]  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
-from bert_jax.pretraining.warm_start import pretraining_start
+from bert_jax.pretraining.start import pretraining_start
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 
 
@@ -264,7 +264,7 @@ def test_a_missing_pooler_is_begun_anew_only_where_that_is_declared(model, tmp_p
 def test_a_head_that_reads_the_cls_of_a_model_that_is_no_transformer_is_refused_with_the_remedy(vocabulary, tmp_path):
     for encoder in ("bilm", "static"):
         params, config = make_model(vocabulary, encoder=encoder, num_layers=2 if encoder == "bilm" else 0)
-        params.pop("pooler")
+        params.pop("pooler", None)
         directory = exported(tmp_path / encoder, as_model(params, config, vocabulary))
         says = rf"config\.init_from=.*/{encoder}/m is a {encoder} model, whose \[CLS\] has no meaning of its own; set "
         with pytest.raises(UserError, match=says + r"config\.head\.pooling=concat, or config\.head\.lstm$"):

@@ -39,8 +39,9 @@ def check(model_directory: str, expected_file: str, resaved: str, arguments: dic
     load = getattr(transformers, architecture).from_pretrained
     model, loading = load(model_directory, output_loading_info=True, **arguments)
     model.eval()
-    inputs = {name: torch.from_numpy(expected[name]).long() for name in ("input_ids", "token_type_ids", "attention_mask")}
-    if architecture == "BertForMultipleChoice":  # the rows are the candidates of one question
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if getattr(model.config, "type_vocab_size", 0) else [])]
+    inputs = {name: torch.from_numpy(expected[name]).long() for name in names}
+    if architecture.endswith("ForMultipleChoice"):  # the rows are the candidates of one question
         inputs = {name: value[None] for name, value in inputs.items()}
     with torch.no_grad():
         outputs = {name: value.float().numpy() for name, value in model(**inputs).items() if value is not None}
@@ -85,7 +86,8 @@ def main() -> None:
         request = json.loads(line)
         try:
             if "packages" in request:
-                answer = {"packages": [package.name for package in importlib.metadata.distributions()]}
+                packages = [package.name for package in importlib.metadata.distributions()]
+                answer = {"packages": packages, "transformers": transformers.__version__}
             elif "texts" in request:
                 answer = {"vectors": sentence_vectors(request["model"], request["texts"])}
             else:

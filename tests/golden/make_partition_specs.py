@@ -12,16 +12,14 @@ import pathlib
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AxisType
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.model.config import ModelConfig, published
-from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.pretraining.program import state_layout
+from bert_jax.pretraining.program import pretraining_program
 from bert_jax.sharding.config import AXES
 from bert_jax.training import OPTIMIZERS
 from bert_jax.training.config import OptimizerConfig
-from bert_jax.training.optimizers import make_optimizer
 
 GOLDEN = pathlib.Path(__file__).with_name("partition_specs.json")
 
@@ -39,15 +37,16 @@ def partition_specs(layout: str) -> dict[str, list[Any]]:
     optimizer_name, sizes = LAYOUTS[layout]
     model = ModelConfig(**published("base"), vocab_multiple=128)
     experiment = PretrainingExperiment(model=model, optimizer=OptimizerConfig(name=optimizer_name))
-    optimizer = make_optimizer(experiment.optimizer, abstract_parameters(model))
     named = dict(zip(("data", "fsdp", "tensor"), sizes, strict=True))
-    mesh: Any = AbstractMesh(tuple(named.get(axis, 1) for axis in AXES), AXES, axis_types=(AxisType.Auto,) * len(AXES))
-    _, shardings = state_layout(experiment, optimizer, mesh)
+    shape = tuple(named.get(axis, 1) for axis in AXES)
+    mesh = jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shardings = pretraining_program(experiment, mesh).shardings
     leaves, _ = jax.tree_util.tree_flatten_with_path(shardings)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): list(sharding.spec) for path, sharding in leaves}
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
     text = ",\n".join(
         f'"{name}": {{\n' + ",\n".join(f'  "{path}": {json.dumps(spec)}' for path, spec in partition_specs(name).items()) + "\n}"
         for name in LAYOUTS

@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict
 
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
+from bert_jax.interop.directory import TEXT_VECTORS
 from bert_jax.interop.huggingface import FILES, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
@@ -74,7 +75,7 @@ def test_the_directory_holds_what_transformers_looks_for(exported, tiny):
         "config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
         "README.md",
     }  # fmt: skip
-    assert (files - {"README.md"}) | {"spiece.model"} == set(FILES)  # which take the place of older ones
+    assert (files - {"README.md"}) | {"spiece.model", *TEXT_VECTORS} == set(FILES)  # which take the place of older ones
     for name in ("config.json", "tokenizer_config.json"):
         assert re.match(r'\{\n  "\w+": ', (exported / name).read_text()), "people can read it"
     with safetensors.safe_open(exported / "model.safetensors", "np") as file:

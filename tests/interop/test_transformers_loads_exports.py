@@ -6,6 +6,7 @@ transformers 5 and sentence-transformers, and one with transformers 4.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -23,6 +24,7 @@ from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model, import_model, without_parts
 from bert_jax.interop.huggingface_config import ARCHITECTURES
+from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.sequence import SequenceHead
@@ -33,6 +35,7 @@ from tests.interop.answers import our_outputs
 from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
 from tests.prediction.reference import engine_on
 
+FAMILIES = pathlib.Path(__file__).parents[1] / "golden" / "families"
 SCRIPT = pathlib.Path(__file__).parents[1] / "golden" / "check_export_with_transformers.py"
 TEXTS = (
     "The capital of France is Paris.",
@@ -235,6 +238,45 @@ def test_sentence_transformers_gives_the_vectors_that_embed_gives(peer, vocabula
     texts = ["the river of Paris", "Éclair is the capital of France.", "a " * 60]
     ours = Predictor(engine_on(tmp_path / "model", tokens=160)).embed(texts, pooling="mean", truncate=True)
     np.testing.assert_allclose(np.stack(list(ours)), peer.ask(model=str(tmp_path / "model"), texts=texts)["vectors"], atol=1e-5)
+
+
+def test_exports_of_other_families_are_loaded_equally_and_we_read_what_transformers_saves(peer, tmp_path):
+    """Each directory of `golden/families/`, imported and exported: nothing missing, the same outputs, in both versions, which
+    read other keys of config.json."""
+    version_4 = peer.ask(packages=True)["transformers"].startswith("4.")
+    for case in sorted(path.parent.name for path in FAMILIES.glob("*/config.json")):
+        if version_4 and not case.startswith("modernbert"):
+            continue  # version 4 has no other of these families
+        model = import_model(FAMILIES / case, vocabulary=FAMILIES.parent / "heads" / "tokenizer")
+        export_model(tmp_path / case, model, {"step": 7})
+        with np.load(FAMILIES / case / "outputs.npz") as file:
+            np.savez(tmp_path / "expected.npz", **file, texts=np.array(["paris is the capital"]))
+        resaved = tmp_path / f"{case}-resaved"
+        request = {"model": str(tmp_path / case), "expected": str(tmp_path / "expected.npz"), "resaved": str(resaved)}
+        if version_4 and case == "modernbert_masked_biased":  # no number says which of its layers are full
+            with pytest.raises(AssertionError, match="unsupported operand type"):
+                peer.ask(**request, arguments={})
+            continue
+        report = peer.ask(**request, arguments={})
+        assert report["loading"] == {}, case
+        assert max(report["differences"].values()) < 2e-6, (case, report["differences"])
+        assert report["token_ids"] == [[2, *model.tokenizer.encode("paris is the capital"), 3]]
+        back = import_model(resaved, vocabulary=FAMILIES.parent / "heads" / "tokenizer")
+        assert (back.config, back.head) == (model.config, model.head)
+        jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
+
+
+@pytest.mark.parametrize("case", ["modernbert_encoder", "eurobert_encoder", "nomic_bert_encoder"])
+@pytest.mark.parametrize("vectors", [TextVectors("mean"), TextVectors("cls", normalise=True), TextVectors("mean", longest=9)])
+def test_sentence_transformers_gives_our_vectors_of_an_encoder_with_a_pooling(peer, tmp_path, case, vectors):
+    if "sentence-transformers" not in peer.ask(packages=True)["packages"]:
+        pytest.skip("this interpreter has no sentence-transformers")
+    model = import_model(FAMILIES / case, vocabulary=FAMILIES.parent / "heads" / "tokenizer")
+    export_model(tmp_path / "model", dataclasses.replace(model, vectors=vectors))
+    texts = ["the river of paris", "paris is the capital of france, is it?", "a " * 60]
+    ours = np.stack(list(Predictor(engine_on(tmp_path / "model", tokens=160)).embed(texts)))
+    theirs = np.array(peer.ask(model=str(tmp_path / "model"), texts=texts)["vectors"])
+    assert np.abs(ours - theirs).max() / np.abs(theirs).max() < 1e-6
 
 
 def zero_padding_rows(params, config: ModelConfig):

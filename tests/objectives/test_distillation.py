@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import special
 
@@ -18,16 +18,14 @@ from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import (
     PROJECTION,
-    TEACHER_PARTS,
     Distillation,
-    Teacher,
     attention_divergence,
     projection_parameters,
     soft_loss_sum,
 )
 from bert_jax.objectives.model import Model
-from bert_jax.training.steps import eval_step
-from tests.random_rows import TINY, forward, initial_parameters_of, objective_for, random_batch
+from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
+from tests.random_rows import TINY, forward, initial_parameters_of, objective_for, program_for, random_batch
 
 WIDE = dataclasses.replace(TINY, hidden_size=24, num_layers=4, initializer_range=0.3)
 STUDENT = dataclasses.replace(TINY, initializer_range=0.3)
@@ -50,7 +48,7 @@ def logits(config, params, batch):
 
 
 def evaluated(objective, params, batch):
-    return jax.jit(functools.partial(eval_step, objective=objective))(params, batch)
+    return jax.jit(program_for(objective, optax.identity()).evaluate)(params, batch)
 
 
 @pytest.fixture(scope="module")

@@ -220,10 +220,7 @@ def test_a_transformer_in_a_folder_of_an_old_directory_pools_as_the_directory_sa
     for place in (tmp_path / "old", folder, pathlib.Path("../0_BERT/."), pathlib.Path()):
         found = Predictor(engine_on(place)).embed(["the river of the capital Paris"])[0]
         np.testing.assert_allclose(found, wanted, atol=WITHIN)
-    assert (
-        "files that are neither read nor copied: ../1_Pooling, ../modules.json, sentence_bert_config.json"
-        in import_model(tmp_path / "old").notes
-    )
+    assert not any("neither read nor copied" in note for note in import_model(tmp_path / "old").notes)
     (tmp_path / "old" / "modules.json").write_text("[]")
     means = vector_by_hand(pretrained, "the river", "mean")
     np.testing.assert_allclose(Predictor(engine_on(folder)).embed(["the river"])[0], means, atol=WITHIN)

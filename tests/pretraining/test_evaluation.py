@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import eval_batches
@@ -24,6 +23,7 @@ from bert_jax.model.pretraining import initial_parameters
 from bert_jax.objectives.word_prediction import tokens_per_word
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.corpora import PhaseBatches
+from bert_jax.pretraining.program import pretraining_program
 from bert_jax.runtime.goodput import Activity
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -55,9 +55,8 @@ class Watched:
         yield
 
 
-def step_of(experiment: PretrainingExperiment, mesh: Mesh) -> jax.stages.Wrapped:
+def step() -> jax.stages.Wrapped:
     """An evaluation step whose loss of every target is the parameter times the target."""
-    assert mesh.size == len(experiment.phases)
 
     def sums(params: jax.Array, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         targets, labels = batch["masked_targets"], batch["nsp_labels"]
@@ -78,13 +77,14 @@ def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices
         values = {"model": sizes, "phases": phases, "evaluation": {"rows": 22, "batch_size": batch_size}}
         experiment = PretrainingExperiment.from_dict(values)
         mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
-        program: Any = types.SimpleNamespace(experiment=experiment, mesh=mesh)
+        program = pretraining_program(experiment, mesh)
         corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
         watched = Watched()
         run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
         run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
         params = params or nn.unbox(initial_parameters(experiment.model, jax.random.key(0)))
-        evaluate = evaluation.Evaluation(program, 1, corpora, run, PhaseBatches(experiment, 1, train).source.plan(0))
+        plan = PhaseBatches(experiment, 1, train).source.plan(0)
+        evaluate = evaluation.Evaluation(experiment, program, 1, corpora, run, plan)
         with jax.set_mesh(mesh):
             found.append(evaluate(params))
             assert evaluate(params) == found[-1]
@@ -113,9 +113,6 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
     continuation = np.arange(VOCABULARY) >= 6
     monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([batch]))
-    monkeypatch.setattr(evaluation, "jitted_eval_step", step_of)
-    monkeypatch.setattr(evaluation, "trained_parameters", lambda experiment: 0)
-    monkeypatch.setattr(evaluation, "parameter_shardings", lambda boxed, mesh: NamedSharding(mesh, PartitionSpec()))
     monkeypatch.setattr(evaluation, "tables_of", lambda corpus: types.SimpleNamespace(continuation=continuation))
     train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
     corpora: Any = types.SimpleNamespace(train=train, eval="held out")
@@ -124,10 +121,9 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
     for masking in ("words", "whole_words", "tokens"):
         values = {"examples": {"masking": masking}, "phases": [{"steps": 1, "length": 8, "max_predictions": 3}]}
-        program: Any = types.SimpleNamespace(
-            experiment=PretrainingExperiment.from_dict(values), mesh=make_mesh(MeshConfig(), jax.devices()[:1])
-        )
-        found = evaluation.Evaluation(program, 0, corpora, run, plan_of(program.experiment))(jnp.float32(0.5))
+        experiment, mesh = PretrainingExperiment.from_dict(values), make_mesh(MeshConfig(), jax.devices()[:1])
+        program: Any = types.SimpleNamespace(mesh=mesh, evaluation_step=step(), gathered=lambda x: x, is_new=lambda *_: True)
+        found = evaluation.Evaluation(experiment, program, 0, corpora, run, plan_of(experiment))(jnp.float32(0.5))
         of_words = [sum(0.5 * piece for piece in word) for word in words]
         assert found["perplexity"] == pytest.approx(math.exp(sum(of_words) / 6))
         wanted = None if masking == "tokens" else pytest.approx(math.exp(sum(of_words) / len(words)))
@@ -184,18 +180,17 @@ MODELS: dict[str, dict[str, Any]] = {
     ],
 )
 def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
-    objective: str, phase: dict[str, int], examples: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    objective: str, phase: dict[str, int], examples: dict[str, str]
 ):
     """Brute force: all predictions of six epochs of training are counted, and these frequencies predict all held-out targets."""
-    monkeypatch.setattr(evaluation, "jitted_eval_step", lambda experiment, mesh: None)
     train, eval_split = training_and_eval()
     model = {"vocab_size": train.vocabulary.size, **MODELS[objective]}
     values = {"model": model, "examples": examples, "phases": [{"steps": 1, "batch_size": 16, **phase}]}
     experiment = PretrainingExperiment.from_dict(values)
-    program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
     corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
     source = PhaseBatches(experiment, 0, train).source
-    evaluate = evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), source.plan(0))  # type: ignore[arg-type]
+    evaluate = evaluation.Evaluation(experiment, program, 0, corpora, types.SimpleNamespace(), source.plan(0))  # type: ignore[arg-type]
     found = evaluate._baseline
     if objective == "skip_gram":
         assert not found
@@ -213,8 +208,7 @@ def test_word_frequency_alone_is_the_frequency_of_what_is_predicted_in_training(
         assert -np.log(corpus_alone[asked]).mean() > found["unigram_loss"] + 0.1
 
 
-def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(evaluation, "jitted_eval_step", lambda experiment, mesh: None)
+def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs():
     train, eval_split = training_and_eval()
     found = {}
     for objective, model in MODELS.items():
@@ -222,10 +216,11 @@ def test_the_next_sentence_baseline_is_there_where_rows_hold_pairs(monkeypatch: 
         phase = {"steps": 1, "length": 32, "max_predictions": 5}
         values = {"model": {"vocab_size": train.vocabulary.size, **model}, "examples": {"pairs": pairs}, "phases": [phase]}
         experiment = PretrainingExperiment.from_dict(values)
-        program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+        program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
         corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
         plan = PhaseBatches(experiment, 0, train).source.plan(0)
-        found[objective] = set(evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), plan)._baseline)  # type: ignore[arg-type]
+        run: Any = types.SimpleNamespace()
+        found[objective] = set(evaluation.Evaluation(experiment, program, 0, corpora, run, plan)._baseline)
     words = {"unigram_accuracy", "unigram_loss"}
     assert found == {"bert": words | {"nsp_majority_accuracy"}, "next_token": words, "bilm": words, "skip_gram": set()}
 
@@ -249,12 +244,13 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
         return
     experiment = PretrainingExperiment.from_dict(values)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    program: Any = types.SimpleNamespace(experiment=experiment, mesh=mesh)
+    program = pretraining_program(experiment, mesh)
     corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
     watched = Watched()
     run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
     run.compiling = lambda ledger: contextlib.nullcontext()
-    evaluate = evaluation.Evaluation(program, 0, corpora, run, PhaseBatches(experiment, 0, train).source.plan(0))
+    plan = PhaseBatches(experiment, 0, train).source.plan(0)
+    evaluate = evaluation.Evaluation(experiment, program, 0, corpora, run, plan)
     with jax.set_mesh(mesh):
         scores = evaluate(nn.unbox(initial_parameters(experiment.model, jax.random.key(0), next_sentence=False)))
     measure = "mlm" if objective == "bert" else objective
@@ -271,11 +267,11 @@ def test_held_out_rows_without_anything_to_predict_are_refused(objective: str):
     phase = {"steps": 1, "length": 8, "batch_size": 4, "max_predictions": 1}
     values = {"model": {**sizes, **MODELS[objective]}, "examples": {"pairs": "none", "masked_fraction": 0.1}, "phases": [phase]}
     experiment = PretrainingExperiment.from_dict(values)
-    program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
     corpora: Any = types.SimpleNamespace(train=train, eval=words)
     plan = PhaseBatches(experiment, 0, train).source.plan(0)
     if objective != "bert":  # they predict the [SEP]s
-        evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+        evaluation.Evaluation(experiment, program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
         return
     with pytest.raises(UserError, match=r"the held-out rows of 8 tokens have nothing to predict: their tokens are unknown"):
-        evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+        evaluation.Evaluation(experiment, program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ def test_an_evaluation_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatc
     corpora: Any = types.SimpleNamespace(train=train, eval="held out")
     values = {"model": published("tiny"), "phases": [{"steps": 3, "length": 32}], "evaluation": {"batch_size": 100_000}}
     experiment = PretrainingExperiment.from_dict(values)
-    program: Any = types.SimpleNamespace(experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
+    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:1]))
     plan: Any = types.SimpleNamespace(config=experiment.example_config(0))
     with pytest.raises(UserError, match=r"the evaluation of phase 0 does not fit in memory: it needs 9\.38 GiB of host memory"):
-        evaluation.Evaluation(program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]
+        evaluation.Evaluation(experiment, program, 0, corpora, types.SimpleNamespace(), plan)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training.throughput import Throughput
+from bert_jax.training.log import Throughput
 
 SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}
 PHASES = [{"steps": 3, "length": 32, "batch_size": 8, "max_predictions": 5}, {"steps": 4, "length": 64, "batch_size": 4}]
@@ -78,14 +78,12 @@ def log_of(
     workdir.mkdir(exist_ok=True)
     taught = {"teacher": "models/teacher"} if teacher else {}
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
-    program: Any = types.SimpleNamespace(
-        experiment=experiment, mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher
-    )
+    program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
     run: Any = types.SimpleNamespace(
         workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None, rejected_kernels={}
     )
     corpora: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
-    return PretrainingLog(program, run, corpora, step, config)
+    return PretrainingLog(experiment, program, run, corpora, step, config)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -13,11 +14,11 @@ import pytest
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
-from bert_jax.pretraining.program import pretraining_program, update_rule
+from bert_jax.pretraining.program import pretraining_program, scalars_of
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.training.config import OptimizerConfig
-from bert_jax.training.steps import UpdateRule
+from bert_jax.training.steps import Program
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment(
@@ -28,26 +29,26 @@ EXPERIMENT = PretrainingExperiment(
 )
 
 
-def rule_of(experiment: PretrainingExperiment) -> UpdateRule:
+def program_of(experiment: PretrainingExperiment) -> Program:
     mesh = make_mesh(experiment.mesh, jax.devices()[:1])
-    program = pretraining_program(experiment, mesh)
-    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):  # as in a run
-        return update_rule(experiment, 0, program.optimizer, program.shardings, mesh)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+        return pretraining_program(experiment, mesh)
 
 
 def test_the_rate_of_a_layer_is_that_of_the_layer_above_times_the_decay():
-    factors = rule_of(EXPERIMENT).learning_rate_multipliers
+    factors = program_of(EXPERIMENT).learning_rate_multipliers
     assert factors is not None
     found = factors(jnp.int32(0))
     kernel = found["encoder"]["layers"]["attention"]["query"]["kernel"]
     np.testing.assert_allclose(np.ravel(kernel), [0.125, 0.25, 0.5])
     assert float(np.ravel(found["embeddings"]["word_embeddings"]["embedding"])[0]) == 0.5**4
     assert float(np.ravel(found["mlm_head"]["bias"])[0]) == 1.0
-    assert rule_of(dataclasses.replace(EXPERIMENT, optimizer=OptimizerConfig())).learning_rate_multipliers is None
+    assert program_of(dataclasses.replace(EXPERIMENT, optimizer=OptimizerConfig())).learning_rate_multipliers is None
 
 
 def test_each_phase_is_a_slanted_triangle():
-    rate = rule_of(EXPERIMENT).learning_rate
+    program = program_of(EXPERIMENT)
+    rate = functools.partial(program.learning_rate, scalars=scalars_of(EXPERIMENT))
     assert [round(float(rate(jnp.int32(step))), 4) for step in (0, 5, 10, 55, 100)] == [0.01, 0.165, 0.32, 0.165, 0.64]
     assert float(rate(jnp.int32(150))) == pytest.approx(0.02)
 

@@ -20,7 +20,7 @@ from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.pretraining import replay as module
 from bert_jax.pretraining.replay import Batches, Replay, experiment_of, named_norms, replay, report, row_text
 from bert_jax.runtime.workdir import CONFIG
-from bert_jax.sharding.mesh import MeshConfig, make_mesh
+from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import TrainState
 from tests.objectives.scored import objective_of
 from tests.random_rows import TINY
@@ -54,7 +54,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def program_of(**parts: Any) -> Any:
-    return types.SimpleNamespace(experiment=EXPERIMENT, mesh="mesh", state="layout", **parts)
+    return types.SimpleNamespace(mesh="mesh", state="layout", **parts)
 
 
 def batches() -> Batches:
@@ -73,20 +73,27 @@ def test_the_batch_of_a_step_is_that_of_its_place_in_its_phase_behind_those_that
 def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Replay, list[Any]]]:
     """(step, the step of the state that is found) -> (the replay, what was asked for), with everything costly left out."""
     asked: list[Any] = []
+    taught: list[Any] = []
 
-    def gradient_norms(phase: int) -> Callable[..., Any]:
-        return lambda state, batch: ({"head": np.float32(3)}, {"mlm_loss": (phase, int(state.step), batch)})
+    def norms_step(accumulation: int) -> Callable[..., Any]:
+        def norms(state: Any, batch: Any, scalars: Any) -> Any:
+            return {"head": np.float32(3)}, {"mlm_loss": (accumulation, int(state.step), batch, scalars)}
 
-    program = program_of(gradient_norms=gradient_norms, arguments=lambda state, batch: (state, batch))
+        return norms
+
+    def rate(step: Any, scalars: Any) -> Any:
+        return piecewise(EXPERIMENT.schedules())(step)
+
+    program = program_of(norms_step=norms_step, arguments=lambda *arguments: arguments, learning_rate=rate)
 
     def make(experiment: Any, mesh: Any, teacher: Any) -> Any:
-        assert (experiment, teacher) == ((EXPERIMENT, "teacher"), "teacher")
+        assert (experiment, teacher, taught.pop()) == (EXPERIMENT, "teacher", "teacher")
         program.mesh = mesh
         return program
 
     def run(step: int, there: int) -> tuple[Replay, list[Any]]:
         asked.clear()
-        monkeypatch.setattr(module, "_nearest_state", lambda *about: asked.append(about[3]) or at_step(there))
+        monkeypatch.setattr(module, "_nearest_state", lambda *about: asked.append(about[4]) or at_step(there))
         corpus: Any = types.SimpleNamespace(vocabulary="vocabulary")
         monkeypatch.setattr(
             module,
@@ -97,9 +104,9 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
 
     monkeypatch.setattr(module, "check_batch_sizes", lambda experiment, mesh: asked.append((experiment, mesh.size)))
     monkeypatch.setattr(module, "load_teacher", lambda experiment, vocabulary: "teacher" if vocabulary == "vocabulary" else None)
-    monkeypatch.setattr(module, "taught_by", lambda experiment, teacher: (experiment, teacher))
+    monkeypatch.setattr(module, "taught_by", lambda experiment, teacher: taught.append(teacher) or experiment)
     monkeypatch.setattr(module, "pretraining_program", make)
-    monkeypatch.setattr(module, "_trained_on", lambda program, state, batches, step: asked.append(step) or state)
+    monkeypatch.setattr(module, "_trained_on", lambda experiment, program, state, batches, step: asked.append(step) or state)
     monkeypatch.setattr(module, "skipped_batches", lambda state: 20)
     monkeypatch.setattr(module, "_losses_of_rows", lambda program, params, batch: (params, batch))
     return run
@@ -111,8 +118,9 @@ def test_a_step_has_the_weights_before_it_its_own_batch_and_its_own_rate(replaye
     assert (near, trained) == (4, 4)
     batch: Any = ((1, corpus), 4, 20)
     assert (found.step, found.weights_of, found.batch) == (5, 4, batch)
-    phase, step, (_, mesh, _, given) = found.sums["mlm_loss"]  # type: ignore[misc]
-    assert (phase, step, given, mesh.size) == (1, 4, batch, 8)
+    accumulation, step, (_, mesh, _, given), scalars = found.sums["mlm_loss"]  # type: ignore[misc]
+    assert (accumulation, step, given, mesh.size) == (EXPERIMENT.phases[1].accumulation, 4, batch, 8)
+    assert scalars == {"seed": EXPERIMENT.seed}
     assert found.learning_rate == pytest.approx(0.5 * (1 - 1 / 4))
     assert found.norms == {"head": 3.0}
     assert found.losses == ({}, batch)  # type: ignore[comparison-overlap]
@@ -210,8 +218,8 @@ def test_the_losses_of_rows_are_computed_in_parts_that_the_devices_can_share(row
 
     monkeypatch.setattr(MlmNsp, "row_losses", row_losses)
     ids = np.arange(2 * rows).reshape(rows, 2)
-    mesh = types.SimpleNamespace(size=devices, abstract_mesh=make_mesh(MeshConfig()).abstract_mesh)
-    program: Any = types.SimpleNamespace(experiment=dataclasses.replace(EXPERIMENT, model=TINY), mesh=mesh)
+    mesh = types.SimpleNamespace(size=devices)
+    program: Any = types.SimpleNamespace(objective=objective_of("mlm"), mesh=mesh)
     found = module._losses_of_rows(program, jnp.int32(3), {"input_ids": ids, "x": ids + 1})
     np.testing.assert_array_equal(found["mlm_loss"], (4 * ids + 1).sum(1))
     assert sizes == parts

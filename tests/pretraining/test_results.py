@@ -24,10 +24,10 @@ from bert_jax.training.spikes import WatchedTrainState
 def test_a_baseline_of_zero_leaves_the_ratio_to_it_undefined(baseline, times):
     values = {"corpus": {"directory": "corpus"}, "model": published("tiny"), "phases": [{"steps": 3}]}
     mesh = Mesh(np.asarray(jax.devices()[:1]), ("data",))
-    program = types.SimpleNamespace(experiment=PretrainingExperiment.from_dict(values), mesh=mesh)
+    experiment = PretrainingExperiment.from_dict(values)
     state = types.SimpleNamespace(step=np.int32(3), skipped=np.int32(0))
     corpora = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
-    found = results(program, state, {"mlm_accuracy": 0.5, "unigram_accuracy": baseline}, corpora, 1.0)
+    found = results(experiment, mesh, state, {"mlm_accuracy": 0.5, "unigram_accuracy": baseline}, corpora, 1.0)
     assert found["times_unigram_accuracy"] == times
 
 
@@ -38,16 +38,14 @@ def test_the_results_are_the_numbers_of_the_last_state(policy, monkeypatch):
 
     monkeypatch.setattr(module, "count_parameters", count)
     values = {"model": published("tiny"), "phases": [{"steps": 3}], "spikes": {"policy": policy}}
-    program = types.SimpleNamespace(
-        experiment=PretrainingExperiment.from_dict(values), mesh=Mesh(np.asarray(jax.devices()[:2]), ("data",))
-    )
+    experiment, mesh = PretrainingExperiment.from_dict(values), Mesh(np.asarray(jax.devices()[:2]), ("data",))
     numbers = {"step": 9, "skipped": 2, "spikes": 4, "rollbacks": 5, "skipped_batches": 6}
     state = types.SimpleNamespace(**numbers)
     if policy != "none":
         fields = {field.name: numbers.get(field.name, 0) for field in dataclasses.fields(WatchedTrainState)}
         state = WatchedTrainState(**fields)
     corpora = types.SimpleNamespace(train=types.SimpleNamespace(vocabulary=types.SimpleNamespace(sha256="5e0c")))
-    found = results(program, state, {"mlm_accuracy": 0.5}, corpora, 12.3456)
+    found = results(experiment, mesh, state, {"mlm_accuracy": 0.5}, corpora, 12.3456)
     assert found == {
         "steps": 9,
         "skipped_steps": 2,

@@ -12,7 +12,7 @@ from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.pretraining import teacher
+from bert_jax.pretraining import start as teacher
 from tests.data.corpora import vocabulary
 from tests.random_rows import TINY, initial_parameters_of
 

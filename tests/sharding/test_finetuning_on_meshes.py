@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import types
 from typing import Any
 
 import flax.linen as nn
@@ -15,10 +14,12 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows, to_device
 from bert_jax.data.rows import row_shape
-from bert_jax.finetuning.program import Program, program_of
+from bert_jax.finetuning.program import finetuning_program
+from bert_jax.objectives.labels import LabelLoss
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
+from bert_jax.training.steps import Program
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
 
@@ -46,9 +47,8 @@ def experiment_on(mesh: MeshConfig) -> FinetuningExperiment:
 def program_on(name: str, kind: str) -> tuple[Program, jax.sharding.Mesh]:
     experiment = experiment_on(MESHES.get(name, MeshConfig()))
     mesh = make_mesh(experiment.mesh, jax.devices()[: 8 if name in MESHES else 1])
-    start: Any = types.SimpleNamespace(config=CONFIG)
-    task: Any = types.SimpleNamespace(name="features", head=HEADS[kind])
-    return program_of(experiment, start, task, FEATURES[kind], 2, mesh), mesh
+    config = experiment.model_config(CONFIG, "cpu")
+    return finetuning_program(experiment, config, HEADS[kind], LabelLoss(), 2, mesh), mesh
 
 
 @functools.cache
@@ -59,10 +59,10 @@ def trained(name: str) -> tuple[Any, list[dict[str, float]]]:
     shape = row_shape(FEATURES[kind], LAYOUTS[kind])
     batches = LabelledBatches(FEATURES[kind], shape, 40, 5, epochs=2, row_multiple=8, pad_id=0)
     scalars = {"steps": np.int32(6), "warmup_steps": np.int32(0), "peak": np.float32(1e-3), "seed": np.uint32(5)}
-    state, sums = program.begin(random_label_parameters(HEADS[kind], CONFIG)), []
+    state, sums = program.begin(dict, random_label_parameters(HEADS[kind], CONFIG)), []
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for step in range(STEPS):
-            state, these = program.train(state, to_device(batches.at(step), mesh, BATCH), scalars)
+            state, these = program.training_step(1)(state, to_device(batches.at(step), mesh, BATCH), scalars)
             sums.append({key: float(value) for key, value in these.items()})
     return state, sums
 
@@ -102,7 +102,7 @@ def test_evaluation_on_a_mesh_gives_every_feature_the_logits_of_one_device(name,
         spread = jax.device_put(params, program.shardings.params)
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
             return EvaluationBatches(FEATURES[kind], shape, rows, 0).logits(
-                lambda batch: np.asarray(program.logits(spread, to_device(batch, mesh, BATCH)))
+                lambda batch: np.asarray(program.evaluation_step(spread, to_device(batch, mesh, BATCH)))
             )
 
     for mine, theirs in zip(logits_on(name), logits_on("one"), strict=True):

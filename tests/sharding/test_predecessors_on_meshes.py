@@ -13,12 +13,13 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
-from bert_jax.pretraining.program import pretraining_program
+from bert_jax.pretraining.program import pretraining_program, scalars_of
 from bert_jax.sharding import rules
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.model.test_bilm import rows
 from tests.random_rows import TINY, largest_difference, with_centres
+from tests.sharding.training import begun
 
 SHAPE = dataclasses.asdict(dataclasses.replace(TINY, num_layers=1, hidden_dropout=0.1, scan_layers=True, initializer_range=0.3))
 MODELS: dict[str, dict[str, Any]] = {
@@ -48,13 +49,14 @@ def experiment_on(name: str, mesh: MeshConfig) -> PretrainingExperiment:
 def trained(name: str, mesh_config: MeshConfig, devices: int, first: Any = None) -> tuple[Any, Any, dict[str, float]]:
     """(the state before the first step, the state after it, its sums)."""
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
-    program = pretraining_program(experiment_on(name, mesh_config), mesh)
+    experiment = experiment_on(name, mesh_config)
+    program = pretraining_program(experiment, mesh)
     with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
-        first = with_counts(jax.device_get(program.begin())) if first is None else first
+        first = with_counts(jax.device_get(begun(experiment, program))) if first is None else first
         state = jax.device_put(first, program.shardings)
         batch = rows(TEXTS, LENGTH)
         batch = to_device(with_centres(batch) if name == "static" else batch, mesh, rules.BATCH)
-        state, sums = program.training_step(0)(*program.arguments(state, batch))
+        state, sums = program.training_step(1)(*program.arguments(state, batch, scalars_of(experiment)))
     return first, state, {key: float(value) for key, value in sums.items()}
 
 

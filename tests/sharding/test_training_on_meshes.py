@@ -16,9 +16,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.data.batches import to_device
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.objectives.distillation import TEACHER_PARTS, Teacher
-from bert_jax.objectives.objective import Objective
-from bert_jax.pretraining.program import initial_state, pretraining_program
+from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
+from bert_jax.pretraining.program import pretraining_program, scalars_of
 from bert_jax.sharding import rules
 from bert_jax.sharding.config import AXES, MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -27,7 +26,7 @@ from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed
 from tests.random_rows import initial_parameters_of, largest_difference, random_batch
 from tests.sharding import training
-from tests.sharding.training import DROPPING, experiment_on, first_state, layout_of, optimizer_of, train
+from tests.sharding.training import DROPPING, begun, experiment_on, first_state, program_of, train
 
 MESHES = {
     "data 8": MeshConfig(data=8),
@@ -96,7 +95,7 @@ def test_collectives_along_one_side_of_the_box_after_the_other_train_as_one_devi
     monkeypatch.setattr(data_parallel, "torus_dimensions", lambda devices: (2, 4))
     assert data_parallel.rings_along_data(mesh) == [None]
     monkeypatch.setattr(data_parallel, "ALL_REDUCE_FROM", 8)
-    monkeypatch.setattr(training, "step_of", training.step_of.__wrapped__)  # the other tests have compiled other collectives
+    monkeypatch.setattr(training, "program_of", training.program_of.__wrapped__)  # others compiled other collectives
     columns, rows = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert data_parallel.rings_along_data(mesh) == [columns, rows]
     assert_same(train(experiment_on(MESHES["data 8"])), on_one_device())
@@ -165,8 +164,7 @@ def test_each_device_of_the_data_axis_holds_its_part_of_every_array_worth_it():
 
 def test_the_first_weights_do_not_depend_on_the_mesh():
     experiment = experiment_on(MESHES["fsdp 2 x tensor 4"])
-    _, shardings, _ = layout_of(experiment)
-    spread = jax.jit(functools.partial(initial_state, experiment, optimizer_of(experiment)), out_shardings=shardings)()
+    spread = begun(experiment, program_of(experiment))
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, first_state(), jax.device_get(spread))))
 
 
@@ -197,8 +195,8 @@ def test_each_device_holds_only_its_part_of_the_parameters_and_the_optimizer():
 
 def test_fsdp_8_divides_the_memory_of_a_device_by_nearly_eight():
     def bytes_of_a_device(name: str) -> int:
-        abstract, shardings, _ = layout_of(experiment_on(MESHES[name]))
-        sizes = jax.tree.map(lambda x, s: 4 * math.prod(s.shard_shape(x.shape)), abstract, shardings)
+        state = program_of(experiment_on(MESHES[name])).state
+        sizes = jax.tree.map(lambda x: 4 * math.prod(x.sharding.shard_shape(x.shape)), state)
         return sum(jax.tree.leaves(sizes))
 
     # at width 16 the LayerNorms and some biases, which stay whole, still weigh something; at Base they are 0.1 %
@@ -222,10 +220,11 @@ def test_a_step_with_a_teacher_is_the_same_on_a_mesh():
         mesh = make_mesh(experiment.mesh, jax.devices()[: 4 if found else 1])
         program = pretraining_program(experiment, mesh, teacher)
         with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
-            first = first or jax.device_get(program.begin())
+            first = first or jax.device_get(begun(experiment, program))
             batch = {key: np.asarray(value) for key, value in random_batch(0, rows=16).items()}
             state = jax.device_put(first, program.shardings)
-            _, sums = program.training_step(0)(*program.arguments(state, to_device(batch, mesh, rules.BATCH)))
+            arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), scalars_of(experiment))
+            _, sums = program.training_step(1)(*arguments)
         found.append({key: float(value) for key, value in sums.items()})
     assert found[0]["soft_loss"] > 0
     assert found[1] == pytest.approx(found[0], rel=1e-4)

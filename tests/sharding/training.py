@@ -12,13 +12,13 @@ import numpy as np
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.batches import to_device
-from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.pretraining.program import initial_state, jitted_train_step, state_layout
+from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.start import initial_parameters
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.config import OptimizerConfig
-from bert_jax.training.optimizers import make_optimizer
+from bert_jax.training.steps import Program
 from tests.random_rows import TINY, random_batch
 
 ROWS = 16
@@ -37,36 +37,30 @@ def experiment_on(mesh: MeshConfig, *, accumulation: int = 1, optimizer: str = "
 def first_state(optimizer: str = "bert_adam") -> Any:
     """The state before step 0 as numpy arrays, computed on one device."""
     experiment = experiment_on(MeshConfig(), optimizer=optimizer)
-    return jax.device_get(jax.jit(functools.partial(initial_state, experiment, optimizer_of(experiment)))())
+    return jax.device_get(begun(experiment, program_of(experiment, 1)))
 
 
-def optimizer_of(experiment: PretrainingExperiment) -> Any:
-    return make_optimizer(experiment.optimizer, abstract_parameters(experiment.model))
-
-
-def layout_of(experiment: PretrainingExperiment, devices: int = 8) -> tuple[Any, Any, jax.sharding.Mesh]:
-    """(abstract state, its shardings, mesh)."""
-    mesh = make_mesh(experiment.mesh, jax.devices()[:devices])
-    return *state_layout(experiment, optimizer_of(experiment), mesh), mesh
+def begun(experiment: PretrainingExperiment, program: Program) -> Any:
+    """The state before step 0, with random parameters."""
+    return program.begin(functools.partial(initial_parameters, experiment))
 
 
 @functools.cache
-def step_of(experiment: PretrainingExperiment, devices: int) -> Any:
-    """The jitted step, compiled once for all tests that train so."""
-    _, shardings, mesh = layout_of(experiment, devices)
-    return jitted_train_step(experiment, 0, optimizer_of(experiment), shardings, mesh)
+def program_of(experiment: PretrainingExperiment, devices: int = 8) -> Program:
+    """The program, whose step is compiled once for all tests that train so."""
+    return pretraining_program(experiment, make_mesh(experiment.mesh, jax.devices()[:devices]))
 
 
 def train(
     experiment: PretrainingExperiment, devices: int = 8, *, steps: int = 3, state: Any = None
 ) -> tuple[Any, list[dict[str, float]]]:
     """The state after `steps` steps from `state` (default: the first), and the sums of each one."""
-    _, shardings, mesh = layout_of(experiment, devices)
-    state = jax.device_put(first_state(experiment.optimizer.name), shardings) if state is None else state
-    step, sums = step_of(experiment, devices), []
-    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
+    program, sums = program_of(experiment, devices), []
+    state = jax.device_put(first_state(experiment.optimizer.name), program.shardings) if state is None else state
+    step = program.training_step(experiment.phases[0].accumulation)
+    with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(program.mesh):
         for _ in range(steps):
             batch = {name: np.asarray(value) for name, value in random_batch(int(state.step), rows=ROWS).items()}
-            state, these = step(state, to_device(batch, mesh, BATCH))
+            state, these = step(state, to_device(batch, program.mesh, BATCH), scalars_of(experiment))
             sums.append({name: float(value) for name, value in these.items()})
     return state, sums

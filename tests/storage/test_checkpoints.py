@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.storage import objects
-from bert_jax.training.checkpoints.manager import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints
 from tests.storage.emulator import Emulator
 
 SIZE = 20_000

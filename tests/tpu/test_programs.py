@@ -71,7 +71,7 @@ def test_the_operations_of_a_training_step_have_the_names_of_the_models_parts():
     model = SIZES | {"num_layers": 1, "scan_layers": True}
     experiment = PretrainingExperiment.from_dict({"model": model, "phases": [phase]})
     program = pretraining_step(experiment, 0, jax.devices()[:2])
-    assert donated(program) == [True, False]
+    assert donated(program) == [True, False, False]
     text = program.lowered.as_text(debug_info=True)
     names = {part for name in re.findall(r'loc\("([^"]*/[^"]*)"', text) for part in re.findall(r"\w+", name)}
     parts = {"embeddings", "attention", "feed_forward", "pooler", "mlm_head", "nsp_head", "loss", "optimizer"}
@@ -180,7 +180,8 @@ def test_the_shapes_of_a_batch_are_those_of_batches(targets: str):
 def test_the_step_of_a_phase_has_its_rows_and_the_work_of_all_of_them(unlowered):
     experiment, devices = PretrainingExperiment.from_dict(PLAIN), jax.devices()[:2]
     program = pretraining_step(experiment, 1, devices)
-    ((mesh, (state, batch)),) = unlowered
+    ((mesh, (state, batch, scalars)),) = unlowered
+    assert scalars == program.scalars == {"seed": experiment.seed}
     assert (list(mesh.devices.flat), program.mesh, program.state, program.batch) == (devices, mesh, state, batch)
     assert (program.rows, program.length, program.teacher) == (24, 32, None)
     assert {name: x.shape for name, x in batch.items()} == {name: x.shape for name, x in abstract_rows(24, 32, 7, 1).items()}
@@ -202,7 +203,7 @@ def test_an_evaluation_has_the_rows_of_its_own_and_a_third_of_the_work(unlowered
 def test_a_described_teacher_is_an_argument_of_the_step_and_part_of_its_work(unlowered):
     values = PLAIN | {"teacher": str(TEACHER), "distillation": {"hidden_weight": 0.5}}
     program = pretraining_step(PretrainingExperiment.from_dict(values), 1, jax.devices()[:1])
-    ((_, (state, _, params)),) = unlowered
+    ((_, (state, _, _, params)),) = unlowered
     assert program.arguments().keys() == {"parameters", "optimizer", "batch", "teacher"}
     assert program.arguments()["teacher"] == program.teacher == params
     assert params.keys() == {"embeddings", "encoder", "mlm_head"}
@@ -232,16 +233,16 @@ def test_a_tasks_rows_are_enough_for_its_batch_and_divide_among_devices_and_micr
 
 def test_the_step_of_a_task_is_made_of_the_settings_of_its_costliest_run(unlowered, monkeypatch):
     made: list[Any] = []
-    make = programs.training_program
-    monkeypatch.setattr(programs, "training_program", lambda settings, mesh: made.append(settings) or make(settings, mesh))
+    make = programs.finetuning.finetuning_program
+    monkeypatch.setattr(programs.finetuning, "finetuning_program", lambda *given: made.append(given) or make(*given))
     weights = (("distillation.temperature", "3"), ("distillation.hidden_weight", "0.25"), ("training.label_smoothing", "0.1"))
     step("distil.py:glue/mrpc", *weights, ("training.epochs", "9"))
     step("glue.py:mrpc", weights[2], ("training.gradual_unfreezing", "True"))
     taught, alone = made
     soft = FinetuningExperiment.from_dict({"init_from": "m"}).distillation.soft_weight
-    assert taught.loss == LabelLoss(label_smoothing=0.1, temperature=3.0, soft_weight=soft, hidden_weight=0.25)
-    assert alone.loss == LabelLoss(label_smoothing=0.1)
-    assert (taught.training.epochs, taught.unfreeze_every, alone.unfreeze_every) == (3, 0, 1)
+    assert taught[3] == LabelLoss(label_smoothing=0.1, temperature=3.0, soft_weight=soft, hidden_weight=0.25)
+    assert alone[3] == LabelLoss(label_smoothing=0.1)
+    assert taught[0].training.epochs == 9
 
 
 def test_the_model_to_fine_tune_is_one_of_a_published_size_or_that_of_a_directory(tmp_path: pathlib.Path):

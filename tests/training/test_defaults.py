@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.skip_gram import SkipGram
 from bert_jax.training.config import OptimizerConfig, SpikeConfig
 from bert_jax.training.schedules import Span
-from bert_jax.training.steps import UpdateRule, gradients
+from bert_jax.training.steps import Program, new_state
 
 ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}
 """AdamWeightDecayOptimizer and create_optimizer of google-research/bert `optimization.py`; its decay is linear, to 0."""
@@ -24,7 +25,8 @@ ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weigh
     [
         (
             OptimizerConfig,
-            ORIGINAL | {"decay_power": 1.0, "end_learning_rate": 0.0, "schedule": "original", "layer_decay": 1.0},
+            ORIGINAL | {"decay_power": 1.0, "end_learning_rate": 0.0, "schedule": "original", "layer_decay": 1.0}
+            | {"decouple_rate": False},
         ),
         (SkipGram, {"window": 5, "negatives": 5, "subsampling": 1e-3, "shared_negatives": 64}),  # as word2vec.c
         (
@@ -46,8 +48,10 @@ def test_settings_that_are_not_given_are_these(settings: type[Any], wanted: dict
 def test_a_schedule_is_linear_to_zero_and_a_step_has_one_microbatch_and_no_judge_unless_it_is_said():
     plain = Span(schedule="original", start=0, steps=1, warmup_steps=0, peak=1.0)
     assert (plain.decay_power, plain.end_learning_rate) == (1.0, 0.0)
-    rule = {field.name: field.default for field in dataclasses.fields(UpdateRule) if field.default is not dataclasses.MISSING}
-    assert rule == {"accumulation": 1, "learning_rate_multipliers": None, "gradients": gradients, "spike_filter": None}
+    program = {field.name: field.default for field in dataclasses.fields(Program) if field.default is not dataclasses.MISSING}
+    absent = dict.fromkeys(("learning_rate_multipliers", "spike_filter", "teacher", "logits"))
+    assert program == {"new_state": new_state, "zero_sharding": False, "reduce_dtype": "", **absent}
+    assert inspect.signature(Program.train_step).parameters["accumulation"].default == 1
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,20 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.rows import RowShape, assemble_features
-from bert_jax.finetuning.program import ProgramSettings, shared, teaching, training_program
+from bert_jax.finetuning.program import finetuning_program, teaching
 from bert_jax.model import attention, bilm, embeddings, pretraining, residual_norm
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.heads import bert_with_head
 from bert_jax.model.layers import Dropout
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.objectives.distillation import TEACHER_PARTS, Distillation, Teacher
+from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
-from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
 from bert_jax.pretraining import replay
-from bert_jax.pretraining.program import jitted_eval_step, pretraining_program, taught_config
+from bert_jax.pretraining.program import pretraining_program, taught_config
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.steps import StepSeed, gradients
 from tests.random_features import CANDIDATES, HEADS, random_features, random_label_parameters
 from tests.random_rows import TINY, objective_for, random_batch, random_parameters
@@ -203,18 +202,18 @@ def frozen_encoder(rate: float, seed: int) -> Any:
 def evaluation_of(**changed: Any) -> Callable[[float, int], Any]:
     def evaluation(rate: float, seed: int) -> Any:
         experiment = dataclasses.replace(pretraining_of(rate, **changed), seed=seed)
-        return jitted_eval_step(experiment, ONE_DEVICE)(random_parameters(with_rate(0.0, **changed)), ROWS)
+        program = pretraining_program(experiment, ONE_DEVICE)
+        params = random_parameters(with_rate(0.0, **changed))
+        return program.evaluation_step({part: params[part] for part in program.parameters}, ROWS)
 
     return evaluation
 
 
 def logits_of_a_task(rate: float, seed: int) -> Any:
     experiment = FinetuningExperiment.from_dict({"init_from": "m"})
-    settings = ProgramSettings(
-        model=with_rate(rate), head=dataclasses.replace(LABELLED_HEAD, dropout=rate), loss=LabelLoss(),
-        optimizer=OptimizerConfig(), training=shared(experiment.training), unfreeze_every=0,
-    )  # fmt: skip
-    return training_program(settings, ONE_DEVICE).logits(random_label_parameters(LABELLED_HEAD), LABELLED)
+    head = dataclasses.replace(LABELLED_HEAD, dropout=rate)
+    program = finetuning_program(experiment, with_rate(rate), head, LabelLoss(), 1, ONE_DEVICE)
+    return program.evaluation_step(random_label_parameters(LABELLED_HEAD), LABELLED)
 
 
 def losses_of_replayed_rows(rate: float, seed: int) -> Any:

@@ -14,9 +14,9 @@ from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.steps import UpdateRule, new_state, train_step
+from bert_jax.training.steps import new_state
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
-from tests.random_rows import TINY, boxed
+from tests.random_rows import TINY, boxed, program_for
 
 HEAD = HEADS["sequence"]
 LAYERS = 3
@@ -33,10 +33,10 @@ def compiled_step():
 
     @jax.jit
     def step(state, batch, factors):
-        rule = UpdateRule(
-            objective, optimizer, lambda _: jnp.float32(RATE), clip_norm=1.0, seed=0, learning_rate_multipliers=lambda _: factors
+        program = program_for(
+            objective, optimizer, lambda *_: jnp.float32(RATE), learning_rate_multipliers=lambda _: factors
         )
-        return train_step(state, batch, rule=rule)
+        return program.train_step(state, batch, {"seed": np.uint32(0)})
 
     return step, optimizer
 

@@ -14,8 +14,7 @@ from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.training.config import OptimizerConfig, SpikeConfig
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.spikes import LossSpike, WatchedTrainState, is_spike, new_watched_state, spike_filter
-from bert_jax.training.steps import UpdateRule, train_step
-from tests.random_rows import TINY, objective_for, random_batch, random_parameters
+from tests.random_rows import TINY, objective_for, program_for, random_batch, random_parameters
 
 CONFIG = SpikeConfig(policy="skip", window=10, deviations=4.0)
 OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(TINY))
@@ -89,8 +88,8 @@ def test_a_loss_that_falls_or_trembles_by_rounding_has_no_spikes(fresh):
 
 def test_a_step_that_is_a_spike_changes_no_weight_and_is_not_counted_as_skipped(fresh):
     quiet = dataclasses.replace(fresh, losses=jnp.int32(50), loss_mean=jnp.float32(0.1))
-    rule = UpdateRule(objective_for(TINY), OPTIMIZER, lambda step: 1e-3, 1.0, seed=3, spike_filter=spike_filter(CONFIG))
-    step = jax.jit(functools.partial(train_step, rule=rule))
+    program = program_for(objective_for(TINY), OPTIMIZER, spike_filter=spike_filter(CONFIG))
+    step = jax.jit(functools.partial(program.train_step, scalars={"seed": np.uint32(3)}))
     assert bool(is_spike(quiet, jnp.float32(8), CONFIG))
     after, sums = step(quiet, random_batch())
     jax.tree.map(np.testing.assert_array_equal, (quiet.params, quiet.opt_state), (after.params, after.opt_state))

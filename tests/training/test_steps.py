@@ -15,19 +15,25 @@ from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.steps import (
     StepSeed,
-    UpdateRule,
     add_sums,
     dropout_seed,
-    eval_step,
-    gradient_norms,
     gradients,
     new_state,
-    train_step,
 )
-from tests.random_rows import TINY, gradients_of, largest_difference, objective_for, outputs_of, random_batch, random_parameters
+from tests.random_rows import (
+    TINY,
+    gradients_of,
+    largest_difference,
+    objective_for,
+    outputs_of,
+    program_for,
+    random_batch,
+    random_parameters,
+)
 
 OPTIMIZER = make_optimizer(OptimizerConfig(), abstract_parameters(TINY))
 CLIP_NORM = 1.0
+SCALARS = {"seed": np.uint32(3)}
 
 
 def step(state, batch, *, first_rate=1e-3, slope=0.0, dropout=0.0):
@@ -38,14 +44,8 @@ def step(state, batch, *, first_rate=1e-3, slope=0.0, dropout=0.0):
 @functools.partial(jax.jit, static_argnums=4)
 def compiled_step(state, batch, first_rate, slope, dropout):
     config = dataclasses.replace(TINY, hidden_dropout=dropout, attention_dropout=dropout)
-    rule = UpdateRule(
-        objective=objective_for(config),
-        optimizer=OPTIMIZER,
-        learning_rate=lambda step: first_rate + slope * step,
-        clip_norm=CLIP_NORM,
-        seed=3,
-    )
-    return train_step(state, batch, rule=rule)
+    program = program_for(objective_for(config), OPTIMIZER, lambda step, scalars: first_rate + slope * step, clip_norm=CLIP_NORM)
+    return program.train_step(state, batch, SCALARS)
 
 
 def fresh():
@@ -119,8 +119,8 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 
 def test_the_norms_of_a_step_once_more_are_those_of_each_layers_gradient_and_make_up_the_norm_of_the_step():
     state, batch = fresh(), random_batch()
-    rule = UpdateRule(objective_for(TINY), OPTIMIZER, learning_rate=lambda step: step, clip_norm=0.0, seed=3)
-    norms, sums = jax.jit(functools.partial(gradient_norms, rule=rule))(state, batch)
+    program = program_for(objective_for(TINY), OPTIMIZER, clip_norm=0.0)
+    norms, sums = jax.jit(program.gradient_norms)(state, batch, SCALARS)
     grads, _ = gradients_of(TINY, state.params, batch, 3, state.step, 1)
     kernel = grads["encoder"]["layers"]["attention"]["query"]["kernel"]
     each = [np.linalg.norm(np.asarray(layer).ravel()) for layer in kernel]
@@ -199,7 +199,7 @@ def test_evaluation_of_a_padded_batch_counts_only_its_real_rows():
     empty = {name: jnp.zeros_like(value) for name, value in batch.items()}
     empty |= {"masked_targets": empty["masked_targets"] - 1, "nsp_labels": empty["nsp_labels"] - 1}
     padded = {name: jnp.concatenate([value, empty[name]]) for name, value in batch.items()}
-    evaluate = jax.jit(functools.partial(eval_step, objective=objective_for(TINY)))
+    evaluate = jax.jit(program_for(objective_for(TINY), OPTIMIZER).evaluate)
     sums, of_padded = (evaluate(params, rows) for rows in (batch, padded))
     assert largest_difference(sums, of_padded) < 1e-6
 

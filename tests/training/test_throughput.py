@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.hardware import peak_flops
 from bert_jax.runtime.goodput import Activity, Ledger
-from bert_jax.training.throughput import Throughput, training_line
+from bert_jax.training.log import Throughput, training_line
 
 
 class Clock:

@@ -332,6 +332,8 @@ class Tokenizer:
         (directory / JSON_FILE).write_bytes(model.content.encode())
         config: JsonObject = {"tokenizer_class": BACKENDS[0], "model_input_names": _INPUTS, "clean_up_tokenization_spaces": False}
         config |= model.settings | {name: piece for name, piece in names.items() if _name(model.settings.get(name)) != piece}
+        if config["tokenizer_class"] in BACKENDS:  # two names of one class, of which transformers 4 knows the first alone
+            config["tokenizer_class"] = BACKENDS[0]
         if self.max_length:
             config["model_max_length"] = self.max_length
         write_json(directory / CONFIG_FILE, config)

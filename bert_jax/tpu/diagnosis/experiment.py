@@ -31,8 +31,8 @@ from bert_jax.tpu.costs.memory import Statistics, used_bytes
 from bert_jax.tpu.diagnosis.judgement import Check
 from bert_jax.tpu.diagnosis.machine import host_memory
 from bert_jax.tpu.programs import Case, StepProgram, cases
+from bert_jax.training.log import utilisation
 from bert_jax.training.steps import TrainState
-from bert_jax.training.throughput import utilisation
 
 # ------------------------------------------------------------------------------------------------------------------- directories
 PROBE = ".doctor"
@@ -223,7 +223,7 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
     spent = []
     for _ in range(STEPS + 1):  # the first one is slower
         start = time.perf_counter()
-        state, sums = executable(state, batch, *teacher)
+        state, sums = executable(state, batch, program.scalars, *teacher)
         jax.block_until_ready(sums)
         spent.append(time.perf_counter() - start)
     return min(spent[1:])

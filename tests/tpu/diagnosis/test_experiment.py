@@ -196,7 +196,8 @@ def test_the_step_of_a_student_is_timed_with_its_teacher(monkeypatch: pytest.Mon
         def block_until_ready(self) -> None:
             clock[0] += lengths[len(called) - 1]
 
-    def step(state: Any, batch: Any, *teacher: Any) -> Any:
+    def step(state: Any, batch: Any, scalars: Any, *teacher: Any) -> Any:
+        assert scalars == {"seed": 7}
         assert (state.shape, str(state.dtype), batch.shape, str(batch.dtype)) == ((2,), "float32", (2, 3), "int32")
         called.append([weights["weight"].shape for weights in teacher])
         return state, Sums()
@@ -204,7 +205,7 @@ def test_the_step_of_a_student_is_timed_with_its_teacher(monkeypatch: pytest.Mon
     monkeypatch.setattr(experiment.time, "perf_counter", lambda: clock[0])
     executable: Any = step
     for teacher in ({"weight": array}, None):
-        program: Any = types.SimpleNamespace(state=array, batch=wide, teacher=teacher)
+        program: Any = types.SimpleNamespace(state=array, batch=wide, scalars={"seed": 7}, teacher=teacher)
         assert experiment.step_seconds(program, executable) == 1.0
         assert called == [[(2,)] if teacher else []] * 4
         called.clear()

@@ -1,0 +1,371 @@
+"""Saves and restores the training state with Orbax: asynchronous, atomic, and with every restored state checked."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import pathlib
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeAlias
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jaxtyping import PyTree
+
+from bert_jax.errors import UserError
+from bert_jax.files import remove_tree
+from bert_jax.sharding.device_errors import is_device_error
+from bert_jax.sharding.out_of_memory import shortage_of
+from bert_jax.storage.checks import require_room
+from bert_jax.storage.objects import explained, listed, move_tree
+from bert_jax.storage.paths import Place, is_remote
+from bert_jax.training.digests import differing, digests
+
+log = logging.getLogger(__name__)
+
+State: TypeAlias = PyTree[jax.Array]
+AbstractState: TypeAlias = PyTree[jax.ShapeDtypeStruct]
+
+QUARANTINE = "unreadable"
+ITEM = "state"  # named in every call: Orbax would infer it from the newest state, which may be damaged
+DIGESTS = "digests"
+FAILURES_BEFORE_ERROR = 3  # failed saves in a row before the log line is an error; a single failure may be transient
+UNFINISHED = ".orbax-checkpoint-tmp"  # the suffix of a state that Orbax is writing
+_REMOVALS, _REMOVAL_PAUSE = 40, 0.05  # attempts, seconds: 2 s at most, after a failed save only
+PROBE, PROBE_SIZE = ".probe", 1 << 16  # a file of this size is written and removed before a save by several processes
+COMPLETE = "commit_success.txt"  # the object by which Orbax knows complete states in a bucket
+
+# Orbax identifies the parts of a save by a counter of the process: two saves that begin at the same moment, in runs that share
+# a process, would wait for each other's directories until they time out.
+_save_lock = threading.Lock()
+
+
+class Checkpoints:
+    """The states saved under `WORKDIR/checkpoints/STEP`, on a disk or in a bucket.
+
+    A state is written under a temporary name and renamed when complete (in a bucket, a marker object next to it shows that it
+    is complete), so a kill at any moment leaves complete states only.
+    Writing happens in the background: `save` returns once the arrays are copied to the host. A failed save (a full disk) is
+    logged at the next save and training continues, since the earlier states are intact; only `finish`, at the end of a run,
+    raises an error for it.
+
+    The digests of the arrays are saved with them and compared on restore, because Orbax writes no checksum of array data. Older
+    states without digests are restored without the comparison. A state with NaN or infinity is neither saved nor restored, since
+    training cannot continue from it.
+
+    >>> with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
+    ...     state = checkpoints.restore_latest(abstract_state)
+    ...     checkpoints.save(step, state)
+    ...     checkpoints.finish()
+    """
+
+    _writer: ClassVar[Checkpoints | None] = None
+    """The instance whose save several processes have begun last. Orbax's barriers are shared by all managers of a process, and
+    one that is under way refuses the next, so their saves must not overlap."""
+
+    def __init__(self, directory: Place, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
+        """Keeps the newest `keep` states, and in addition the states of the steps `keep_at`. With
+        `read_only` nothing is written or removed, not even what a killed run has left half-written: for a run that may be
+        training."""
+        self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
+        kept = [ocp.checkpoint_managers.LatestN(keep), ocp.checkpoint_managers.CustomSteps(frozenset(keep_at))]
+        self._options = ocp.CheckpointManagerOptions(
+            preservation_policy=ocp.checkpoint_managers.AnyPreservationPolicy(kept),
+            cleanup_tmp_directories=True,
+        )
+        if read_only:
+            self._options = ocp.CheckpointManagerOptions(read_only=True)
+        self._manager = self._open()
+        self._failed: tuple[int, BaseException] | None = None
+        self._saving: int | None = None
+        self._saved = max(self._manager.all_steps(), default=None)
+        self.failures = 0
+        """The number of failed saves so far."""
+        self.failed_in_a_row = 0
+        """The number of failed saves since the last successful one."""
+
+    def _open(self) -> ocp.CheckpointManager:
+        with explained(self._directory):
+            return ocp.CheckpointManager(self._directory, options=self._options)
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Waits for the save in progress, after an exception too; not after a device error in one of several processes, since
+        that save may wait for a dead process."""
+        if is_device_error(error) and jax.process_count() > 1:
+            return
+        self._wait_for_save(together=error is None)
+        self._manager.close()
+
+    def restore_latest(self, abstract_state: AbstractState, until: int | None = None) -> State | None:
+        """Restores the newest readable state, sharded like `abstract_state` (ShapeDtypeStructs with shardings); None if there is
+        no state yet.
+
+        With `until`, only states up to that step count: later states are removed, since the run is about to repeat their steps.
+        If there are later states and no readable one up to `until`, the result is None: the run was killed while Orbax removed
+        the states that the later ones replaced.
+
+        An unreadable state (a truncated file, a bad block) is skipped with a warning and moved to `unreadable/` for inspection; a
+        state that does not fit in memory does not count as unreadable. Raises UserError if there are states and none is readable;
+        they then stay in place, so that the next start raises too, instead of training from the beginning. Also raises UserError
+        where the disk has no room for one state more.
+        """
+        require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
+        self._wait_for_save()
+        there = sorted(self._manager.all_steps(), reverse=True)
+        steps = [step for step in there if until is None or step <= until]
+        repeated = there[: len(there) - len(steps)]
+        unreadable: list[int] = []
+        for step in steps:
+            state, error = self._try_restore(step, abstract_state)
+            if state is not None:
+                self._quarantine(unreadable)
+                self._remove(repeated)
+                return state
+            unreadable.append(step)
+            if not repeated:
+                message = "the checkpoint of step %s cannot be read (%s); trying the one before it"
+                log.warning(message, f"{step:,}", _cause(error))
+        if repeated:
+            self._remove(there)
+        elif steps:
+            raise UserError(
+                f"none of the checkpoints in {self._directory} can be read (steps {', '.join(map(str, steps))}); "
+                "restore the directory from a backup, or move it away to start over"
+            )
+        return None
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the states that are there, in order."""
+        return sorted(self._manager.all_steps())
+
+    def restore(self, step: int, abstract_state: AbstractState) -> State:
+        """The state of `step`, as `restore_latest` restores it. Raises UserError where it cannot be read."""
+        state, error = self._try_restore(step, abstract_state)
+        if state is None:
+            where = f"the checkpoint of step {step:,} in {self._directory}"
+            raise UserError(f"{where} cannot be read ({_cause(error)}); name a step after another checkpoint")
+        return state
+
+    def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:
+        """(state, None), or (None, error). All processes decide alike: a state that one cannot read is used by none."""
+        found: tuple[State, Mapping[str, int] | None] | None = None
+        error: BaseException | None = None
+        try:
+            found = self._read(step, abstract_state)
+        except Exception as failure:  # Orbax and TensorStore raise many types; all but too little memory mean an unreadable state
+            if shortage_of(failure):
+                raise
+            error = failure
+        if not _on_all_processes(found is not None) or found is None:
+            return None, error or OSError("unreadable on another process")
+        state, written = found
+        error = _restore_error(state, written)
+        if not _on_all_processes(error is None):
+            return None, error or OSError("damaged on another process")
+        return state, None
+
+    def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
+        """(the state of `step`, its saved digests or None), read by this process alone.
+
+        Orbax's manager would wait for the other processes after reading: where one process cannot read the state and goes on to
+        the next collective, the wait of the others meets that one, and all of them are aborted.
+        """
+        place = self._directory / str(step)
+        state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
+        if not (place / DIGESTS).is_dir():
+            return state, None
+        return state, ocp.JsonCheckpointHandler().restore(place / DIGESTS, args=ocp.args.JsonRestore())
+
+    def _quarantine(self, steps: Sequence[int]) -> None:
+        """Moves the states of `steps` to `unreadable/`, so that new states can have their step numbers."""
+
+        def move(path: Place) -> None:
+            (self._directory / QUARANTINE).mkdir(exist_ok=True)
+            if is_remote(self._directory):  # where Orbax removes every directory that does not say that it is complete
+                (self._directory / QUARANTINE / COMPLETE).write_text("these states are not")
+            move_tree(path, _free_name(self._directory / QUARANTINE / path.name))
+
+        self._change_directories(steps, move)
+
+    def _remove(self, steps: Sequence[int]) -> None:
+        """Removes the states of `steps`, the earliest first: after a kill, a later state that is left shows that earlier ones
+        may be incomplete (see `restore_latest`)."""
+        self._change_directories(sorted(steps), remove_tree)
+
+    def _change_directories(self, steps: Sequence[int], how: Callable[[Place], object]) -> None:
+        """Applies `how` to the directory of each of `steps` on one process, with the Orbax manager closed meanwhile."""
+        if not steps:
+            return
+        self._manager.close()
+        if jax.process_index() == 0:
+            for step in steps:
+                how(self._directory / str(step))
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("states taken away")
+        self._manager = self._open()
+        self._saved = max(self._manager.all_steps(), default=None)
+
+    def save(self, step: int, state: State) -> None:
+        """Begins to save `state` as `step`. First waits for the previous save, and logs its failure; with several processes also
+        for the previous save of any other instance."""
+        self._wait_for_save()
+        if jax.process_count() > 1:
+            if Checkpoints._writer is not None:
+                Checkpoints._writer._wait_for_save()
+            Checkpoints._writer = self
+        self._saving = step
+        found, nonfinite = digests(state)
+        if nonfinite:
+            return self._note_failure(step, _not_finite(nonfinite))
+        if refusal := self._refusal(step):
+            return self._note_failure(step, refusal)
+        parts = {ITEM: ocp.args.StandardSave(state), DIGESTS: ocp.args.JsonSave(found)}
+        try:
+            with _save_lock:
+                if self._failed and is_remote(self._directory):
+                    self._reopen()  # writes of the failed save that Orbax has not asked after would fail this one
+                self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
+        except Exception as error:
+            self._note_failure(step, error)
+
+    def _refusal(self, step: int) -> BaseException | None:
+        """The reason, for all of several processes, why process 0 cannot begin to save; None if it can, or is alone.
+
+        Orbax begins a save in process 0 between two waits of all processes. An error there would end the wait of process 0 alone:
+        its next collective would meet the wait of the others, and Gloo would abort them.
+        """
+        if jax.process_count() == 1:
+            return None
+        failure: BaseException | None = None
+        if jax.process_index() == 0:
+            try:
+                if is_remote(self._directory):
+                    listed(f"{self._directory}/{step}", deep=False)
+                else:
+                    probe = self._directory / PROBE
+                    try:
+                        probe.write_bytes(bytes(PROBE_SIZE))
+                    finally:
+                        probe.unlink(missing_ok=True)
+            except OSError as error:
+                failure = error
+        agreed = _on_all_processes(failure is None)
+        return None if agreed else failure or OSError("process 0 cannot write")
+
+    def _reopen(self) -> None:
+        with contextlib.suppress(Exception):
+            self._manager.close()
+        self._manager = self._open()
+
+    def _wait_for_save(self, together: bool = True) -> None:
+        """Waits for the save in progress and records its success or failure, which is that of all processes: a save that one of
+        them has not finished is not complete. `together` is False where the other processes do not wait too."""
+        if self._saving is None:
+            return
+        failure: BaseException | None = None
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            failure = error
+        if together and not _on_all_processes(failure is None):
+            failure = failure or OSError("another process could not write its part")
+        if failure is not None:
+            return self._note_failure(self._saving, failure)
+        self._saved, self._saving, self._failed, self.failed_in_a_row = self._saving, None, None, 0
+
+    def _note_failure(self, step: int, error: BaseException) -> None:
+        self._saving, self._failed = None, (step, error)
+        self.failures += 1
+        self.failed_in_a_row += 1
+        if jax.process_index() == 0 and not is_remote(self._directory):  # its partial files would keep the disk full
+            _remove_partial(self._directory, step)
+        log.warning(
+            "the checkpoint of step %s could not be saved (%s); training continues and the next save is tried",
+            f"{step:,}",
+            _cause(error),
+        )
+        if self.failed_in_a_row >= FAILURES_BEFORE_ERROR:
+            log.error(
+                "%d CHECKPOINTS IN A ROW COULD NOT BE SAVED in %s: if this run is killed, all progress since %s is lost",
+                self.failed_in_a_row,
+                self._directory,
+                "its beginning" if self._saved is None else f"step {self._saved:,}",
+            )
+
+    def failure(self) -> UserError | None:
+        """Waits for the last save. Returns the error, with the remedy, if it failed, else None."""
+        self._wait_for_save()
+        if self._failed is None:
+            return None
+        step, error = self._failed
+        return UserError(
+            f"the checkpoint of step {step:,} could not be saved in {self._directory} ({_cause(error)}); "
+            "free disk space or repair the directory, then run the same command again: it continues from the newest checkpoint"
+        )
+
+    def finish(self) -> None:
+        """Waits for the last save. Raises UserError if it failed."""
+        if (error := self.failure()) is not None:
+            raise error
+
+
+def _remove_partial(directory: Place, step: int) -> None:
+    """Removes from `directory` what the failed save of `step` has written.
+
+    Orbax raises at the first file that fails, while its other threads still write theirs. A file that appears during the removal
+    leaves the directory in place, so the removal is repeated until it stays away for `_REMOVAL_PAUSE`, at most `_REMOVALS` times.
+    """
+    for _ in range(_REMOVALS):
+        partial = list(directory.glob(f"{step}{UNFINISHED}*"))
+        for path in partial:
+            remove_tree(path)
+        time.sleep(_REMOVAL_PAUSE)
+        if not any(path.exists() for path in partial):
+            return
+
+
+def _on_all_processes(here: bool) -> bool:
+    """Whether `here` is True on every process."""
+    return here if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.asarray(here))))
+
+
+def _restore_error(state: State, written: Mapping[str, int] | None) -> ValueError | None:
+    """The reason why a restored state is unusable, or None; `written` holds its saved digests, None for older states."""
+    found, nonfinite = digests(state)
+    changed = [] if written is None else differing(found, written)
+    if changed:
+        return ValueError(f"its contents differ from the saved digests: {_format_names(changed)} changed on disk")
+    return _not_finite(nonfinite) if nonfinite else None
+
+
+def _not_finite(names: Sequence[str]) -> ValueError:
+    return ValueError(f"NaN or infinity in {_format_names(names)}")
+
+
+def _format_names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more arrays"
+
+
+def _free_name(path: Place) -> Place:
+    names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def _cause(error: BaseException | None) -> str:
+    """The message of the operating system, by the number in TensorStore's long text if necessary; otherwise the first line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error).strip() or type(error).__name__
+    number = re.search(r"os_error_code='(\d+)'", text)
+    return os.strerror(int(number[1])) if number else text.splitlines()[0][:200]

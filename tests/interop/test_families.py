@@ -1,0 +1,349 @@
+"""ModernBERT, EuroBERT and nomic-bert as transformers saved them, through import and export and back: every tensor, every field
+and every output. `tests/golden/families/` has a directory for every class, made by the script beside it; outputs are held to 1e-6
+of the largest value of PyTorch's float64."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import convert
+from bert_jax.errors import UserError
+from bert_jax.interop.families import FAMILIES
+from bert_jax.interop.families.family import family_named, family_of
+from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model
+from bert_jax.interop.huggingface_config import config_from_json, config_to_json, own_fields
+from bert_jax.interop.names import our_shapes, rows, their_names, their_shape
+from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.heads.sequence import SequenceHead
+from bert_jax.model.heads.span import SpanHead
+from tests.interop.answers import our_outputs
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "families"
+TOKENIZER = GOLDEN.parent / "heads" / "tokenizer"
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
+LAYERS = ("full", "sliding", "sliding", "full", "sliding")
+
+
+def imported(case: str | pathlib.Path, **arguments: Any) -> Model:
+    return import_model(GOLDEN / case, vocabulary=TOKENIZER, **arguments)
+
+
+def fields_of(directory: pathlib.Path) -> dict[str, Any]:
+    return json.loads((directory / "config.json").read_text())
+
+
+def changed(case: str, directory: pathlib.Path, **fields: Any) -> pathlib.Path:
+    """A case as a directory of its own with its tokenizer; `fields` replace those of config.json, "absent" takes one away."""
+    shutil.copytree(GOLDEN / case, directory)
+    shutil.copytree(TOKENIZER, directory, dirs_exist_ok=True)
+    kept = {name: value for name, value in (fields_of(directory) | fields).items() if value != "absent"}
+    (directory / "config.json").write_text(json.dumps(kept))
+    return directory
+
+
+def outputs_of(case: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    with np.load(GOLDEN / case / "outputs.npz") as file:
+        batch = {name: file[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+        return batch, {name.removeprefix("outputs/"): file[name] for name in file.files if name.startswith("outputs/")}
+
+
+def test_there_is_a_case_for_every_class():
+    classes = {fields_of(GOLDEN / case)["architectures"][0] for case in CASES}
+    assert classes == {name for family in [*FAMILIES][1:] for name in family_named(family, "").classes}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_output_equals_pytorch(case):
+    batch, theirs = outputs_of(case)
+    ours = our_outputs(imported(case, vocab_multiple=64), batch)
+    assert ours.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        value = np.asarray(ours[name], np.float64)
+        assert value.shape == expected.shape
+        if expected.shape[:2] == batch["input_ids"].shape:  # of every token: nobody reads what padding attends to
+            real = batch["attention_mask"].astype(bool)
+            value, expected = value[real], expected[real]
+        assert np.abs(value - expected).max() / np.abs(expected).max() < 1e-6, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_that_are_written_are_the_file_that_was_read_byte_for_byte(case, tmp_path):
+    export_model(tmp_path / "model", imported(case, vocab_multiple=64))
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == (GOLDEN / case / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_field_comes_back_and_a_second_round_changes_nothing(case, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    export_model(first, import_model(changed(case, tmp_path / "case")))
+    before, after = fields_of(GOLDEN / case), fields_of(first)
+    assert before.keys() - after.keys() <= {"dtype", "transformers_version"}
+    for name in before.keys() & after.keys():
+        old = before[name]
+        if name == "local_rope_theta":  # null is that of the other layers
+            old = before["global_rope_theta"] if old is None else old
+        assert after[name] == old, name
+    assert "model" not in after["bert_jax"]  # the keys of the family say all of it
+    export_model(second, import_model(first))
+    assert fields_of(second) == after
+    for path in first.iterdir():
+        assert path.name == "config.json" or (second / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("modernbert")])
+def test_a_modernbert_is_written_in_both_spellings(case, tmp_path):
+    """transformers 4 falls back to other bases without the old keys; servers in Rust read some of either."""
+    model = imported(case)
+    export_model(tmp_path / "model", model)
+    after, config = fields_of(tmp_path / "model"), model.config
+    sliding = config.rotary_theta if config.sliding_rotary_theta is None else config.sliding_rotary_theta
+    assert (after["global_rope_theta"], after["local_rope_theta"]) == (config.rotary_theta, sliding)
+    assert {kind: group["rope_theta"] for kind, group in after["rope_parameters"].items()} == {
+        "full_attention": config.rotary_theta, "sliding_attention": sliding,
+    }  # fmt: skip
+    assert after["layer_types"] == [f"{config.layer_type(n)}_attention" for n in range(config.num_layers)]
+    every = after["global_attn_every_n_layers"]
+    if case == "modernbert_masked_biased":
+        assert every is None  # no number says it: version 4 fails, and does not compute another function
+    else:
+        assert [bool(n % every) for n in range(config.num_layers)] == [kind == "sliding" for kind in config.layer_types]
+    assert after["norm_eps"] == after["layer_norm_eps"] == config.layer_norm_epsilon
+    assert {name: after[f"{name}_token_id"] for name in ("pad", "cls", "sep", "bos", "eos")} == {
+        "pad": 0, "cls": 2, "sep": 3, "bos": 2, "eos": 3,
+    }  # fmt: skip
+
+
+NEW = {"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": {"rope_theta": 3e4}}}
+OLD = {"rope_parameters": "absent", "layer_types": "absent"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "bases"),
+    [
+        (NEW, (5e4, 3e4)),
+        (NEW | {"global_rope_theta": 5e4, "local_rope_theta": 3e4}, (5e4, 3e4)),
+        (OLD | {"global_rope_theta": 5e4, "local_rope_theta": 3e4}, (5e4, 3e4)),
+        (OLD, (160_000.0, 10_000.0)),
+        (OLD | {"local_rope_theta": None}, (160_000.0, None)),
+        (OLD | {"local_rope_theta": -1, "global_rope_theta": 5e4}, (5e4, None)),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": {"rope_theta": None}}}, (5e4, None)),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": None}}, (5e4, 10_000.0)),
+        ({"rope_parameters": {}, "rope_scaling": None}, (160_000.0, 10_000.0)),
+    ],
+)
+def test_bases_are_read_in_either_spelling(tmp_path, fields, bases):
+    config = import_model(changed("modernbert_masked", tmp_path / "m", **fields)).config
+    assert (config.rotary_theta, config.sliding_rotary_theta, config.layer_types) == (*bases, LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("case", "fields", "says"),
+    [
+        ("modernbert_masked", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type='yarn' in .* cannot"),
+        ("modernbert_masked", {"rope_scaling": {"type": "linear", "factor": 2}}, "rope_type='linear' in rope_scaling"),
+        ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the groups full_attention and"),
+        ("modernbert_masked", {"global_rope_theta": 9.0}, r"full_attention=777\.0 and global_rope_theta=9\.0 contradict"),
+        ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
+        ("modernbert_masked", {"global_rope_theta": "x"}, "global_rope_theta='x' must be a positive number"),
+        ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, and num_hidden_layers=5"),
+        ("modernbert_masked", {"layer_types": ["linear_attention"] * 5}, "must be a list of full_attention and"),
+        ("modernbert_masked", {"global_attn_every_n_layers": 2}, "layer_types and global_attn_every_n_layers=2 contradict"),
+        ("modernbert_masked", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 must be a whole number from 1"),
+        ("modernbert_masked", {"local_attention": 6.5}, "local_attention=6.5 must be a whole number"),
+        ("modernbert_masked", {"local_attention": 0}, "model.sliding_radius=0 lets them see no other token"),
+        ("modernbert_masked", {"sliding_window": 6}, "sliding_window=6 and local_attention=6 contradict each other"),
+        ("modernbert_masked", {"layer_norm_eps": 1e-6}, "norm_eps=1e-05 and layer_norm_eps=1e-06 contradict each other"),
+        ("modernbert_masked", {"classifier_activation": "relu"}, "classifier_activation='relu' contradicts another field"),
+        ("modernbert_masked", {"hidden_activation": "tanh"}, "hidden_activation='tanh' cannot be represented; known: gelu"),
+        ("modernbert_masked", {"classifier_pooling": "max"}, "classifier_pooling='max' cannot be represented; known: cls, mean"),
+        ("modernbert_masked", {"norm_bias": 1}, "norm_bias=1 must be true or false"),
+        ("modernbert_masked", {"hidden_size": "absent"}, "hidden_size is missing, so the model's shape is unknown"),
+        ("modernbert_masked", {"model_type": "modernbert-decoder"}, "known: bert, modernbert, eurobert, nomic_bert"),
+        ("modernbert_masked", {"norm_bias": True}, "missing: model.embeddings.norm.bias"),
+        ("eurobert_masked", {"rope_parameters": {"rope_theta": 9.0, "rope_type": "llama3"}}, "rope_type='llama3' in"),
+        ("eurobert_masked", {"rope_theta": 9.0}, r"rope_parameters=555\.0 and rope_theta=9\.0 contradict each other"),
+        ("eurobert_masked", {"num_key_value_heads": 2}, "num_heads=3 does not divide into model.num_key_value_heads=2"),
+        ("eurobert_masked", {"head_dim": 8}, "head_dim=8 cannot be represented; only 4, hidden_size / num_attention_heads"),
+        ("eurobert_sequence", {"clf_pooling": "mean"}, "classifier_pooling='late' and clf_pooling='mean' contradict"),
+        ("nomic_bert_masked", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor=0.5 in"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_cannot_be_computed_or_contradicts_itself_is_a_sentence(tmp_path, case, fields, says):
+    with pytest.raises(UserError, match=says) as caught:
+        import_model(changed(case, tmp_path / "m", **fields))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "bare"),
+    [
+        ("modernbert-base", 149_655_232, 149_014_272),
+        ("modernbert-large", 395_881_664, 394_781_696),
+        ("mmbert-base", 307_786_240, None),
+        ("mmbert-small", 140_897_536, None),
+    ],
+)
+def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, parameters, bare):
+    """As `ModernBertForMaskedLM` counts them, the tied table once."""
+    config = ModelConfig(**published(name))
+    assert family_of(config).model_type == "modernbert"
+    sizes: dict[str, int] = {}
+    encoder: dict[str, int] = {}
+    for row in rows(config):
+        for tensor in their_names(row, config):
+            if row.part in ("embeddings", "encoder", "mlm_head"):
+                sizes[tensor] = int(np.prod(their_shape(row, config)))
+            if row.part in ("embeddings", "encoder"):
+                encoder[tensor] = sizes[tensor]
+    assert sum(sizes.values()) == parameters
+    assert bare is None or sum(encoder.values()) == bare
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "family"),
+    [
+        ("modernbert-base", {}, "modernbert"),
+        ("ettin-17m", {}, "modernbert"),
+        ("modernbert-base", {"norm_bias": True, "attention_bias": True, "layer_types": ("sliding",) * 22}, "modernbert"),
+        ("modernbert-base", {"attention_output_dropout": 0.1, "hidden_dropout": 0.0, "attention_dropout": 0.0}, "modernbert"),
+        ("modernbert-base", {"final_norm": False}, "bert_jax"),
+        ("modernbert-base", {"gate": "second"}, "bert_jax"),
+        ("modernbert-base", {"rotary_pairing": "interleaved"}, "bert_jax"),
+        ("modernbert-base", {"direction": "left_to_right"}, "bert_jax"),
+        ("modernbert-base", {"positions": "learned"}, "bert_jax"),
+        ("eurobert-210m", {}, "eurobert"),
+        ("eurobert-610m", {"num_key_value_heads": 0, "norm_bias": True}, "eurobert"),
+        ("eurobert-610m", {"decoder_bias": True}, "bert_jax"),
+        ("nomic-bert", {}, "nomic_bert"),
+        ("nomic-bert", {"norm_scale": False}, "bert_jax"),
+        ("base", {}, "bert"),
+        ("base", {"norm_placement": "pre"}, "bert_jax"),
+        ("base", {"embedding_dropout": 0.3}, "bert"),
+    ],
+)
+def test_every_setting_comes_back_whichever_family_can_compute_it(name, changes, family):
+    config = ModelConfig(**published(name) | changes)
+    assert family_of(config).model_type == family
+    fields = config_to_json(config, architecture="X", ids={"pad": 0, "cls": 1, "sep": 2, "mask": 3})
+    written = json.loads(json.dumps(fields | {"bert_jax": own_fields(config, None)}))
+    assert config_from_json(written, "c.json") == config
+
+
+@pytest.mark.parametrize("case", ["modernbert_masked", "eurobert_masked", "nomic_bert_masked"])
+def test_the_names_of_a_module_around_the_model_are_read_without_its_prefix(case, tmp_path):
+    import safetensors.numpy
+
+    directory = changed(case, tmp_path / "m")
+    tensors = safetensors.numpy.load_file(directory / "model.safetensors")
+    safetensors.numpy.save_file({f"module.{name}": x for name, x in tensors.items()}, directory / "model.safetensors")
+    model = import_model(directory)
+    assert "names were read without 'module.', with which they begin" in model.notes
+    jax.tree.map(np.testing.assert_array_equal, model.params, imported(case).params)
+
+
+def test_a_new_classifier_of_a_modernbert_begins_with_the_layers_before_its_decoder(tmp_path):
+    """As in transformers, where both are called `head`."""
+    head = SequenceHead(labels=("no", "yes"))
+    model = imported("modernbert_masked", new=NewParts(["sequence_head"], head))
+    for mine, of_words in (("dense", "transform"), ("layer_norm", "layer_norm")):
+        np.testing.assert_equal(model.params["pooler"][mine], model.params["mlm_head"][of_words])
+    export_model(tmp_path / "both", model)
+    assert fields_of(tmp_path / "both")["architectures"] == ["ModernBertForSequenceClassification"]
+    back = import_model(tmp_path / "both")
+    assert back.parts == ("pooler", "mlm_head", "sequence_head")
+    jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
+
+
+def test_a_head_that_a_family_has_no_class_for_is_written_under_names_of_our_own(tmp_path):
+    model = imported("eurobert_encoder", new=NewParts(["span_head"], SpanHead()))
+    export_model(tmp_path / "m", model)
+    assert fields_of(tmp_path / "m")["architectures"] == ["EuroBertModel"]
+    assert fields_of(tmp_path / "m")["bert_jax"]["head"]["kind"] == "span"
+    back = import_model(tmp_path / "m")
+    assert (back.head, back.config) == (model.head, model.config)
+    jax.tree.map(np.testing.assert_array_equal, back.params, model.params)
+
+
+def test_a_transformer_of_no_family_is_read_back_from_names_of_our_own(tmp_path):
+    model = imported("modernbert_masked")
+    config = ModelConfig(**{**vars(model.config), "final_norm": False, "gate": "second"})
+    encoder = {name: tree for name, tree in model.params["encoder"].items() if name != "final_layer_norm"}
+    other = Model(params={**model.params, "encoder": encoder}, config=config, tokenizer=model.tokenizer)
+    assert {path.split("/")[0] for path in our_shapes(config)} >= {"embeddings", "encoder", "mlm_head"}
+    export_model(tmp_path / "m", other)
+    assert fields_of(tmp_path / "m")["model_type"] == "bert_jax"
+    back = import_model(tmp_path / "m")
+    assert back.config == config
+    jax.tree.map(np.testing.assert_array_equal, back.params, other.params)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_an_encoder_with_a_pooling_is_written_as_sentence_transformers_reads_it(tmp_path, pooling, capsys):
+    source = changed("modernbert_encoder", tmp_path / "m")
+    convert.main([f"--from={source}", f"--to={tmp_path / 'st'}", f"--pooling={pooling}", "--normalise"])
+    assert f"vectors of texts: {pooling}, scaled to length 1" in capsys.readouterr().out
+    kinds = [(module["path"], module["type"]) for module in json.loads((tmp_path / "st" / "modules.json").read_text())]
+    names = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    assert kinds == [(path, f"sentence_transformers.models.{kind}") for path, kind in names.items()]
+    settings = json.loads((tmp_path / "st" / "1_Pooling" / "config.json").read_text())
+    assert (settings["pooling_mode"], settings["word_embedding_dimension"]) == (pooling, 12)
+    assert {name for name, value in settings.items() if value is True} - {"include_prompt"} == {
+        {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[pooling]
+    }
+    assert json.loads((tmp_path / "st" / "sentence_bert_config.json").read_text())["max_seq_length"] == 40
+    names = json.loads((tmp_path / "st" / "tokenizer_config.json").read_text())["model_input_names"]
+    assert names == ["input_ids", "attention_mask"]  # no token types, which the model does not take
+    export_model(tmp_path / "again", import_model(tmp_path / "st"))
+    for file in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"):
+        assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "st" / file).read_bytes()
+    assert not any("neither read nor copied" in note for note in import_model(tmp_path / "st").notes)
+
+
+def test_positions_bases_and_window_are_changed_by_flags(tmp_path, capsys):
+    source = changed("modernbert_masked", tmp_path / "m")
+    flags = ["--max-position=64", "--rope-theta=9000,20", "--window=4", "--layers=3"]
+    convert.main([f"--from={source}", f"--to={tmp_path / 'to'}", *flags])
+    told = capsys.readouterr().out
+    for line in (
+        "positions: 40 -> 64 tokens", "base of rotary positions: 9,000 in full layers, 20 in sliding ones",
+        "window of sliding layers: 6 -> 4 tokens",
+    ):  # fmt: skip
+        assert line in told
+    config = import_model(tmp_path / "to").config
+    assert (config.max_position, config.rotary_theta, config.sliding_rotary_theta) == (64, 9_000.0, 20.0)
+    assert (config.sliding_radius, config.layer_types) == (2, LAYERS[:3])
+    convert.main([f"--from={source}", f"--to={tmp_path / 'full'}", "--rope-theta=9000"])
+    config = import_model(tmp_path / "full").config
+    assert (config.rotary_theta, config.sliding_rotary_theta) == (9_000.0, 33.0)
+
+
+@pytest.mark.parametrize(
+    ("case", "flag", "says"),
+    [
+        ("eurobert_encoder", "--window=4", "a window is for sliding layers, and .* has none"),
+        ("modernbert_masked", "--window=5", "a window of 5 tokens has no whole radius; give an even number"),
+        ("modernbert_masked", "--rope-theta=1,2,3", "'1,2,3' is not one base or two"),
+        ("modernbert_masked", "--rope-theta=0.5", "'0.5' is not one base or two"),
+        ("modernbert_masked", "--keep-layers=1,2", "has no norm before its attention, .* layer 0 cannot be removed; keep it"),
+        ("modernbert_sequence", "--pooling=mean", "has a sequence_head, which gives labels; leave it out with --drop"),
+        ("modernbert_masked", "--pooling=max", "--pooling=max is unknown"),
+    ],
+)
+def test_a_change_that_a_model_cannot_have_is_a_sentence(tmp_path, case, flag, says):
+    with pytest.raises(UserError, match=says):
+        convert.main([f"--from={changed(case, tmp_path / 'm')}", f"--to={tmp_path / 'to'}", flag])
+
+
+def test_the_count_of_parameters_leaves_out_the_norm_that_no_layer_reads(tmp_path, capsys):
+    convert.main([f"--from={changed('modernbert_encoder', tmp_path / 'm')}", f"--to={tmp_path / 'to'}"])
+    tensors = imported("modernbert_encoder")
+    stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.share[1]
+                 for row in rows(tensors.config) if row.part in ("embeddings", "encoder"))
+    assert f"{stored:,} parameters" in capsys.readouterr().out

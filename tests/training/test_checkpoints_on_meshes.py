@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import logging
+import pathlib
+import shutil
+import threading
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
+
+from bert_jax.errors import UserError
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.training.checkpoints import Checkpoints
+from tests.sharding.training import experiment_on, first_state, program_of, train
+
+# TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def state_at(step: int, size: int = 50_000) -> dict[str, jax.Array]:
+    """Incompressible numbers that tell the step."""
+    return {"step": jnp.int32(step), "weights": jax.random.normal(jax.random.key(step), (size,))}
+
+
+def abstract(state: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+
+
+def assert_equal(a: Any, b: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(a), jax.device_get(b))
+
+
+def steps_in(directory: pathlib.Path) -> list[int]:
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
+
+
+def save_all(directory: pathlib.Path, *steps: int, keep: int = 9) -> None:
+    with Checkpoints(directory, keep=keep) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, state_at(step))
+        checkpoints.finish()
+
+
+def damage(directory: pathlib.Path) -> None:
+    """Cuts the end off the largest file, as a machine that lost power might."""
+    largest = max((path for path in directory.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1000])
+
+
+def restored(directory: pathlib.Path) -> Any:
+    with Checkpoints(directory, keep=9) as checkpoints:
+        return checkpoints.restore_latest(abstract(state_at(0)))
+
+
+def test_a_training_state_comes_back_bit_for_bit_optimizer_slots_included(tmp_path: pathlib.Path):
+    experiment = experiment_on(MeshConfig())
+    state, _ = train(experiment, devices=1, steps=2)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(2, state)
+        checkpoints.finish()
+        found = checkpoints.restore_latest(abstract(state))
+    assert jax.tree.structure(found) == jax.tree.structure(state)
+    assert_equal(found, state)
+    assert int(found.step) == 2
+    assert any(np.any(np.asarray(x)) for x in jax.tree.leaves(found.opt_state[0].mu))
+
+
+def test_a_state_comes_back_on_another_mesh(tmp_path: pathlib.Path):
+    """Saved from 8 devices along fsdp and tensor, wanted on 1 and on 4 along data: the same numbers, laid out as asked."""
+    state = jax.device_put(first_state(), program_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2))).shardings)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, state)
+        checkpoints.finish()
+        for mesh, devices in ((MeshConfig(), 1), (MeshConfig(data=-1, tensor=2), 4)):
+            program = program_of(experiment_on(mesh), devices)
+            found = checkpoints.restore_latest(program.state)
+            assert_equal(found, state)
+            same = jax.tree.map(lambda x, to: x.sharding.is_equivalent_to(to, x.ndim), found, program.shardings)
+            assert all(jax.tree.leaves(same))
+
+
+def test_steps_that_follow_at_once_do_not_change_what_is_being_saved(tmp_path: pathlib.Path):
+    """The step donates the buffers of the state that is still being written."""
+    step = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
+    state = step(state_at(0, size=4_000_000))
+    wanted = jax.tree.map(lambda x: np.array(x, copy=True), state)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, state)
+        for _ in range(20):
+            state = step(state)
+        jax.block_until_ready(state)
+        checkpoints.finish()
+        assert_equal(checkpoints.restore_latest(abstract(state)), wanted)
+
+
+def test_nothing_saved_is_no_state(tmp_path: pathlib.Path):
+    assert restored(tmp_path) is None
+
+
+def test_the_newest_are_kept_one_by_default(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2, 3, 4, keep=2)
+    assert steps_in(tmp_path) == [3, 4]
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(5, state_at(5))
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(5))  # waits for the save
+    assert steps_in(tmp_path) == [5]
+    save_all(tmp_path, 3)  # an earlier step can be saved after a later one
+    assert steps_in(tmp_path) == [3, 5]
+
+
+def test_chosen_steps_are_kept_beside_the_newest(tmp_path: pathlib.Path):
+    for first, last in ((1, 4), (5, 6)):  # in two starts
+        with Checkpoints(tmp_path, keep=2, keep_at=(2, 3)) as checkpoints:
+            for step in range(first, last + 1):
+                checkpoints.save(step, state_at(step))
+            checkpoints.finish()
+    assert steps_in(tmp_path) == [2, 3, 5, 6]
+    with Checkpoints(tmp_path, read_only=True) as checkpoints:
+        assert_equal(checkpoints.restore(2, abstract(state_at(0))), state_at(2))
+    with Checkpoints(tmp_path / "none", read_only=True) as checkpoints:
+        assert checkpoints.steps == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_runs_side_by_side_may_save_at_the_same_moment(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Orbax counts saves once a process: the second to begin would take the first one's number from it, and both would wait
+    for minutes. The pause after counting makes them meet every time."""
+    count = OperationIdGenerator.next_operation_id
+
+    def count_and_pause() -> int:
+        number = count()
+        time.sleep(0.2)
+        return number
+
+    monkeypatch.setattr(OperationIdGenerator, "next_operation_id", count_and_pause)
+    runs = [threading.Thread(target=save_all, args=(tmp_path / name, 1, 2), daemon=True) for name in "abc"]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(timeout=60)
+    assert [steps_in(tmp_path / name) for name in "abc"] == [[1, 2]] * 3
+
+
+def test_an_error_that_ends_the_run_lets_the_save_in_progress_end(tmp_path: pathlib.Path):
+    def run() -> None:
+        with Checkpoints(tmp_path, keep=2) as checkpoints:
+            checkpoints.save(1, state_at(1, size=4_000_000))
+            raise RuntimeError("the run failed")
+
+    with pytest.raises(RuntimeError, match="the run failed"):
+        run()
+    assert steps_in(tmp_path) == [1]
+
+
+def test_a_damaged_newest_state_is_passed_over_put_aside_and_saved_anew(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    save_all(tmp_path, 1, 2, 3)
+    damage(tmp_path / "3")
+    with Checkpoints(tmp_path, keep=2) as checkpoints, caplog.at_level(logging.WARNING):
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(2))
+        assert "the checkpoint of step 3 cannot be read (" in caplog.text
+        assert "trying the one before it" in caplog.text
+        assert steps_in(tmp_path / "unreadable") == [3]
+        checkpoints.save(3, state_at(3))
+        checkpoints.finish()
+    assert_equal(restored(tmp_path), state_at(3))
+
+
+def flipped(path: pathlib.Path, share: float) -> None:
+    """One bit of a file, at a share of its length."""
+    data = bytearray(path.read_bytes())
+    data[int(share * (len(data) - 1))] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_in_any_file_of_a_state_never_changes_what_is_restored(tmp_path: pathlib.Path, caplog):
+    """It is passed over for the state before, or the bit means nothing: then the arrays are those that were saved."""
+    save_all(tmp_path / "saved", 1, 2)
+    files = sorted(path for path in (tmp_path / "saved/2").rglob("*") if path.is_file() and path.stat().st_size)
+    largest = max(files, key=lambda path: path.stat().st_size)
+    passed_over = set()
+    for file in files:
+        for share in (0.0, 0.5, 0.9) if file == largest else (0.5,):
+            directory = shutil.copytree(tmp_path / "saved", tmp_path / f"{len(list(tmp_path.iterdir()))}")
+            flipped(directory / file.relative_to(tmp_path / "saved"), share)
+            found = restored(directory)
+            assert_equal(found, state_at(int(found["step"])))
+            if int(found["step"]) == 1:
+                passed_over.add((file.name, share))
+                assert steps_in(directory / "unreadable") == [2]
+    assert {(largest.name, share) for share in (0.0, 0.5, 0.9)} <= passed_over
+    assert "its contents differ from the saved digests: weights changed on disk" in caplog.text
+
+
+def test_a_flipped_bit_is_found_on_another_mesh_too(tmp_path: pathlib.Path, caplog):
+    def spread(devices: int, axes: PartitionSpec, step: int = 0) -> Any:
+        mesh = make_mesh(MeshConfig(data=devices // 2, tensor=2) if devices > 1 else MeshConfig(), jax.devices()[:devices])
+        weights = {"weights": np.asarray(state_at(step, size=64_000)["weights"]).reshape(64, 1000)}
+        return jax.device_put(weights, NamedSharding(mesh, axes))
+
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, spread(8, PartitionSpec("data", "tensor"), step))
+        checkpoints.finish()
+    for wanted in (spread(1, PartitionSpec()), spread(4, PartitionSpec("tensor"))):
+        with Checkpoints(tmp_path, keep=2) as checkpoints:
+            assert_equal(checkpoints.restore_latest(abstract(wanted)), spread(8, PartitionSpec(), 2))
+    flipped(max((tmp_path / "2").rglob("d/*"), key=lambda path: path.stat().st_size), 0.5)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert_equal(checkpoints.restore_latest(abstract(wanted)), spread(8, PartitionSpec(), 1))
+    assert "weights changed on disk" in caplog.text
+
+
+def test_a_state_saved_before_there_were_digests_is_read(tmp_path: pathlib.Path):
+    with ocp.CheckpointManager(tmp_path) as manager:
+        manager.save(1, args=ocp.args.Composite(state=ocp.args.StandardSave(state_at(1))))
+    assert_equal(restored(tmp_path), state_at(1))
+
+
+def test_a_state_that_is_not_finite_is_neither_saved_nor_read(tmp_path: pathlib.Path, caplog):
+    broken = state_at(3) | {"weights": state_at(3)["weights"].at[7].set(jnp.nan)}
+    save_all(tmp_path, 1)
+    with ocp.CheckpointManager(tmp_path) as manager:  # as an earlier version did
+        manager.save(2, args=ocp.args.Composite(state=ocp.args.StandardSave(broken)))
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(1))
+        assert "the checkpoint of step 2 cannot be read (NaN or infinity in weights); trying" in caplog.text
+        checkpoints.save(3, broken)
+        assert "the checkpoint of step 3 could not be saved (NaN or infinity in weights); training continues" in caplog.text
+    assert steps_in(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")])
+def test_a_state_for_which_memory_does_not_suffice_is_not_put_aside(tmp_path: pathlib.Path, monkeypatch, error: Exception):
+    save_all(tmp_path, 1, 2)
+
+    def short(*_: object, **__: object) -> None:
+        raise error
+
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        monkeypatch.setattr(ocp.StandardCheckpointHandler, "restore", short)
+        with pytest.raises(type(error)):
+            checkpoints.restore_latest(abstract(state_at(0)))
+        monkeypatch.undo()
+    assert steps_in(tmp_path) == [1, 2]
+    assert not (tmp_path / "unreadable").exists()
+    assert_equal(restored(tmp_path), state_at(2))
+
+
+def test_a_second_damaged_state_of_the_same_step_is_put_aside_too(tmp_path: pathlib.Path):
+    for _ in range(2):
+        save_all(tmp_path, *({1, 2} - set(steps_in(tmp_path) if tmp_path.exists() else ())))
+        damage(tmp_path / "2")
+        assert_equal(restored(tmp_path), state_at(1))
+    assert sorted(path.name for path in (tmp_path / "unreadable").iterdir()) == ["2", "2-2"]
+
+
+@pytest.mark.parametrize("missing", ["state", "manifest.ocdbt", "d"])
+def test_a_state_with_something_missing_is_passed_over(tmp_path: pathlib.Path, missing: str):
+    save_all(tmp_path, 1, 2)
+    for path in sorted((tmp_path / "2").rglob(missing)):
+        path.rename(tmp_path / f"taken-{path.parent.name}")
+    assert_equal(restored(tmp_path), state_at(1))
+
+
+def test_when_no_state_can_be_read_it_is_an_error_every_time_and_they_stay_where_they_are(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2)
+    for step in (1, 2):
+        damage(tmp_path / str(step))
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"none of the checkpoints in .* can be read \(steps 2, 1\); restore the directory"):
+            restored(tmp_path)
+        assert steps_in(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("removed", [0, 1, 6, None])
+def test_a_kill_while_orbax_removes_a_state_for_a_newer_one_stops_no_run(tmp_path: pathlib.Path, removed: int | None):
+    """The best weights of a run that continues from before the newer ones were found: they are found again."""
+    save_all(tmp_path, 3, 6)
+    files = sorted(path for path in (tmp_path / "3").rglob("*") if path.is_file())
+    for path in files[:removed]:
+        path.unlink()
+    newest = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-newest"))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        found = checkpoints.restore_latest(abstract(state_at(0)), until=4)
+        if found is not None:  # only notes about it are gone
+            assert_equal(found, state_at(3))
+        assert (found is not None) >= (removed == 0)
+        assert (found is None) >= (removed is None)
+        assert steps_in(tmp_path) == ([] if found is None else [3])
+        checkpoints.save(6, state_at(6))
+        checkpoints.finish()
+    assert_equal(restored(tmp_path), state_at(6))
+    assert steps_in(tmp_path) == [6]
+    assert_equal(restored(newest), state_at(6))
+
+
+def test_states_that_are_repeated_are_removed_and_the_one_before_them_is_read(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2, 3)
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0)), until=1), state_at(1))
+        assert steps_in(tmp_path) == [1]
+        assert checkpoints.restore_latest(abstract(state_at(0)), until=-1) is None
+    assert steps_in(tmp_path) == []
+
+
+def test_a_state_that_a_kill_left_half_written_is_no_state(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2)
+    unfinished = (tmp_path / "2").rename(tmp_path / "2.orbax-checkpoint-tmp")
+    (unfinished / "commit_success.txt").unlink()
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(1))
+        checkpoints.save(3, state_at(3))
+        checkpoints.finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]

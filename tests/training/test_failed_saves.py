@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import pathlib
+import shutil
+
+import jax
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.training import checkpoints as manager
+from bert_jax.training.checkpoints import UNFINISHED, Checkpoints
+from tests.small_disk import files_of_at_most
+from tests.training.test_checkpoints_on_meshes import assert_equal, restored, save_all, state_at, steps_in
+
+SMALL_FILES = 20_000
+"""Bytes: less than what any of these states needs."""
+
+# TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def test_files_that_a_failed_save_is_still_writing_are_removed_too(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    partial = tmp_path / f"3{UNFINISHED}"
+    (partial / "state").mkdir(parents=True)
+    written = iter(range(3))
+
+    def remove_while_another_thread_writes(path: pathlib.Path) -> None:
+        shutil.rmtree(path)
+        for number in itertools.islice(written, 1):
+            path.mkdir()
+            (path / f"{number}").write_bytes(b"late")
+
+    monkeypatch.setattr(manager, "remove_tree", remove_while_another_thread_writes)
+    manager._remove_partial(tmp_path, 3)
+    assert not list(tmp_path.iterdir())
+    assert next(written, None) is None, "all late files were written"
+
+
+def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    with Checkpoints(tmp_path, keep=2) as checkpoints, caplog.at_level(logging.WARNING):
+        checkpoints.save(1, state_at(1))
+        checkpoints.save(2, state_at(2))  # waits for the one before
+        checkpoints._wait_for_save()
+        with files_of_at_most(SMALL_FILES):
+            for step in (3, 4):
+                checkpoints.save(step, state_at(step))
+            checkpoints._wait_for_save()
+        assert [record.getMessage() for record in caplog.records if record.name.startswith("bert_jax")] == [
+            f"the checkpoint of step {step} could not be saved (File too large); training continues and the next save is tried"
+            for step in (3, 4)
+        ]
+        assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 2)
+        assert steps_in(tmp_path) == [1, 2]
+        assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}, "a full disk must not keep what failed"
+        checkpoints.save(5, state_at(5))
+        checkpoints.finish()
+        assert (checkpoints.failures, checkpoints.failed_in_a_row) == (2, 0)
+    assert_equal(restored(tmp_path), state_at(5))
+
+
+@pytest.mark.parametrize(("saved", "since"), [((), "its beginning"), ((1,), "step 1")])
+def test_three_failed_saves_in_a_row_are_an_error_in_the_log(
+    saved: tuple[int, ...], since: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+):
+    save_all(tmp_path, *saved)
+
+    def errors() -> list[str]:
+        ours = [record for record in caplog.records if record.name.startswith("bert_jax")]
+        return [record.getMessage() for record in ours if record.levelno >= logging.ERROR]
+
+    with Checkpoints(tmp_path, keep=2) as checkpoints, files_of_at_most(SMALL_FILES):
+        for step in (2, 3, 4):
+            assert not errors()
+            checkpoints.save(step, state_at(step))
+            checkpoints._wait_for_save()
+    assert len(errors()) == 1
+    assert errors()[0].startswith(f"3 CHECKPOINTS IN A ROW COULD NOT BE SAVED in {tmp_path}: ")
+    assert errors()[0].endswith(f"all progress since {since} is lost")
+
+
+def test_a_last_state_that_cannot_be_saved_is_an_error_that_says_what_to_do(tmp_path: pathlib.Path):
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, state_at(1))
+        checkpoints._wait_for_save()
+        with files_of_at_most(SMALL_FILES):
+            checkpoints.save(2, state_at(2))
+            with pytest.raises(UserError) as error:
+                checkpoints.finish()
+    assert str(error.value).startswith(f"the checkpoint of step 2 could not be saved in {tmp_path} (File too large); free")
+    assert_equal(restored(tmp_path), state_at(1))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_several_processes_agree_that_process_0_can_write_before_they_begin_a_save(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, index: int
+):
+    """Where it cannot, none of them begins: they would wait for it in Orbax."""
+    begun: list[int] = []
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoints, "_writer", None)
+            patch.setattr(jax, "process_count", lambda: 2)
+            patch.setattr(jax, "process_index", lambda: index)
+            patch.setattr(manager, "_on_all_processes", lambda here: here and index == 0)  # as the other process would answer
+            patch.setattr(checkpoints._manager, "save", lambda step, **_: begun.append(step))
+            with files_of_at_most(SMALL_FILES) if index == 0 else contextlib.nullcontext():
+                checkpoints.save(1, state_at(1))
+            assert begun == []
+            assert checkpoints.failures == 1
+            patch.setattr(manager, "_on_all_processes", lambda here: here)
+            checkpoints.save(2, state_at(2))
+            assert begun == [2]
+            checkpoints._saving = None
+        checkpoints.save(3, state_at(3))
+        checkpoints.finish()
+    assert steps_in(tmp_path) == [3]
+    reason = "File too large" if index == 0 else "process 0 cannot write"
+    assert f"the checkpoint of step 1 could not be saved ({reason})" in caplog.text

@@ -1,0 +1,146 @@
+"""Going back before a spike of the loss, and the state before step 0."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.model.characters import symbols_of
+from bert_jax.pretraining import start as module
+from bert_jax.pretraining.start import first_state
+from bert_jax.training.config import SpikeConfig
+from bert_jax.training.spikes import LossSpike, Rollback, WatchedTrainState, skipped_batches
+from bert_jax.training.steps import TrainState
+from tests.data.corpora import corpus_of, random_documents
+from tests.random_rows import TINY, objective_for
+
+CORPUS = corpus_of(random_documents(5, seed=0))
+COUNTERS = {"step", "skipped", "skipped_in_a_row"}
+
+
+def plain(params: Any = None) -> TrainState:
+    return TrainState(params=params or {}, opt_state=(), **{name: jnp.int32(0) for name in COUNTERS})
+
+
+def watched(**numbers: int) -> WatchedTrainState:
+    names = {field.name for field in dataclasses.fields(WatchedTrainState)} - {"params", "opt_state"}
+    return WatchedTrainState(params={}, opt_state=(), **{name: jnp.int32(numbers.get(name, 0)) for name in names})
+
+
+class Kept:
+    """Checkpoints of some steps."""
+
+    def __init__(self, *steps: int):
+        self.steps, self.asked = steps, list[tuple[Any, int]]()
+
+    def restore_latest(self, layout: Any, until: int) -> WatchedTrainState | None:
+        self.asked.append((layout, until))
+        newest = max((step for step in self.steps if step <= until), default=None)
+        return None if newest is None else watched(step=newest, spikes=2)
+
+
+def rollback(checkpoints: Any, rollbacks: int = 0, **config: Any) -> Rollback:
+    layout: Any = "layout"
+    return Rollback(SpikeConfig(**config), watched(rollbacks=rollbacks), checkpoints, layout, lambda: watched(spikes=2))
+
+
+STAGE: Any = types.SimpleNamespace(skipped_batches=40)
+
+
+def test_a_state_without_a_policy_for_spikes_has_passed_over_nothing():
+    assert skipped_batches(plain()) == 0
+    assert skipped_batches(watched(skipped_batches=7)) == 7
+
+
+@pytest.mark.parametrize(
+    ("saved", "until", "step", "skipped"),
+    [((50, 100, 110), 100, 100, 40 + 20), ((50, 99), 100, 99, 40 + 21), ((101,), 100, 0, 40 + 120)],
+)
+def test_a_run_goes_back_to_the_newest_checkpoint_so_many_steps_before_the_first_of_the_spikes(
+    saved, until, step, skipped, caplog
+):
+    """The spikes are the steps 118 to 120, and 17 steps before them are not trusted; else it goes back to the beginning."""
+    caplog.set_level(logging.WARNING)
+    checkpoints = Kept(*saved)
+    found: Any = rollback(checkpoints, 1, policy="rollback", rollback_steps=17, max_rollbacks=3)(STAGE, LossSpike(120, 3))
+    assert checkpoints.asked == [("layout", until)]
+    assert {name: int(getattr(found, name)) for name in ("step", "skipped_batches", "rollbacks", "spikes")} == {
+        "step": step, "skipped_batches": skipped, "rollbacks": 2, "spikes": 2,
+    }  # fmt: skip
+    assert (found.skipped_batches.dtype, found.rollbacks.dtype) == (jnp.int32, jnp.int32)
+    said = f"rolling back to step {step} and skipping {skipped - 40} batches (rollback 2 of at most 3)"
+    assert caplog.messages == [f"the loss was a spike in 3 steps in a row up to step 120: {said}"]
+
+
+def test_before_its_first_steps_a_run_goes_back_to_the_beginning():
+    checkpoints = Kept(0)
+    rollback(checkpoints, rollback_steps=100)(STAGE, LossSpike(4, 3))
+    assert checkpoints.asked == [("layout", 0)]
+
+
+@pytest.mark.parametrize("before", [2, 3, 4])
+def test_a_run_goes_back_only_so_often(before):
+    roll_back = rollback(Kept(9), before, max_rollbacks=3)
+    for _ in range(before, 3):
+        roll_back(STAGE, LossSpike(120, 3))
+    with pytest.raises(UserError, match=f"rolled back {max(before, 3)} times"):
+        roll_back(STAGE, LossSpike(120, 3))
+
+
+# ------------------------------------------------------------------------------------------------------- the state before step 0
+
+
+def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) -> tuple[TrainState, list[Any]]:
+    """(the first state of a run, what the program was given to begin with)."""
+    starts: list[Any] = []
+
+    def begin(make: Any, start: Any) -> TrainState:
+        starts.append(start)
+        return plain(params)
+
+    objective = objective_for(model, False)
+    experiment: Any = types.SimpleNamespace(init_from=init_from, init_state="", model=model, trained_objective=objective)
+    program: Any = types.SimpleNamespace(begin=begin)
+    return first_state(experiment, program, corpus), starts
+
+
+def test_a_run_begins_with_random_weights_or_those_of_another_model(monkeypatch):
+    monkeypatch.setattr(module, "pretraining_start", lambda experiment, vocabulary: (experiment.init_from, vocabulary))
+    params = {"mlm_head": {"bias": jnp.ones(3)}}
+    state, starts = begun(TINY, params)
+    assert (state.params, starts) == (params, [{}])
+    assert begun(TINY, params, init_from="m")[1] == [("m", CORPUS.vocabulary)]
+
+
+def test_static_vectors_begin_with_the_counts_of_the_corpus_and_none_of_the_padding():
+    size = CORPUS.vocabulary.size
+    model = dataclasses.replace(TINY, encoder="static", num_layers=0, vocab_size=size, vocab_multiple=64)
+    rows = model.padded_vocab_size
+    assert rows > size
+    vectors = {"context_embeddings": jnp.ones((rows, 2)), "counts": jnp.zeros(rows)}
+    state, _ = begun(model, {"skip_gram_head": vectors, "embeddings": jnp.ones(2)})
+    counts = state.params["skip_gram_head"]["counts"]
+    assert (counts.dtype, counts.shape) == (jnp.float32, (rows,))
+    np.testing.assert_array_equal(counts[:size], CORPUS.token_counts)
+    assert not counts[size:].any()
+    np.testing.assert_array_equal(state.params["embeddings"], jnp.ones(2))
+    np.testing.assert_array_equal(state.params["skip_gram_head"]["context_embeddings"], jnp.ones((rows, 2)))
+
+
+def test_a_model_of_characters_begins_with_those_of_the_pieces():
+    model = dataclasses.replace(TINY, encoder="bilm", num_heads=1, tied_decoder=False, character_cnn=True)
+    pieces = [f"w{i}" for i in range(TINY.vocab_size)]
+    corpus = dataclasses.replace(CORPUS, tokenizer=types.SimpleNamespace(pieces=pieces))  # type: ignore[arg-type]
+    symbols = symbols_of(pieces, model.padded_vocab_size)
+    state, _ = begun(model, {"embeddings": {"characters": {"symbols": jnp.zeros_like(symbols)}}}, corpus=corpus)
+    found = state.params["embeddings"]["characters"]["symbols"]
+    np.testing.assert_array_equal(found, symbols)
+    assert isinstance(found, jax.Array)
