@@ -19,15 +19,15 @@ class Equivalent:
 
 SEEN = [
     Mistake("bert_jax/training/steps.py", 1, "dropout_seed(seed, step, microbatch)", "dropout_seed(seed, step, jnp.int32(0))"),
-    Mistake("bert_jax/training/steps.py", 1, "learning_rate(state.step)", "learning_rate(state.step + 1)"),
+    Mistake("bert_jax/training/steps.py", 1, "self.learning_rate(state.step, scalars)", "self.learning_rate(state.step + 1, scalars)"),
     Mistake(
         "bert_jax/model/embeddings.py",
         1,
         "x = dropout(x, tokens.dropout(c.hidden_dropout if c.embedding_dropout is None else c.embedding_dropout, seed))",
         "pass",
     ),
-    Mistake("bert_jax/model/encoder.py", 1, "tokens.dropout(c.hidden_dropout, seeds[2])", "tokens.dropout(c.hidden_dropout, seeds[1])"),
-    Mistake("bert_jax/model/residual_norm.py", 1, "tokens.dropout(c.hidden_dropout,", "tokens.dropout(c.attention_dropout,"),
+    Mistake("bert_jax/model/encoder.py", 1, "(c.hidden_dropout, seeds[2])", "(c.hidden_dropout, seeds[1])"),
+    Mistake("bert_jax/model/encoder.py", 1, "rate = c.hidden_dropout if", "rate = c.attention_dropout if"),
     Mistake("bert_jax/model/kernels/attention_tpu.py", 1, "(unit * self.plan.blocks + i) * self.plan.blocks + j", "unit"),
     Mistake("bert_jax/data/corpus/shard.py", 1, "return self._tokens + len(self._held)", "return len(self._held)"),
     Mistake("bert_jax/data/corpus/shard.py", 1, "counts += np.bincount(tokens", "counts = np.bincount(tokens"),
@@ -38,7 +38,7 @@ SEEN = [
         "len(s) < config.max_sentence_characters",
     ),
     Mistake(
-        "bert_jax/interop/huggingface_config.py",
+        "bert_jax/interop/families/bert.py",
         1,
         '"hidden_dropout": "hidden_dropout_prob",\n    "attention_dropout": "attention_probs_dropout_prob"',
         '"hidden_dropout": "attention_probs_dropout_prob",\n    "attention_dropout": "hidden_dropout_prob"',
@@ -63,7 +63,6 @@ SEEN = [
     Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
     Mistake("bert_jax/tpu/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
     Mistake("bert_jax/runtime/environment.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
-    Mistake("bert_jax/pretraining/evaluation.py", 1, "self._is_compiled = True", "self._is_compiled = False"),
     Mistake("bert_jax/tpu/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
     Mistake("bert_jax/interface/figures.py", 1, "    axes.set_ylabel(y, fontsize=8)", "    pass"),
     Mistake("bert_jax/model/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
@@ -137,12 +136,6 @@ EQUIVALENT: list[Equivalent] = [
         'sentences = (trees["depth"][:, 0] >= 0).sum()',
         'sentences = (trees["depth"][:, 1] >= 0).sum()',
         "a sentence with a tree has at least two words",
-    ),
-    Equivalent(
-        "bert_jax/interop/names.py",
-        "if head.mixed_layers(0):",
-        "if head.mixed_layers(1):",
-        "both are 0 exactly where nothing is mixed",
     ),
     Equivalent(
         "bert_jax/interop/stablehlo.py",
