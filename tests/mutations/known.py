@@ -19,7 +19,7 @@ class Equivalent:
 
 SEEN = [
     Mistake("bert_jax/training/steps.py", 1, "dropout_seed(seed, step, microbatch)", "dropout_seed(seed, step, jnp.int32(0))"),
-    Mistake("bert_jax/training/steps.py", 1, "self.learning_rate(state.step, scalars)", "self.learning_rate(state.step + 1, scalars)"),
+    Mistake("bert_jax/training/steps.py", 1, "learning_rate(state.step, scalars)", "learning_rate(state.step + 1, scalars)"),
     Mistake(
         "bert_jax/model/embeddings.py",
         1,
