@@ -34,6 +34,7 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import HEADS
 from bert_jax.model.positions import fixed_table
 from bert_jax.model.pretraining import NEVER_TRAINED, abstract_parameters
+from bert_jax.objectives.model import unboxed
 
 OWN_PREFIX = "bert_jax."
 """The prefix of all names of a Transformer that no class of transformers computes."""
@@ -73,7 +74,7 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 def _own_row(path: str, boxed: Any, family: Family) -> Row:
     """The row of a parameter in a name and shape of our own: an axis is V, or its number and its size."""
-    shape, names = nn.unbox(boxed).shape, nn.get_partition_spec(boxed)
+    shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
     words = [n for n, name in enumerate(names) if name == "vocab"] or ([0] if path in NEVER_TRAINED else [])
@@ -103,7 +104,8 @@ def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, i
 
 def our_shapes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, tuple[int, ...]]:
     """Path -> shape of every parameter of our tree, layers stacked and the vocabulary padded."""
-    return {row.ours: nn.unbox(_parameters(config, head)[row.ours]).shape for row in rows(config, head)}
+    parameters = unboxed(_parameters(config, head))
+    return {row.ours: parameters[row.ours].shape for row in rows(config, head)}
 
 
 def their_shape(row: Row, config: ModelConfig, head: TaskHead | None = None) -> tuple[int, ...]:

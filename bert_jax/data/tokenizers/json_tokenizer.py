@@ -153,7 +153,8 @@ class JsonTokenizer:
     def _merged(self, word: str) -> bytes:
         """`_marked` for one word of printable ASCII letters: the merges alone, which is the library's quickest call."""
         ids = array("I", [token.id for token in self._model.tokenize(word.replace(" ", "Ġ"))])
-        ids[0] |= BEGINS
+        if ids:  # a vocabulary without some bytes, and without a piece for the unknown, drops them
+            ids[0] |= BEGINS
         return ids.tobytes()
 
     def _marked_chunk(self, chunk: str) -> bytes:
