@@ -1,4 +1,4 @@
-"""Phases with lengths, masks, corpora and schedules of their own, and runs that branch off one another."""
+"""Phases with lengths, masks, rotary bases, corpora and schedules of their own, and runs that branch off one another."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.convert import main as convert
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.errors import UserError
+from bert_jax.interop.huggingface import read_model_config
 from bert_jax.pretraining.branch import kept_state
 from tests.end_to_end import forked
 from tests.end_to_end.conftest import ASKED, Ended, command
@@ -34,7 +35,7 @@ EXPERIMENT = '''
 
 def get_config():
     masks = {{"masked_fraction": 0.3, "max_predictions": 10}}
-    long = {{"length": 64, "batch_size": 8, "packed_examples": 2}}
+    long = {{"length": 64, "batch_size": 8, "packed_examples": 2, "rotary_theta": 2000.0}}
     phases = [
         {{"tokens": 2048, "length": 32, "batch_size": 8, "learning_rate": 3e-3, "warmup_steps": 4, **masks}},
         {{"steps": 8, "length": 48, "batch_size": 8, "learning_rate": 3e-3, **masks, "max_predictions": 15,
@@ -45,7 +46,7 @@ def get_config():
     return {{
         "corpus": {{"directory": {corpus!r}}},
         "model": {{"vocab_size": {vocabulary_size}, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32,
-                  "max_position": 64, "initializer_range": 0.1}},
+                  "max_position": 64, "initializer_range": 0.1, "positions": "rotary", "rotary_theta": 100.0}},
         "examples": {{"pairs": "none"}},
         "optimizer": {{"name": "stable_adamw", "b2": 0.98, "weight_decay": 1e-3, "decouple_rate": True, "clip_norm": 0.0,
                       "schedule": "constant"}},
@@ -78,7 +79,7 @@ def trunk(experiment: pathlib.Path) -> Ended:
     return ended
 
 
-def test_every_phase_reports_its_rows_and_masks(trunk: Ended):
+def test_every_phase_reports_its_rows_and_masks_and_the_model_has_the_last_rotary_base(trunk: Ended):
     assert "phase 1 of 3: 8 steps of 8 rows x 32 tokens, 30 % masked (held out: 15 %)" in trunk.output
     assert "phase 2 of 3: 8 steps of 8 rows x 48 tokens, 30 % masked (held out: 15 %)" in trunk.output
     assert "phase 3 of 3: 6 steps of 8 rows x 64 tokens, 5 % masked (held out: 15 %)" in trunk.output
@@ -121,6 +122,12 @@ def test_decays_branch_off_and_are_averaged(experiment: pathlib.Path, trunk: End
     mean, one, other = load_file(tmp_path / "mean" / "model.safetensors"), weights(trunk.workdir), weights(branch.workdir)
     assert all(np.allclose(mean[name], (one[name] + other[name]) / 2, atol=1e-7) for name in one)
     assert not all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_a_model_of_an_earlier_step_has_the_rotary_base_of_its_phase(trunk: Ended, tmp_path: pathlib.Path):
+    for step, base in ((12, 100.0), (22, 2000.0)):
+        convert([f"--from={trunk.workdir}", f"--step={step}", f"--to={tmp_path / str(step)}"])
+        assert read_model_config(tmp_path / str(step))["rotary_theta"] == base
 
 
 def refusal(experiment: pathlib.Path, state: str, **changes: Any) -> str:

@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax.data.batches import to_device
+from bert_jax.model.config import modern_block
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
 from bert_jax.pretraining.program import pretraining_program, scalars_of
@@ -75,6 +76,20 @@ def assert_same(found: tuple[Any, list[dict[str, float]]], wanted: tuple[Any, li
 @pytest.mark.parametrize("name", MESHES)
 def test_a_mesh_trains_as_one_device_does_dropout_included(name: str):
     assert_same(on_mesh(name), on_one_device())
+
+
+@pytest.mark.parametrize("name", ["data 8", "data 2 x fsdp 2 x tensor 2"])
+def test_a_block_with_windows_gates_and_rotary_positions_trains_on_a_mesh_as_on_one_device(name: str):
+    def modern(mesh: MeshConfig) -> Any:
+        experiment = experiment_on(mesh)
+        model = experiment.model
+        fields = modern_block(model.num_layers, radius=2) | {"type_vocab_size": 2, "attention_output_dropout": 0.1}
+        return dataclasses.replace(experiment, model=dataclasses.replace(model, **fields))
+
+    one, many = modern(MeshConfig()), modern(MESHES[name])
+    first = jax.device_get(begun(one, program_of(one, 1)))
+    spread = jax.device_put(first, program_of(many).shardings)
+    assert_same(train(many, state=spread), train(one, devices=1, state=jax.device_put(first, program_of(one, 1).shardings)))
 
 
 def test_accumulation_and_lambs_norms_do_not_depend_on_how_arrays_are_spread():
