@@ -27,12 +27,12 @@ from bert_jax.tpu.costs.topologies import Topology
 
 _BUNDLE = re.compile(r"\s*(?:0x)?[0-9a-f]+\s+(LB|LH|LE|PB|PF|CT)?:\s?(>*) \{")
 _BRANCH = re.compile(r"sbr\.rel \(!%(p\w+)\) target")
-_EXIT = re.compile(r"%(p\w+) = scmp\.ge\.s32\.totalorder %(s\w+), (\d+)")
+_EXIT = re.compile(r"%(p\w+) = scmp\.ge\.s32\.totalorder (?:\(%p\w+\), )?%(s\w+), (\d+|%s\w+)")
 _EMPTY = re.compile(r":  \{\}")
 _GRID = "/* iteration index, stage = "
 _ADVANCE = re.compile(r"%(s\w+) = sadd\.s32 (\d+), ")
 
-READER = 1
+READER = 2
 """The version of `read_schedule`; cached results of older versions are not used."""
 KERNEL = "tpu_custom_call"
 """The target of a Pallas kernel's custom call."""
@@ -57,62 +57,72 @@ class Schedule:
 
 @dataclasses.dataclass
 class _Loop:
-    depth: int
+    """A loop, or a predicated region, which counts as one trip."""
+
+    has_body: bool = False
+    """Whether it begins as the body of a loop does, and not as a predicated region."""
     bundles: int = 0
     over_grid: bool = False
-    tests: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
-    steps: dict[str, int] = dataclasses.field(default_factory=dict)
-    predicate: str = ""
+    exit: tuple[str, str] | None = None
+    """The counter and its limit in the test of the branch back to its start, once that was read."""
     inner: list[_Loop] = dataclasses.field(default_factory=list)
 
-    def trips(self) -> int | None:
-        """The trip count; None if it cannot be read."""
-        if self.predicate not in self.tests:
+    @property
+    def is_open(self) -> bool:
+        """Whether the branch back to its start is still to come. Bundles of a lower depth before it are instructions after the
+        loop, which the scheduler has moved into its last bundles: they are issued in every trip."""
+        return self.has_body and self.exit is None
+
+    def trips(self, steps: Mapping[str, int]) -> int | None:
+        """The trip count, for counters that advance by `steps`; None if it cannot be read."""
+        if self.exit is None or not self.exit[1].isdigit():
             return None
-        counter, limit = self.tests[self.predicate]
-        return max(1, -(-limit // self.steps.get(counter, 1)) - (PIPELINE_STAGES if self.over_grid else 0))
+        counter, limit = self.exit[0], int(self.exit[1])
+        return max(1, -(-limit // steps.get(counter, 1)) - (PIPELINE_STAGES if self.over_grid else 0))
+
+    def whole(self) -> int:
+        """Its bundles, those of the loops inside included."""
+        return self.bundles + sum(loop.whole() for loop in self.inner)
+
+    def cycles(self, trips: int, steps: Mapping[str, int]) -> int:
+        """The cycles of so many trips."""
+        return trips * (self.bundles + sum(loop.cycles(loop.trips(steps) or 1, steps) for loop in self.inner))
 
 
 def read_schedule(text: str) -> Schedule:
     """Parses a `final_bundles` file. Raises ValueError for a text without bundles."""
-    whole = _Loop(0)
-    stack, all_loops, closed = [whole], list[_Loop](), None
+    whole = _Loop()
+    stack, all_loops = [whole], list[_Loop]()
+    steps: dict[str, int] = {}
+    tests: dict[str, tuple[str, str]] = {}  # of all loops: an outer loop's may stand in an inner one
     for line in text.splitlines():
         match = _BUNDLE.match(line)
+        steps |= {name: int(step) for name, step in _ADVANCE.findall(line)}
+        tests |= {name: (counter, limit) for name, counter, limit in _EXIT.findall(line)}
+        back = [tests[branch[1]] for branch in _BRANCH.finditer(line) if branch[1] in tests]
         if match:
             # Empty bundles have no `>`: they are the delay slots of a branch and belong to the loop of the line before them. A
             # branch back to the start of a loop may have no `>` either, and its delay slots follow it.
-            inside = _EMPTY.search(line) or any(branch[1] in stack[-1].tests for branch in _BRANCH.finditer(line))
-            depth = len(match[2]) if match[2] or not inside else len(stack) - 1
-            while len(stack) > depth + 1 or (match[1] == "LB" and len(stack) > depth and depth):
-                closed = stack.pop()
+            depth = len(match[2]) if match[2] or not (_EMPTY.search(line) or back) else len(stack) - 1
+            while (len(stack) > depth + 1 and not stack[-1].is_open) or (match[1] == "LB" and len(stack) > depth and depth):
+                stack.pop()
             while len(stack) < depth + 1:
-                loop = _Loop(len(stack))
+                loop = _Loop(has_body=match[1] == "LB")
                 stack[-1].inner.append(loop)
                 all_loops.append(loop)
                 stack.append(loop)
             stack[-1].bundles += 1
-        loop = stack[-1]
-        loop.steps |= {name: int(step) for name, step in _ADVANCE.findall(line)}
-        loop.tests |= {name: (counter, int(limit)) for name, counter, limit in _EXIT.findall(line)}
-        loop.over_grid = loop.over_grid or _GRID in line
-        for branch in _BRANCH.finditer(line):  # the branch back may be in the first bundles after the loop
-            for candidate in (loop, closed):
-                if candidate is not None and branch[1] in candidate.tests:
-                    candidate.predicate = branch[1]
-    total = whole.bundles + sum(_bundles(loop) for loop in whole.inner)
+        stack[-1].over_grid = stack[-1].over_grid or _GRID in line
+        for test in back:
+            for loop in reversed(stack):
+                if loop.is_open:
+                    loop.exit = test
+                    break
+    total = whole.whole()
     if not total:
         raise ValueError("no bundles: this is not the text of a schedule")
-    trips = [loop.trips() for loop in all_loops]
-    return Schedule(total, _cycles(whole, 1), tuple(count or 1 for count in trips), sum(count is None for count in trips))
-
-
-def _bundles(loop: _Loop) -> int:
-    return loop.bundles + sum(_bundles(inner) for inner in loop.inner)
-
-
-def _cycles(loop: _Loop, trips: int) -> int:
-    return trips * (loop.bundles + sum(_cycles(inner, inner.trips() or 1) for inner in loop.inner))
+    trips = [loop.trips(steps) for loop in all_loops]
+    return Schedule(total, whole.cycles(1, steps), tuple(count or 1 for count in trips), sum(count is None for count in trips))
 
 
 def kernel_calls(module: Module) -> dict[str, JsonObject]:
@@ -123,7 +133,7 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
             if i.target == KERNEL and i.kernel_body not in calls:
                 operands = [a for name in i.operands for a in computation.by_name[name].arrays]
                 calls[i.kernel_body] = {
-                    "config": json.dumps({"custom_call_config": _config(i)}),
+                    "config": json.dumps(_config(i)),
                     "operands": [(a.dtype, a.shape) for a in operands],
                     "results": [(a.dtype, a.shape) for a in i.arrays],
                 }
@@ -131,10 +141,14 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """Mosaic's part of a custom call's configuration."""
-    start = call.text.index('"custom_call_config":') + len('"custom_call_config":')
-    config: JsonObject = json.JSONDecoder().raw_decode(call.text, start)[0]
-    return {name: _number(value) for name, value in config.items() if value != []}
+    """The configuration of a custom call that compiles it as the program did: Mosaic's part, and its limit on vector memory."""
+    found: JsonObject = {}
+    for name in ("custom_call_config", "scoped_memory_configs"):
+        if (start := call.text.find(f'"{name}":')) >= 0:
+            found[name] = json.JSONDecoder().raw_decode(call.text, start + len(f'"{name}":'))[0]
+    found["custom_call_config"] = {name: _number(value) for name, value in found["custom_call_config"].items() if value != []}
+    scoped = [{name: _number(value) for name, value in one.items()} for one in found.pop("scoped_memory_configs", [])]
+    return found | ({"scoped_memory_configs": scoped} if scoped else {})
 
 
 def _number(value: Json) -> Json:

@@ -52,6 +52,20 @@ def test_what_stands_in_the_delay_slots_of_the_branch_back_belongs_to_the_loop()
     assert found.cycles == 3 + 64 * (8 + 5 * 3)
 
 
+def test_instructions_after_a_loop_that_were_moved_into_it_do_not_end_it():
+    moved = "   0x8   : > { %22 = vst [vmem:%s8] (%p55_p6), %v1 }\n   0x8   : >> { %p55_p6"
+    found = read_schedule(SCHEDULE.replace("   0x8   : >> { %p55_p6", moved))
+    assert (found.trips, found.unread_loops) == ((64, 5), 0)
+    assert found.cycles == 3 + 64 * (7 + 5 * 4)
+
+
+def test_the_test_of_an_outer_loop_may_stand_in_an_inner_one():
+    early = "%p55_p6 = scmp.ge.s32.totalorder %s30_s6, 5  ;;  %p18_p2 = scmp.ge.s32.totalorder (%p55_p6), %s4, 66 }"
+    text = SCHEDULE.replace("%p18_p2 = scmp.ge.s32.totalorder %s4, 66 /* loop exit test */", "%s8 = smov 0")
+    found = read_schedule(text.replace("%p55_p6 = scmp.ge.s32.totalorder %s30_s6, 5 }", early))
+    assert (found.trips, found.unread_loops) == ((64, 5), 0)
+
+
 def test_a_loop_without_a_constant_limit_counts_once_and_is_reported():
     found = read_schedule(SCHEDULE.replace("%s30_s6, 5 }", "%s30_s6, %s31 }"))
     assert (found.trips, found.unread_loops) == ((64, 1), 1)
