@@ -78,7 +78,7 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
         def computes(self, model: ModelConfig, length: int) -> bool:
             return True
 
-        def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout) -> Any:
+        def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Dropout, radius: Any) -> Any:
             note("attention", dropout)
             return qkv[0]
 
