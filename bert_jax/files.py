@@ -217,7 +217,7 @@ def _finite_float(text: str) -> float:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_json(path: Path, remedy: str = "remove it and run the same command again") -> Any:

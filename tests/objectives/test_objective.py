@@ -77,7 +77,7 @@ def test_a_small_objective_keeps_the_contract_and_its_loss_is_the_mean():
         ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', which is a number of every step"),
         ({"counts": lambda self, batch: {"masked": jnp.ones(())}}, "counts lacks 'tokens'; begin it with `super().counts("),
         ({"loss": lambda self, sums, counts: jnp.ones(2) * sums["mine"]}, "loss must return a scalar, and returns an array (2,)"),
-        ({"loss": lambda self, sums, counts: sums["mine"] ** 2}, "loss is not linear in the sums, so those of"),
+        ({"loss": lambda self, sums, counts: sums["mine"] ** 2}, "loss is not linear in the sums, so microbatches would not"),
     ],
 )  # fmt: skip
 def test_what_does_not_keep_the_contract_is_refused_with_its_name(parts: dict[str, Any], says: str):

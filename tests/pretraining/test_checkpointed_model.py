@@ -21,7 +21,7 @@ from bert_jax.sharding.config import MeshConfig
 from tests.random_rows import TINY
 
 EXPERIMENT = PretrainingExperiment(
-    model=TINY, phases=(PhaseConfig(steps=9, length=32),), mesh=MeshConfig(data=2, fsdp=2, tensor=2)
+    model=TINY, phases=(PhaseConfig(steps=9_000, length=32),), mesh=MeshConfig(data=2, fsdp=2, tensor=2)
 )
 
 
