@@ -25,7 +25,8 @@ from bert_jax.training.loop import Trained
 from tests.notes import Notes
 
 DIRECTORY = pathlib.Path("runs") / "seed-1"
-EXPERIMENT = types.SimpleNamespace(abort_after_skipped=9, log_every=4, checkpoints=types.SimpleNamespace(every=5, keep=4))
+OF_CHECKPOINTS, TRAINING = types.SimpleNamespace(every=5, keep=4), types.SimpleNamespace(accumulation=1)
+EXPERIMENT = types.SimpleNamespace(abort_after_skipped=9, log_every=4, checkpoints=OF_CHECKPOINTS, training=TRAINING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +66,8 @@ class Frame:
         ledger = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
         self.job: Any = types.SimpleNamespace(
             experiment=EXPERIMENT, run=run, last_step=6, ledger=ledger, evaluations={3, 6}, rows="rows {}".format,
-            prefix=self.prefix, demand=None, directory=DIRECTORY, state="abstract state", begin=notes.of("begin", State(0)),
-            program="program",
+            prefix=self.prefix, demand=None, directory=DIRECTORY, begin=notes.of("begin", State(0)),
+            program=types.SimpleNamespace(state="abstract state"),
             mesh=make_mesh(MeshConfig(), jax.devices()[:1]), start="start", data=data,
         )  # fmt: skip
 
@@ -186,7 +187,8 @@ class Step:
 def test_a_step_is_compiled_before_it_runs_with_new_shapes_and_an_evaluation_is_told_and_offered(monkeypatch: pytest.MonkeyPatch):
     frame = Frame(monkeypatch)
     job, notes = frame.job, frame.notes
-    job.program = types.SimpleNamespace(train=Step(notes), is_new=lambda function, rows: rows == "new rows")
+    trains = {"training_step": lambda accumulation: Step(notes), "is_new": lambda function, rows: rows == "new rows"}
+    job.program = types.SimpleNamespace(state="abstract state", **trains)
     job.arguments = lambda state, rows: (state, rows)
     job.evaluate = lambda weights: ({"dev": {"f1": f"f1 of {weights}"}, "dev_other": {"f1": "none"}}, f"logits of {weights}")
     verb.finetune(job)
