@@ -2,7 +2,8 @@ r"""ModernBERT-large with its published recipe: 28 layers of width 1,024, 395.9 
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_large.py --workdir=runs/modern_large
 
-Hardware: v5e:4x4 or larger. Not run, so no hours and no result to expect are known. Corpus and sources are those of `modern_base.py`; what differs from it:
+Hardware: v5e:4x4 or larger. Not run, so no hours and no result to expect are known. Corpus and sources are those of
+`modern_base.py`; what differs from it:
 
 - Phases (section 2.2.2, Table 3): 919 G tokens at 5e-4 after a warmup of 2 G; then the run went back, and the last 800 G of
   1,719 G were trained at 5e-5, with a weight decay of 1e-6; 250 G in rows of 8,192 at 5e-5, constant; 50 G from there to 0 by
