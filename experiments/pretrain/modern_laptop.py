@@ -11,8 +11,8 @@ of 4 layers the first and the last see the whole row, the two between them 16 to
 1-sqrt), whose decay falls to 0 in the last phase. The rows and steps are those of `laptop.py`: short rows first. The held-out
 rows have 15 % masked tokens, so that the two compare.
 
-Hardware: 2 CPU cores. Duration: about that of `laptop.py`, an hour or two; not measured to its end. Expect: a held-out loss near
-that of `laptop.py`, which is not known yet.
+Hardware: 2 CPU cores, 2 GiB. Duration: about that of `laptop.py`, an hour or two; not run to its end. Expect: nothing known yet;
+the comparison with `laptop.py` is still to be made.
 
 A decay may branch off while the trunk goes on:
 
