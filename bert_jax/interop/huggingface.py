@@ -473,8 +473,8 @@ def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: st
 
 
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
-    """How the directory makes vectors of texts; None where it does not say it, or in a way that is not implemented here, which
-    `embed` reports."""
+    """Returns the pooling of a directory's text vectors; None if the directory names none, or one that is not implemented here,
+    which `embed` reports."""
     with contextlib.suppress(UserError):
         found = read_text_vectors(directory, tokenizer)
         return found if found and found.pooling in TEXT_POOLINGS else None

@@ -25,7 +25,7 @@ _OLD_MODES = {
 
 @dataclasses.dataclass(frozen=True)
 class TextVectors:
-    """How a vector of a text is made."""
+    """The pooling that makes the vector of a text from the vectors of its tokens."""
 
     pooling: str | None
     """One of TEXT_POOLINGS; None for a pooling that is not implemented here."""

@@ -1,4 +1,4 @@
-"""What a pretraining run starts from: random weights or an existing model, and the teacher of a distillation."""
+"""The start of a pretraining run: random weights or an existing model, and the teacher of a distillation."""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ Scalars = Mapping[str, Num[Array, ""]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Program:
-    """What stands between an experiment and its gradient: how a step turns a batch into an update, and how the arrays lie on the
-    devices of a mesh.
+    """The functions of a training step, which turn a batch into an update, and the placement of its arrays on the devices of a
+    mesh.
 
     Runs that differ only in their scalars and their data share a program, and what it compiles. `train_step`, `gradient_norms`
     and `evaluate` are pure functions; the properties and methods below them compile these.
