@@ -265,7 +265,7 @@ def test_entities_are_joined_from_their_first_word_to_their_last(labelled, text)
 
 def test_entities_are_joined_from_the_tags_of_other_schemes(labelled):
     words, labels = ["New", "York", "is", "Paris"], ("B-LOC", "L-LOC", "O", "U-PER")
-    answer = Tag()._answer(_Tagged(None, words, None, [], []), TokenHead(labels=labels), np.arange(4), np.eye(4))
+    answer = Tag()._answer(_Tagged(None, words, None, [], []), TokenHead(labels=labels), np.arange(4, dtype=np.int32), np.eye(4))
     assert [tag["label"] for tag in answer["tags"]] == list(labels)
     assert [(entity["label"], entity["text"]) for entity in answer["entities"]] == [("LOC", "New York"), ("PER", "Paris")]
 
