@@ -13,6 +13,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     residual_norm.py   LayerNorm(x + dropout(y))
     kernels/           fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` says which runs where
     encoder.py         the stack of layers
+    encoder_decoder.py the decoder that reads an encoder's output, and both as one model: the Transformer of 2017
     lstm.py            the recurrence of an LSTM, in one or two directions
     bilm.py            the layers of a bidirectional LSTM language model
     static.py          the layers of a static model: none
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 ENCODERS: Mapping[str, tuple[str, str]] = {
     "transformer": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder:Encoder"),
+    "encoder_decoder": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder_decoder:SourceEncoder"),
     "bilm": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.bilm:BiLstm"),
     "static": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.static:NoLayers"),
 }
@@ -47,6 +49,7 @@ ENCODERS: Mapping[str, tuple[str, str]] = {
 POSITIONS: Mapping[str, str] = {
     "learned": "bert_jax.model.positions:Learned",
     "sinusoidal": "bert_jax.model.positions:Sinusoidal",
+    "sinusoidal_halves": "bert_jax.model.positions:SinusoidalHalves",
     "none": "bert_jax.model.positions:Absent",
     "rotary": "bert_jax.model.positions:Rotary",
 }

@@ -96,7 +96,8 @@ class Architecture:
     layer_norm_epsilon: Epsilon = 1e-12
     """Added to the variance, or the mean square, in every norm; ModernBERT and EuroBERT have 1e-5."""
     encoder: Annotated[str, OneOf(tuple(ENCODERS))] = "transformer"
-    """"transformer": BERT. "bilm": the bidirectional LSTM language model of ELMo (`model/bilm.py`), whose directions have half of
+    """"transformer": BERT. "encoder_decoder": the Transformer of Vaswani et al. (arXiv:1706.03762), the encoder and a decoder of
+    `decoder_layers` that reads its output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM language model of ELMo (`model/bilm.py`), whose directions have half of
     `hidden_size` each and cells of width `intermediate_size`; with direction=left_to_right one LSTM of `hidden_size`. "static": a
     vector for each token, whatever its context (`model/static.py`), with num_layers=0. The last two read neither positions nor
     token types."""
@@ -108,10 +109,20 @@ class Architecture:
     without cross-attention (transformers' BertLMHeadModel with is_decoder). Such a model predicts the next token."""
     positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
     """The positions: "learned", a table of `max_position` rows; "sinusoidal", the fixed table of `positions.sinusoids`, which has
-    no parameters and any number of rows; "none", nothing, so that only a mask can tell the order of tokens; FILE.py:NAME, a class
+    no parameters and any number of rows; "sinusoidal_halves", the same numbers undivided, first the sines and then the cosines,
+    as tensor2tensor and Marian have them; "none", nothing, so that only a mask can tell the order of tokens; FILE.py:NAME, a class
     of the user's (`model/positions.py`)."""
     tied_decoder: bool = True
     """True: the MLM head's decoder is the word-embedding table, as in the original; False: it has a table of its own."""
+
+    # ---------------------------------------------------------------------------------- an encoder-decoder (encoder_decoder.py)
+    decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
+    """The layers of the decoder of encoder=encoder_decoder, whose encoder has `num_layers`; 0 for all other encoders."""
+    decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
+    """The words of the target language, where the decoder has a table of its own; 0: source and target share a vocabulary and the
+    table of its word embeddings (arXiv:1706.03762, section 3.4)."""
+    scale_embeddings: bool = False
+    """Whether word embeddings are multiplied by sqrt(hidden_size) where they are read (arXiv:1706.03762, section 3.4)."""
 
     # ------------------------------------------------------------------------------- the block of a Transformer (encoder.py)
     norm: Annotated[str, NamedIn(tuple(NORMS))] = "layer_norm"
@@ -177,7 +188,7 @@ class Architecture:
                 "model.character_cnn=True is for model.encoder=bilm with model.tied_decoder=false, since characters give no "
                 "table of words to tie; set both, or leave it out"
             )
-        if self.encoder != "transformer":
+        if not self.has_attention:
             _check_predecessor(self)
         elif self.num_layers < 1:
             raise UserError(
@@ -191,6 +202,7 @@ class Architecture:
             )
         else:
             _check_block(self)
+            _check_decoder(self)
 
     @property
     def head_width(self) -> int:
@@ -215,7 +227,7 @@ class Architecture:
     @property
     def has_attention(self) -> bool:
         """Whether tokens attend to each other, as only a Transformer's do."""
-        return self.encoder == "transformer"
+        return self.encoder in ("transformer", "encoder_decoder")
 
     @property
     def cls_reads_text(self) -> bool:
@@ -232,6 +244,8 @@ class Architecture:
         if self.encoder == "bilm":
             kind = "biLM" if self.direction == "both" else "left-to-right LSTM"
             return f"{kind} of {layers}, cells {self.intermediate_size} wide"
+        if self.encoder == "encoder_decoder":
+            return f"encoder and decoder of {self.num_layers} and {layers.replace(str(self.num_layers), str(self.decoder_layers), 1)}"
         return f"{layers}, {counted(self.num_heads, 'head')}"
 
     @property
@@ -327,7 +341,7 @@ class ModelConfig(Execution, Architecture):
         super().__post_init__()
         for name in ("remat", "attention", "residual_norm"):
             value, only = getattr(self, name), getattr(Execution, name)
-            if self.encoder != "transformer" and value != only:
+            if not self.has_attention and value != only:
                 raise UserError(f"model.{name}={value} is not for model.encoder={self.encoder}; leave it out ({only})")
 
     @property
@@ -348,6 +362,22 @@ class ModelConfig(Execution, Architecture):
         """Rows of the word-embedding table: `vocab_size` rounded up to a multiple of `vocab_multiple`."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
+    @property
+    def of_encoder(self) -> ModelConfig:
+        """The encoder of an encoder-decoder as a model of its own."""
+        return dataclasses.replace(self, encoder="transformer", decoder_layers=0, decoder_vocab_size=0)
+
+    @property
+    def of_decoder(self) -> ModelConfig:
+        """The decoder of an encoder-decoder as a left-to-right model over its vocabulary, which reads the encoder's output in
+        each layer."""
+        return dataclasses.replace(
+            self.of_encoder,
+            direction="left_to_right",
+            num_layers=self.decoder_layers,
+            vocab_size=self.decoder_vocab_size or self.vocab_size,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resolved(ModelConfig):
@@ -360,8 +390,14 @@ BLOCK_FIELDS = (
     "norm", "norm_scale", "norm_bias", "norm_placement", "first_attention_norm", "embedding_norm", "final_norm",
     "attention_bias", "intermediate_bias", "output_bias", "gate", "rotary_theta", "sliding_rotary_theta", "rotary_pairing",
     "layer_types", "sliding_radius", "num_key_value_heads", "mlm_head", "head_dense_bias", "decoder_bias", "classifier_pooling",
+    "scale_embeddings", "decoder_layers", "decoder_vocab_size",
 )  # fmt: skip
 """The fields of `Architecture` that only a Transformer has."""
+NOT_IN_A_TRANSLATOR = (
+    "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
+    "decoder_bias", "classifier_pooling", "character_cnn",
+)  # fmt: skip
+"""The fields of `Architecture` that an encoder-decoder does not have: of BERT's heads, and of windows."""
 
 
 def _check_block(c: Architecture) -> None:
@@ -392,6 +428,23 @@ def _check_block(c: Architecture) -> None:
             "model.first_attention_norm=False is for model.norm_placement=pre: the norms of a post-norm layer stand after its "
             "residual sums; leave it out"
         )
+
+
+def _check_decoder(c: Architecture) -> None:
+    """Raises UserError for an encoder-decoder without a decoder, and for a decoder of another model."""
+    if c.encoder != "encoder_decoder":
+        for name in ("decoder_layers", "decoder_vocab_size"):
+            if value := getattr(c, name):
+                raise UserError(
+                    f"model.{name}={value} is for model.encoder=encoder_decoder, and this is {c.encoder}; leave it out (0)"
+                )
+        return
+    if not c.decoder_layers:
+        raise UserError("model.decoder_layers=0 must be at least 1 with model.encoder=encoder_decoder (the paper: 6)")
+    for name in NOT_IN_A_TRANSLATOR:
+        only = 0 if name == "type_vocab_size" else getattr(Architecture, name)
+        if getattr(c, name) != only:
+            raise UserError(f"model.{name}={getattr(c, name)} is not for model.encoder=encoder_decoder; set {only}")
 
 
 def _check_predecessor(c: Architecture) -> None:
@@ -467,6 +520,22 @@ def _eurobert(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# (layers of each side, width, feed-forward width, heads)
+TRANSFORMER_WIDTHS = {"transformer_base": (6, 512, 2_048, 8), "transformer_big": (6, 1_024, 4_096, 16)}
+"""The models of "Attention Is All You Need" (arXiv:1706.03762, Table 3)."""
+
+
+def _transformer(name: str) -> dict[str, Any]:
+    """With the shared vocabulary of about 37,000 words of the paper's English-German model, section 5.1."""
+    layers, width, wide, heads = TRANSFORMER_WIDTHS[name]
+    return {
+        "encoder": "encoder_decoder", "num_layers": layers, "decoder_layers": layers, "hidden_size": width,
+        "intermediate_size": wide, "num_heads": heads, "vocab_size": 37_000, "max_position": 512, "type_vocab_size": 0,
+        "activation": "relu", "layer_norm_epsilon": 1e-5, "positions": "sinusoidal_halves", "embedding_norm": False,
+        "scale_embeddings": True,
+    }  # fmt: skip
+
+
 NOMIC_BERT: Mapping[str, Any] = {
     "vocab_size": 30_528, "max_position": 2_048, "activation": "silu", "attention_bias": False, "intermediate_bias": False,
     "output_bias": False, "gate": "second", "positions": "rotary", "rotary_theta": 1_000.0,
@@ -483,7 +552,8 @@ def published_sizes() -> dict[str, tuple[int, int]]:
 
 def published(name: str) -> dict[str, Any]:
     """The fields of `ModelConfig` of a published model: `published("mini")`, `published("L-4_H-256_A-4")`,
-    `published("modernbert-base")`, `published("ettin-32m")`, `published("eurobert-210m")`, `published("nomic-bert")`.
+    `published("modernbert-base")`, `published("ettin-32m")`, `published("eurobert-210m")`, `published("nomic-bert")`,
+    `published("transformer_base")`.
 
     Raises UserError with the most similar name for an unknown one.
     """
@@ -493,11 +563,12 @@ def published(name: str) -> dict[str, Any]:
         return _eurobert(name)
     if name == "nomic-bert":
         return dict(NOMIC_BERT)
+    if name in TRANSFORMER_WIDTHS:
+        return _transformer(name)
     sizes = published_sizes()
     key = re.sub(r"_A-\d+$", "", name)
     if key not in sizes:
-        raise UserError(
-            f"no published BERT is called {name!r}; {nearest(name, (*sizes, *MODERN_WIDTHS, *EUROBERT_WIDTHS, 'nomic-bert'))}"
-        )
+        known = (*sizes, *MODERN_WIDTHS, *EUROBERT_WIDTHS, "nomic-bert", *TRANSFORMER_WIDTHS)
+        raise UserError(f"no published model is called {name!r}; {nearest(name, known)}")
     layers, width = sizes[key]
     return {"num_layers": layers, "hidden_size": width, "num_heads": width // 64, "intermediate_size": 4 * width}

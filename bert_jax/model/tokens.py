@@ -16,6 +16,8 @@ ARRAYS = {"ids": "input_ids", "types": "token_type_ids", "positions": "position_
 """Field of `Tokens` -> its array in a batch."""
 INPUTS = tuple(ARRAYS.values())
 """The arrays of a batch that an encoder reads, int32 [B, L]."""
+DECODER = "decoder_"
+"""The prefix of the arrays of a batch that a decoder reads, in rows of the target language; those of the source have none."""
 Batch = Mapping[str, Shaped[Array, " ..."]]
 """The arrays of a batch by name: INPUTS, and those that a head reads."""
 
@@ -41,6 +43,11 @@ class Tokens:
     def of(cls, batch: Batch) -> Tokens:
         """The tokens of a batch: its arrays INPUTS, and "rows" where a device has a part of the rows."""
         return cls(**{field: batch[name] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
+
+    @classmethod
+    def of_decoder(cls, batch: Batch) -> Tokens:
+        """The tokens that a decoder reads: the arrays INPUTS of a batch with the prefix DECODER."""
+        return cls(**{field: batch[f"{DECODER}{name}"] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     def reading(self, columns: Int[Array, "B Q"] | None) -> Tokens:
         """Returns these tokens with other `queried` columns."""
