@@ -291,6 +291,8 @@ class CrossAttention(nn.Module):
             return layer(x).swapaxes(1, 2)
 
         query = project("query", x, heads)
+        key: Any
+        value: Any
         if self.is_mutable_collection(CACHE) and self.has_variable(CACHE, "keys"):
             key, value = self.get_variable(CACHE, "keys"), self.get_variable(CACHE, "values")
         else:

@@ -97,10 +97,10 @@ class Architecture:
     """Added to the variance, or the mean square, in every norm; ModernBERT and EuroBERT have 1e-5."""
     encoder: Annotated[str, OneOf(tuple(ENCODERS))] = "transformer"
     """"transformer": BERT. "encoder_decoder": the Transformer of Vaswani et al. (arXiv:1706.03762), the encoder and a decoder of
-    `decoder_layers` that reads its output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM language model of ELMo (`model/bilm.py`), whose directions have half of
-    `hidden_size` each and cells of width `intermediate_size`; with direction=left_to_right one LSTM of `hidden_size`. "static": a
-    vector for each token, whatever its context (`model/static.py`), with num_layers=0. The last two read neither positions nor
-    token types."""
+    `decoder_layers` that reads its output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM language model of ELMo
+    (`model/bilm.py`), whose directions have half of `hidden_size` each and cells of width `intermediate_size`; with
+    direction=left_to_right one LSTM of `hidden_size`. "static": a vector for each token, whatever its context
+    (`model/static.py`), with num_layers=0. The last two read neither positions nor token types."""
     character_cnn: bool = False
     """Of a biLM: word vectors are computed from the characters of words (`model/characters.py`) in place of a table; the softmax
     then has a table of its own, tied_decoder=False."""
@@ -109,8 +109,8 @@ class Architecture:
     without cross-attention (transformers' BertLMHeadModel with is_decoder). Such a model predicts the next token."""
     positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
     """The positions: "learned", a table of `max_position` rows; "sinusoidal", the fixed table of `positions.sinusoids`, which has
-    no parameters and any number of rows; "sinusoidal_halves", the same numbers undivided, first the sines and then the cosines,
-    as tensor2tensor and Marian have them; "none", nothing, so that only a mask can tell the order of tokens; FILE.py:NAME, a class
+    no parameters and any number of rows; "sinusoidal_halves", the same numbers undivided, the sines before the cosines, as
+    tensor2tensor and Marian have them; "none", nothing, so that only a mask can tell the order of tokens; FILE.py:NAME, a class
     of the user's (`model/positions.py`)."""
     tied_decoder: bool = True
     """True: the MLM head's decoder is the word-embedding table, as in the original; False: it has a table of its own."""
@@ -245,7 +245,7 @@ class Architecture:
             kind = "biLM" if self.direction == "both" else "left-to-right LSTM"
             return f"{kind} of {layers}, cells {self.intermediate_size} wide"
         if self.encoder == "encoder_decoder":
-            return f"encoder and decoder of {self.num_layers} and {layers.replace(str(self.num_layers), str(self.decoder_layers), 1)}"
+            return f"encoder of {self.num_layers} and decoder of {counted(self.decoder_layers, 'layer')}, {self.hidden_size} wide"
         return f"{layers}, {counted(self.num_heads, 'head')}"
 
     @property

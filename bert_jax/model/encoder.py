@@ -354,7 +354,7 @@ class Encoder(nn.Module):
         def block(x: Float[Array, "B L D"], params: LayerParams, number: UInt32[Array, ""]) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):
                 layer = Layer(number, *kind)
-                module: Any = self.block(c, parent=None)  # type: ignore[call-arg]
+                module: Any = self.block(c, parent=None)
                 output: Any = module.apply({"params": params}, x, tokens, seed, layer, *context, mutable=stores)
             if stores:
                 output, stored = output

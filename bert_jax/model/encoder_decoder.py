@@ -1,9 +1,9 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al., arXiv:1706.03762): an encoder, and a decoder that reads its output
-and predicts the next token of the target.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., arXiv:1706.03762): an encoder, and a decoder that reads its
+output and predicts the next token of the target.
 
-The encoder is that of the other models; a layer of the decoder has causal self-attention, attention on the encoder's output, and the
-feed-forward, by the same switches of `Architecture`. The functions at the end compute with the parameters of a model: the parts
-"embeddings", "encoder", "decoder" and "lm_head".
+The encoder is that of the other models. A layer of the decoder has causal self-attention, attention on the encoder's output, and
+the feed-forward, by the same switches of `Architecture`. The functions at the end compute with the parameters of a model: the
+parts "embeddings", "encoder", "decoder" and "lm_head".
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DecoderBlock(nn.Module):
         c = self.config
         seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 6)]
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
-        sublayers = {
+        sublayers: dict[str, Callable[[Array], Array]] = {
             "attention": lambda x: SelfAttention(c, name="attention")(x, tokens, seeds[0], layer),
             "cross_attention": lambda x: CrossAttention(c, name="cross_attention")(x, tokens, seeds[1], encoded, source),
             "feed_forward": FeedForward(c, name="feed_forward"),
