@@ -79,8 +79,8 @@ class _ReadAhead:
         threading.Thread(target=self._read, daemon=True, name="reader of records").start()
 
     def take(self, wait: float) -> list[Record]:
-        """The records that were read: when the limit is reached, or `wait` seconds after the first. An empty list at the end of
-        the input. Raises the exception of the reading thread."""
+        """Returns the records that were read: when the limit is reached, or `wait` seconds after the first. An empty list at the
+        end of the input. Raises the exception of the reading thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             self._changed.wait_for(lambda: self._full() or self._ended, wait)
@@ -308,6 +308,6 @@ class VectorWriter(Writer):
 
 
 def npy_header(rows: int, width: int) -> bytes:
-    """The first NPY_HEADER_BYTES of a .npy file (format 1.0) of little-endian float32 [rows, width]."""
+    """Returns the first NPY_HEADER_BYTES of a .npy file (format 1.0) of little-endian float32 [rows, width]."""
     described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}".ljust(NPY_HEADER_BYTES - 11) + "\n"
     return b"\x93NUMPY\x01\x00" + (NPY_HEADER_BYTES - 10).to_bytes(2, "little") + described.encode("latin1")

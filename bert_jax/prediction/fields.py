@@ -93,7 +93,7 @@ class FileReader:
     path: pathlib.Path | None = None  # of a regular file, for formats that are not read line by line
 
     def read(self, file: IO[bytes]) -> Iterator[Record]:
-        """The records of the open file. Raises UserError for content of another format, and what reading the file raises."""
+        """Yields the records of the open file. Raises UserError for content of another format, and what reading the file raises."""
         head = first_bytes(file)
         lines: Lines = enumerate((line for _, line in read_lines(file, MOST_BYTES)), 1)
         begun: list[tuple[int, bytes]] = []
@@ -157,7 +157,7 @@ class FileReader:
         return self._object(number, place, given)
 
     def _json(self, lines: Lines) -> Iterator[Record]:
-        """The records of JSON objects, one per line or all in one list; of text that only begins as JSON, its lines."""
+        """Yields the records of JSON objects, one per line or all in one list; of text that only begins as JSON, its lines."""
         number, first = next(lines)
         begun = [(number, first)]
         while first.removeprefix(BOM).isspace():
@@ -209,7 +209,7 @@ class FileReader:
             yield self._object(i, f"{self.name}, item {i}: ", item)
 
     def _object(self, number: int, place: str, given: Any) -> Record:
-        """The record of a JSON value, an object; a field that it lacks may have the name of its column."""
+        """Returns the record of a JSON value, an object; a field that it lacks may have the name of its column."""
         if not isinstance(given, dict):
             return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {self.fields[0].name!r}")
         for name, stated in self.columns.items():
@@ -222,7 +222,7 @@ class FileReader:
     # Tables
 
     def _table(self, lines: Lines) -> Iterator[Record]:
-        """The rows of a table whose first line names the columns. Raises UserError if a required field has no column."""
+        """Yields the rows of a table whose first line names the columns. Raises UserError if a required field has no column."""
 
         def text() -> Iterator[Line]:
             for number, line in lines:
@@ -270,7 +270,8 @@ class FileReader:
             yield replace(_record(first, place, given, self.fields), size=size)
 
     def _columnar(self, kind: str) -> Iterator[Record]:
-        """The rows of a Parquet or Arrow file. Raises UserError for a damaged one, and if a required field has no column."""
+        """Yields the rows of a Parquet or Arrow file. Raises UserError for a damaged one, and if a required field has no
+        column."""
         if self.path is None:
             a = "an Arrow" if kind == "arrow" else "a Parquet"
             raise UserError(f"{self.name} is {a} file, which cannot be read from a pipe; name the file with --input=FILE")
@@ -300,7 +301,7 @@ class FileReader:
             raise UserError(f"{self.name} cannot be read as {KINDS[kind]} ({shown}); copy or make it again") from error
 
     def _names_columns(self, line: str) -> bool:
-        """Whether a first line is the header of a table: it has the names of the required fields, and others."""
+        """Returns whether a first line is the header of a table: it has the names of the required fields, and others."""
         for delimiter in "\t" if self.suffix in TAB_TABLES else DELIMITERS:
             names = [cell.casefold() for cell in _cells(line, delimiter)]
             if len(names) == 1 and self.suffix not in TAB_TABLES:
@@ -310,7 +311,7 @@ class FileReader:
         return False
 
     def _found_columns(self, names: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
-        """Field -> the numbers of its columns among `names`; None if a required field has none."""
+        """Returns field -> the numbers of its columns among `names`; None if a required field has none."""
         found: dict[str, tuple[int, ...]] = {}
         for f in self.fields:
             stated = self.columns.get(f.name, f.name)
@@ -326,12 +327,12 @@ class FileReader:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    """The cells of a line that names columns, without quotes and surrounding blanks."""
+    """Returns the cells of a line that names columns, without quotes and surrounding blanks."""
     return [cell.strip().strip('"').strip() for cell in line.strip("\r\n").split(delimiter)]
 
 
 def _cell_value(of: Field, cells: Sequence[str]) -> Any:
-    """The value of a field in the cells of its columns; None for an empty cell of an optional field."""
+    """Returns the value of a field in the cells of its columns; None for an empty cell of an optional field."""
     cell = cells[0].strip()
     if of.optional and not cell:
         return None
@@ -368,8 +369,8 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
-    """The records of the arguments: one per argument; but if several fields are required, or words, the arguments are the fields
-    of one record, unless an argument holds a TAB or (for words) a space."""
+    """Yields the records of the arguments: one per argument; but if several fields are required, or words, the arguments are the
+    fields of one record, unless an argument holds a TAB or (for words) a space."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):
@@ -389,7 +390,7 @@ def _text_record(number: int, place: str, text: str, fields: Sequence[Field]) ->
 
 
 def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Field], *, arguments: bool = False) -> Record:
-    """The record of texts in the order of its fields, which TABs separated or which are `arguments`."""
+    """Returns the record of texts in the order of its fields, which TABs separated or which are `arguments`."""
     fields = [f for f in fields if not f.number]
     parts = [part.strip() for part in parts]
     names = [f"{f.name} ..." if f.many else f.name for f in fields]
@@ -408,7 +409,7 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """The record of the object `given`, with its fields in `values` and other keys in `rest`."""
+    """Returns the record of the object `given`, with its fields in `values` and other keys in `rest`."""
     names = {f.name for f in fields}
     rest = {name: value for name, value in given.items() if name not in names}
     values = {f.name: given.get(f.name) for f in fields}
@@ -417,7 +418,7 @@ def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field])
 
 
 def _problem(of: Field, given: JsonObject) -> str | None:
-    """The problem of a field's value, or None."""
+    """Returns the problem of a field's value, or None."""
     value = given.get(of.name)
     if value is None and of.optional:
         return None

@@ -84,7 +84,7 @@ def read_records(
     blank_lines: bool = False,
     stdin: TextIO | None = None,
 ) -> Records:
-    """The records of `texts`, else of the file `input_path` ("-": standard input), else of `stdin` (default: sys.stdin).
+    """Returns the records of `texts`, else of the file `input_path` ("-": standard input), else of `stdin` (default: sys.stdin).
 
     A file is opened at once, so that a misspelt path is reported before the model is loaded. A compressed file is decompressed,
     by its name (`formats.COMPRESSIONS`); `.jsonl`, compressed or not, holds JSON, and with `jsonl` every input does. With
@@ -119,7 +119,7 @@ def _open_input(texts: Sequence[str], input_path: str | None, reader: FileReader
 
 
 def _suffix(path: str) -> str:
-    """The suffix of a file's name in lower case; for a compressed file, the suffix before the compression's."""
+    """Returns the suffix of a file's name in lower case; for a compressed file, the suffix before the compression's."""
     return pathlib.PurePath(bare_name(pathlib.PurePath(path).name.lower())).suffix
 
 
@@ -136,7 +136,7 @@ def check_not_files(texts: Sequence[str]) -> None:
 
 
 def _is_file(text: str) -> bool:
-    """Whether `text` is the path of a file or a pipe, or of a directory by a path with a slash."""
+    """Returns whether `text` is the path of a file or a pipe, or of a directory by a path with a slash."""
     try:
         mode = pathlib.Path(text).stat().st_mode
     except (OSError, ValueError):
@@ -193,8 +193,8 @@ class _Pipe(io.RawIOBase):
 
 
 def _open_pipe(path: str) -> IO[bytes] | None:
-    """The file `path` if it is a pipe, else None. Raises UserError for a named pipe without a writer: opening it would wait for
-    ever, without a word."""
+    """Returns the file `path` if it is a pipe, else None. Raises UserError for a named pipe without a writer: opening it would
+    wait for ever, without a word."""
     try:
         if not stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
             return None
@@ -231,7 +231,7 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
 
 
 def _regular(file: Any) -> os.stat_result | None:
-    """The status of `file` if it is a regular file, else None."""
+    """Returns the status of `file` if it is a regular file, else None."""
     try:
         found = os.fstat(file.fileno())
     except (OSError, ValueError):
@@ -240,7 +240,8 @@ def _regular(file: Any) -> os.stat_result | None:
 
 
 def _own(stdin: TextIO) -> IO[bytes]:
-    """A second reader of standard input. Python locks sys.stdin at exit, which fails while the reading thread waits in it."""
+    """Returns a second reader of standard input. Python locks sys.stdin at exit, which fails while the reading thread waits in
+    it."""
     try:
         return os.fdopen(os.dup(stdin.fileno()), "rb")
     except (OSError, ValueError):  # stdin has no file descriptor
@@ -261,7 +262,7 @@ def _records_of(file: IO[bytes], reader: FileReader) -> Iterator[Record]:
 
 
 def _count_lines(path: pathlib.Path) -> int | None:
-    """The number of lines of a file; None if it is compressed, no regular file, or larger than COUNTED_BYTES."""
+    """Returns the number of lines of a file; None if it is compressed, no regular file, or larger than COUNTED_BYTES."""
     if compression(path.name) or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
         return None
     count, last = 0, b""
