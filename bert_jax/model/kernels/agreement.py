@@ -132,8 +132,8 @@ NORM_CASES = (
 def compare(
     operation: str, platform: str, cases: Sequence[Case] = (), *, interpret: bool = False, device: jax.Device | None = None
 ) -> Comparison:
-    """The comparison of the kernel of `operation` ("attention" or "residual_norm") for "tpu" or "gpu" on `device`, by default
-    the first one of this process. A kernel that does not compile or run is a `Comparison` with its error.
+    """Returns the comparison of the kernel of `operation` ("attention" or "residual_norm") for "tpu" or "gpu" on `device`, by
+    default the first one of this process. A kernel that does not compile or run is a `Comparison` with its error.
 
     `interpret` runs the kernel on any platform, slowly, for tests.
     """
@@ -175,7 +175,7 @@ def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[F
 def plain_attention(
     qkv: tuple[Float[Array, "B L D"], ...], ids: Int[Array, "B L"], heads: int, dropout: Dropout, radius: int | None = None
 ) -> Float[Array, "B L D"]:
-    """The result of `fused_attention` by `dot_product_attention`."""
+    """Returns the result of `fused_attention` by `dot_product_attention`."""
     b, length, width = qkv[0].shape
     query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
     mask = attention_mask(ids, ids)
@@ -186,7 +186,7 @@ def plain_attention(
 
 
 def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[Figure]:
-    """The mean, the spread and the independence of dropout masks.
+    """Yields the mean, the spread and the independence of dropout masks.
 
     With equal scores and values of 1, the context of each of L x B x H queries is its number of kept keys / (N (1 - rate)) of the
     N that it sees, all L or those in its window: its mean is 1, and its variance rate / ((1 - rate) N).
@@ -267,13 +267,14 @@ def _differences(
     plain: Callable[..., Array],
     arrays: Sequence[Float[Array, " ..."]],
 ) -> Iterator[Figure]:
-    """The result and the gradients of `fused` beside those of `plain`."""
+    """Yields the result and the gradients of `fused` beside those of `plain`."""
     for name, found, wanted in zip(names, _results(fused, arrays), _results(plain, arrays), strict=True):
         yield Figure(str(case), name, _worst_vector(found, wanted), LIMITS[case.dtype])
 
 
 def _worst_vector(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest difference of a vector (the last axis), as a fraction of its size or of the mean size, whichever is larger."""
+    """Returns the largest difference of a vector (the last axis), as a fraction of its size or of the mean size, whichever is
+    larger."""
     size = np.maximum(np.sqrt(np.square(wanted).mean(-1)), np.sqrt(np.square(wanted).mean()))
     return float((np.sqrt(np.square(found - wanted).mean(-1)) / size).max())
 
@@ -286,7 +287,7 @@ def _slope_figures(
     measured: Sequence[str],
     linear: str = "",
 ) -> Iterator[Figure]:
-    """The slopes of the loss <result, gradient> along its gradients, beside differences of two forward passes.
+    """Yields the slopes of the loss <result, gradient> along its gradients, beside differences of two forward passes.
 
     For a given mask the loss is a smooth function of each argument, and its gradient is its slope; a backward pass with another
     mask returns another vector. In the argument `linear` a step of any size is exact.
