@@ -90,8 +90,12 @@ def test_a_kernel_that_attends_to_other_examples_is_found(monkeypatch: pytest.Mo
 def test_a_window_that_is_a_key_too_narrow_or_left_out_is_found(monkeypatch: pytest.MonkeyPatch):
     assert faults("attention", WINDOW) == []
     right = TpuPlan.of
-    for wrong in (WINDOW.radius - 1, None):
-        monkeypatch.setattr(TpuPlan, "of", lambda shape, heads, rate, _, wrong=wrong, **how: right(shape, heads, rate, wrong, **how))
+    for wrong in (19, None):
+
+        def plan(*arguments: Any, wrong: int | None = wrong, **settings: Any) -> TpuPlan:
+            return dataclasses.replace(right(*arguments, **settings), radius=wrong)
+
+        monkeypatch.setattr(TpuPlan, "of", plan)
         assert faults("attention", WINDOW) == ["values", *(f"gradient of {name}" for name in ("query", "key", "value"))]
 
 
