@@ -93,7 +93,7 @@ class FileReader:
     path: pathlib.Path | None = None  # of a regular file, for formats that are not read line by line
 
     def read(self, file: IO[bytes]) -> Iterator[Record]:
-        """Yields the records of the open file. Raises UserError for content of another format, and what reading the file raises."""
+        """Yields the records of the open file. Raises UserError for content of another format, and the errors of reading it."""
         head = first_bytes(file)
         lines: Lines = enumerate((line for _, line in read_lines(file, MOST_BYTES)), 1)
         begun: list[tuple[int, bytes]] = []
