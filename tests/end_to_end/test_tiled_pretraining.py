@@ -32,8 +32,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Commands:
         "large": f"{TRAIN} --workdir=large {LARGE} --config.model.num_heads=4 {TYPES} --config.init_tiled=true",
         "unasked": f"{TRAIN} --workdir=unasked {LARGE} --config.model.num_heads=4 {TYPES}",
         "heads": f"{TRAIN} --workdir=heads {LARGE} --config.model.num_heads=2 {TYPES} --config.init_tiled=true",
-        "smaller": f"{TRAIN} --workdir=smaller {SMALL} --config.init_from=small --config.model.num_layers=2 --config.init_tiled=true "
-        """--config.model.layer_types=["full","sliding"]""",
+        "smaller": f"{TRAIN} --workdir=smaller {SMALL} --config.init_from=small --config.init_tiled=true "
+        """--config.model.num_layers=2 --config.model.layer_types=["full","sliding"]""",
         "types": f"{TRAIN} --workdir=types {LARGE} --config.model.num_heads=4 --config.init_tiled=true",
     }
     done = forked.run(base / "said", *(line.split() for line in lines.values()), around=Surroundings(directory=base))
