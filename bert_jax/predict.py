@@ -112,7 +112,7 @@ def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
 
 
 def _beside(output: str | None) -> pathlib.Path:
-    """The directory of the output; the current one for the terminal."""
+    """Returns the directory of the output; the current one for the terminal."""
     return pathlib.Path(output).parent if output and output != "-" else pathlib.Path()
 
 

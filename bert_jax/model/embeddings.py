@@ -29,7 +29,7 @@ class Embedding(nn.Module):
         self.embedding = parameter(self, "embedding", self.embedding_init, self.axes, (self.rows, self.width))
 
     def __call__(self, ids: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
-        """The rows of the table at `ids`."""
+        """Returns the rows of the table at `ids`."""
         return jnp.take(self.embedding, ids, axis=0)
 
 
@@ -49,7 +49,7 @@ class Embeddings(nn.Module):
             self.layer_norm = Norm(c)
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """The sum of the embeddings of each token, normalised and dropped out."""
+        """Returns the sum of the embeddings of each token, normalised and dropped out."""
         c, tokens = self.config, tokens.reading(None)
         x = self.word_embeddings(tokens.ids)
         if acts_on(c, "embeddings"):
@@ -76,7 +76,7 @@ class WordEmbeddings(nn.Module):
         self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """The vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
+        """Returns the vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
         c = self.config
         words = self.characters(tokens.ids) if c.character_cnn else self.word_embeddings(tokens.ids)
         x = jnp.tile(words, c.hidden_size // c.word_width)

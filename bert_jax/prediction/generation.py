@@ -82,7 +82,7 @@ class Generate:
         return values["text"], Item(ids)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
-        """The continuation of each text; texts of a similar length are continued together."""
+        """Returns the continuation of each text; texts of a similar length are continued together."""
         answers: list[JsonObject] = [{}] * len(prepared)
         room = row_length(self.tokens)
         numbers = [next(self._numbers) for _ in prepared]
@@ -126,11 +126,11 @@ class Generate:
         return answers
 
     def as_text(self, answer: JsonObject) -> str:
-        """The text with its continuation."""
+        """Returns the text with its continuation."""
         return str(answer["continued"])
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer
 
 

@@ -184,7 +184,7 @@ def read_records(
     blank_lines: bool = False,
     stdin: TextIO | None = None,
 ) -> Records:
-    """The records of `texts`, else of the file `input_path` ("-": standard input), else of `stdin` (default: sys.stdin).
+    """Returns the records of `texts`, else of the file `input_path` ("-": standard input), else of `stdin` (default: sys.stdin).
 
     A file is opened at once, so that a misspelt path is reported before the model is loaded. A compressed file is decompressed,
     by its name (`formats.COMPRESSIONS`); `.jsonl`, compressed or not, holds JSON, and with `jsonl` every input does. With
@@ -219,7 +219,7 @@ def _records(texts: Sequence[str], input_path: str | None, fields: Sequence[Fiel
 
 
 def _suffix(path: str) -> str:
-    """The suffix of a file's name in lower case; for a compressed file, the suffix before the compression's."""
+    """Returns the suffix of a file's name in lower case; for a compressed file, the suffix before the compression's."""
     return pathlib.PurePath(bare_name(pathlib.PurePath(path).name.lower())).suffix
 
 
@@ -236,7 +236,7 @@ def check_not_files(texts: Sequence[str]) -> None:
 
 
 def _is_file(text: str) -> bool:
-    """Whether `text` is the path of a file or a pipe, or of a directory by a path with a slash."""
+    """Returns whether `text` is the path of a file or a pipe, or of a directory by a path with a slash."""
     try:
         mode = pathlib.Path(text).stat().st_mode
     except (OSError, ValueError):
@@ -272,8 +272,8 @@ class _ReadAhead:
         threading.Thread(target=self._read, daemon=True, name="reader of records").start()
 
     def take(self, wait: float) -> list[Record]:
-        """The records that were read: when the limit is reached, or `wait` seconds after the first. An empty list at the end of
-        the input. Raises the exception of the reading thread."""
+        """Returns the records that were read: when the limit is reached, or `wait` seconds after the first. An empty list at the
+        end of the input. Raises the exception of the reading thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended)
             self._changed.wait_for(lambda: self._full() or self._ended, wait)
@@ -360,8 +360,8 @@ class _Pipe(io.RawIOBase):
 
 
 def _open_pipe(path: str) -> IO[bytes] | None:
-    """The file `path` if it is a pipe, else None. Raises UserError for a named pipe without a writer: opening it would wait for
-    ever, without a word."""
+    """Returns the file `path` if it is a pipe, else None. Raises UserError for a named pipe without a writer: opening it would
+    wait for ever, without a word."""
     try:
         if not stat.S_ISFIFO(pathlib.Path(path).stat().st_mode):
             return None
@@ -398,7 +398,7 @@ def _unreadable(path: str, error: Exception) -> NoReturn:
 
 
 def _regular(file: Any) -> os.stat_result | None:
-    """The status of `file` if it is a regular file, else None."""
+    """Returns the status of `file` if it is a regular file, else None."""
     try:
         found = os.fstat(file.fileno())
     except (OSError, ValueError):
@@ -407,7 +407,8 @@ def _regular(file: Any) -> os.stat_result | None:
 
 
 def _own(stdin: TextIO) -> IO[bytes]:
-    """A second reader of standard input. Python locks sys.stdin at exit, which fails while the reading thread waits in it."""
+    """Returns a second reader of standard input. Python locks sys.stdin at exit, which fails while the reading thread waits in
+    it."""
     try:
         return os.fdopen(os.dup(stdin.fileno()), "rb")
     except (OSError, ValueError):  # stdin has no file descriptor
@@ -446,7 +447,7 @@ def _read(file: IO[bytes], name: str, fields: Sequence[Field], form: _Form) -> I
 
 
 def _reader(form: _Form, first: bytes, fields: Sequence[Field]) -> Callable[..., Iterator[Record]]:
-    """The function that reads a file of text with this first line that is not blank."""
+    """Returns the function that reads a file of text with this first line that is not blank."""
     if form.jsonl or form.named is None:
         return _read_lines
     first = first.removeprefix(BOM).strip()
@@ -488,7 +489,7 @@ def _read_lines(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -
 
 
 def _read_json(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
-    """The records of JSON objects, one per line or all in one list; of text that only begins as JSON, its lines."""
+    """Yields the records of JSON objects, one per line or all in one list; of text that only begins as JSON, its lines."""
     number, first = next(lines)
     begun = [(number, first)]
     while first.removeprefix(BOM).isspace():
@@ -537,12 +538,12 @@ def _asked(example: QuestionExample) -> JsonObject:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    """The cells of a line that names columns, without quotes and surrounding blanks."""
+    """Returns the cells of a line that names columns, without quotes and surrounding blanks."""
     return [cell.strip().strip('"').strip() for cell in line.strip("\r\n").split(delimiter)]
 
 
 def _names_columns(line: str, fields: Sequence[Field], form: _Form) -> bool:
-    """Whether a first line is the header of a table: it has the names of the required fields, and others."""
+    """Returns whether a first line is the header of a table: it has the names of the required fields, and others."""
     for delimiter in "\t" if form.named in TAB_TABLES else DELIMITERS:
         names = [cell.casefold() for cell in _cells(line, delimiter)]
         if len(names) == 1 and form.named not in TAB_TABLES:
@@ -571,7 +572,7 @@ def _columns(
 
 
 def _read_table(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
-    """The rows of a table whose first line names the columns. Raises UserError if a required field has no column."""
+    """Yields the rows of a table whose first line names the columns. Raises UserError if a required field has no column."""
 
     def text() -> Iterator[Line]:
         for number, line in lines:
@@ -617,7 +618,7 @@ def _read_table(lines: Lines, name: str, fields: Sequence[Field], form: _Form) -
 
 
 def _cell_value(of: Field, cells: Sequence[str]) -> Any:
-    """The value of a field in the cells of its columns; None for an empty cell of an optional field."""
+    """Returns the value of a field in the cells of its columns; None for an empty cell of an optional field."""
     cell = cells[0].strip()
     if of.optional and not cell:
         return None
@@ -634,7 +635,7 @@ def _cell_value(of: Field, cells: Sequence[str]) -> Any:
 
 
 def _read_columns(kind: str, name: str, fields: Sequence[Field], form: _Form) -> Iterator[Record]:
-    """The rows of a Parquet or Arrow file. Raises UserError for a damaged one, and if a required field has no column."""
+    """Yields the rows of a Parquet or Arrow file. Raises UserError for a damaged one, and if a required field has no column."""
     if form.path is None:
         a = "an Arrow" if kind == "arrow" else "a Parquet"
         raise UserError(f"{name} is {a} file, which cannot be read from a pipe; name the file with --input=FILE")
@@ -681,8 +682,8 @@ def _decoded(line: bytes) -> tuple[str, str | None]:
 
 
 def _argument_records(texts: Sequence[str], fields: Sequence[Field]) -> Iterator[Record]:
-    """The records of the arguments: one per argument; but if several fields are required, or words, the arguments are the fields
-    of one record, unless an argument holds a TAB or (for words) a space."""
+    """Yields the records of the arguments: one per argument; but if several fields are required, or words, the arguments are the
+    fields of one record, unless an argument holds a TAB or (for words) a space."""
     required = [field for field in fields if not field.optional]
     one_each = any("\t" in text or (fields[0].words and len(text.split()) > 1) for text in texts)
     if not one_each and (len(required) > 1 or fields[0].words):
@@ -704,7 +705,7 @@ def _text_record(
 
 
 def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Field], *, arguments: bool = False) -> Record:
-    """The record of texts in the order of its fields, which TABs separated or which are `arguments`."""
+    """Returns the record of texts in the order of its fields, which TABs separated or which are `arguments`."""
     fields = [f for f in fields if not f.number]
     parts = [part.strip() for part in parts]
     names = [f"{f.name} ..." if f.many else f.name for f in fields]
@@ -735,7 +736,7 @@ def _json_record(
 def _object_record(
     number: int, place: str, given: Any, fields: Sequence[Field], columns: Mapping[str, Sequence[str] | str]
 ) -> Record:
-    """The record of a JSON value, an object; a field that it lacks may have the name of its column."""
+    """Returns the record of a JSON value, an object; a field that it lacks may have the name of its column."""
     if not isinstance(given, dict):
         return Record(number, place, problem=f"a JSON {type(given).__name__}, not an object with {fields[0].name!r}")
     for name, stated in columns.items():
@@ -747,7 +748,7 @@ def _object_record(
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field]) -> Record:
-    """The record of the object `given`, with its fields in `values` and other keys in `rest`."""
+    """Returns the record of the object `given`, with its fields in `values` and other keys in `rest`."""
     names = {f.name for f in fields}
     rest = {name: value for name, value in given.items() if name not in names}
     values = {f.name: given.get(f.name) for f in fields}
@@ -756,7 +757,7 @@ def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field])
 
 
 def _problem(of: Field, given: JsonObject) -> str | None:
-    """The problem of a field's value, or None."""
+    """Returns the problem of a field's value, or None."""
     value = given.get(of.name)
     if value is None and of.optional:
         return None
@@ -776,7 +777,7 @@ def _problem(of: Field, given: JsonObject) -> str | None:
 
 
 def _count_lines(path: pathlib.Path) -> int | None:
-    """The number of lines of a file; None if it is compressed, no regular file, or larger than COUNTED_BYTES."""
+    """Returns the number of lines of a file; None if it is compressed, no regular file, or larger than COUNTED_BYTES."""
     if compression(path.name) or not path.is_file() or path.stat().st_size > COUNTED_BYTES:
         return None
     count, last = 0, b""

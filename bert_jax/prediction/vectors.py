@@ -68,6 +68,6 @@ class VectorWriter(Writer):
 
 
 def header(rows: int, width: int) -> bytes:
-    """The first HEADER_BYTES of a .npy file (format 1.0) of little-endian float32 [rows, width]."""
+    """Returns the first HEADER_BYTES of a .npy file (format 1.0) of little-endian float32 [rows, width]."""
     described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}".ljust(HEADER_BYTES - 11) + "\n"
     return b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little") + described.encode("latin1")

@@ -96,7 +96,7 @@ def infer_settings(
 
 
 def _long_warmups(values: JsonObject) -> list[str]:
-    """A note for each schedule whose warmup takes more than half of its steps."""
+    """Returns a note for each schedule whose warmup takes more than half of its steps."""
     notes = []
     try:
         schedules = PretrainingExperiment.from_dict(values).schedules()

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def first_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """The initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
+    """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
     ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     if experiment.init_state:
         return kept_state(experiment, corpus, program.state)
@@ -62,7 +62,7 @@ PAIR_PARTS = ("pooler", "nsp_head")
 
 
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
-    """The float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
+    """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
     Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
     sentence pairs leaves the `PAIR_PARTS` out and logs that. With `init_tiled` they are a tiling of the model's. Raises UserError
@@ -128,10 +128,11 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
 
 # --------------------------------------------------------------------------------------------------------- a teacher
 def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> Teacher | None:
-    """The teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without one.
+    """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
+    one.
 
-    Raises UserError for a model without a trained masked-language-model head, with another vocabulary or number of heads than
-    the run needs, and with fewer positions or token types than its rows have.
+    Raises UserError for a model without a trained masked-language-model head, with another vocabulary or number of heads than the
+    run needs, and with fewer positions or token types than its rows have.
     """
     if not experiment.teacher:
         return None
@@ -142,7 +143,7 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
 
 
 def taught_by(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
-    """The experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
+    """Returns the experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
     if teacher is None:
         return experiment
     found: dict[str, Any] = {"teacher_width": teacher.config.hidden_size, "teacher_sha256": teacher.sha256}
@@ -194,7 +195,7 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
 
 
 def _sha256(params: PyTree[np.ndarray]) -> str:
-    """The hash of every array of `params` with its place in the tree."""
+    """Returns the hash of every array of `params` with its place in the tree."""
     digest = hashlib.sha256()
     for path, leaf in sorted(jax.tree_util.tree_leaves_with_path(params), key=lambda item: jax.tree_util.keystr(item[0])):
         digest.update(jax.tree_util.keystr(path).encode())

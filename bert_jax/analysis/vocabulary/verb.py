@@ -37,7 +37,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def read_names(path: str) -> list[str]:
-    """The names in a file, one a line. Raises UserError for a line that is not a text."""
+    """Returns the names in a file, one a line. Raises UserError for a line that is not a text."""
     names = []
     for record in read_records((), path, (Field("text"),)):
         if record.problem:

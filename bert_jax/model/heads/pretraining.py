@@ -25,7 +25,7 @@ class Pooler(nn.Module):
 
     @nn.compact
     def __call__(self, states: Float[Array, "B P D"]) -> Float[Array, "B P D"]:
-        """The pooled vectors of the hidden states."""
+        """Returns the pooled vectors of the hidden states."""
         c = self.config
         if c.classifier_pooling == "pooler":
             return jnp.tanh(_dense(c, "dense")(states))
@@ -35,7 +35,7 @@ class Pooler(nn.Module):
 
 
 def _dense(c: ModelConfig, name: str, *, use_bias: bool = True) -> Dense:
-    """A layer from D to D numbers."""
+    """Returns a layer from D to D numbers."""
     axes, width = ("embed", "embed_out"), (c.hidden_size,)
     return Dense(width, width, axes, initializer(c), jnp.dtype(c.dtype), c.target, use_bias=use_bias, name=name)
 
@@ -44,7 +44,7 @@ def _dense(c: ModelConfig, name: str, *, use_bias: bool = True) -> Dense:
 def decode(
     x: Float[Array, "R D"], table: Float[Array, "V D"], bias: Float[Array, " V"], one_cpu: bool
 ) -> Float[Array, "R V"]:
-    """The logits of every word of `table`, float32: x @ table.T + bias."""
+    """Returns the logits of every word of `table`, float32: x @ table.T + bias."""
     logits = matmul(x, table, (-1, -1), one_cpu, jnp.float32)
     return logits + with_leading_axes(bias, 1)
 
@@ -73,7 +73,7 @@ class MaskedLanguageModelHead(nn.Module):
 
     @nn.compact
     def __call__(self, masked: Float[Array, "B M D"], table: Float[Array, "V D"]) -> Float[Array, "B M V"]:
-        """The logits of every word at the masked positions."""
+        """Returns the logits of every word at the masked positions."""
         c = self.config
         if c.mlm_head == "decoder":
             return word_logits(self, masked, table)
@@ -82,8 +82,8 @@ class MaskedLanguageModelHead(nn.Module):
 
 
 def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
-    """The logits of every word, float32: x @ table.T + bias, with the bias if there is one, and the table unless it is tied, as
-    parameters of `head`. `table` is not read where it is not tied."""
+    """Returns the logits of every word, float32: x @ table.T + bias, with the bias if there is one, and the table unless it is
+    tied, as parameters of `head`. `table` is not read where it is not tied."""
     c: ModelConfig = head.config
     bias = jnp.zeros(c.padded_vocab_size)  # XLA adds no zeros
     if c.decoder_bias:
@@ -101,7 +101,7 @@ def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "
 
 
 def word_head(config: ModelConfig) -> str:
-    """The part of the parameters that predicts words: "softmax" for an LSTM, else "mlm_head"."""
+    """Returns the part of the parameters that predicts words: "softmax" for an LSTM, else "mlm_head"."""
     return "softmax" if config.encoder == "bilm" else "mlm_head"
 
 
@@ -113,7 +113,7 @@ class SoftmaxHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
-        """The logits of every word from each vector of `x`."""
+        """Returns the logits of every word from each vector of `x`."""
         return word_logits(self, x, table)
 
 
@@ -124,7 +124,7 @@ class NextSentenceHead(nn.Module):
 
     @nn.compact
     def __call__(self, pooled: Float[Array, "B P D"]) -> Float[Array, "B P 2"]:
-        """The logits of each example from its pooled vector."""
+        """Returns the logits of each example from its pooled vector."""
         c = self.config
         dtype = jnp.dtype(jnp.float32)
         dense = Dense((c.hidden_size,), (2,), ("embed", None), initializer(c), dtype, c.target, name="dense")
