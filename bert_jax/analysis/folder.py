@@ -151,7 +151,7 @@ class Folder:
             self.write(written, rendered(figure, form, tight=True, caption=self.caption))
 
     def _in_formats(self, name: str) -> list[str]:
-        """The files of a picture, or of another file the name."""
+        """Returns the files of a picture, or of another file the name."""
         return [f"{name.removesuffix('.png')}.{form}" for form in self.formats] if name.endswith(".png") else [name]
 
 

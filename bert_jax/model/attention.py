@@ -36,24 +36,24 @@ CACHE = "cache"
 
 
 def attention_mask(query_ids: Int[Array, "B Q"], key_ids: Int[Array, "B L"]) -> Bool[Array, "B 1 Q L"]:
-    """The attention mask: True where the key belongs to the example of the query.
+    """Returns the attention mask: True where the key belongs to the example of the query.
 
-    The `sequence_ids` of the queries and of the keys are 0 on padding and 1..P on packed examples, so a packed
-    row's mask is block-diagonal. Padding attends to padding: its softmax stays finite, and no other token attends to it.
+    The `sequence_ids` of the queries and of the keys are 0 on padding and 1..P on packed examples, so a packed row's mask is
+    block-diagonal. Padding attends to padding: its softmax stays finite, and no other token attends to it.
     """
     return (query_ids[:, :, None] == key_ids[:, None, :])[:, None, :, :]
 
 
 def not_later(query_positions: Int[Array, "_ Q"], length: int) -> Bool[Array, "_ 1 Q L"]:
-    """The mask of left-to-right attention: True where the key, one of the `length` tokens of the row, is the query or stands
-    before it. `query_positions` are the positions of the queries in their rows."""
+    """Returns the mask of left-to-right attention: True where the key, one of the `length` tokens of the row, is the query or
+    stands before it. `query_positions` are the positions of the queries in their rows."""
     keys = jnp.arange(length, dtype=query_positions.dtype)[None, None, :]
     return (keys <= query_positions[:, :, None])[:, None, :, :]
 
 
 def near(query_columns: Int[Array, "_ Q"], length: int, radius: int) -> Bool[Array, "_ 1 Q L"]:
-    """The mask of a sliding layer: True where the key, one of the `length` tokens of the row, is at most `radius` tokens before
-    or after the query, that distance included. `query_columns` are the places of the queries in their rows."""
+    """Returns the mask of a sliding layer: True where the key, one of the `length` tokens of the row, is at most `radius` tokens
+    before or after the query, that distance included. `query_columns` are the places of the queries in their rows."""
     keys = jnp.arange(length, dtype=query_columns.dtype)[None, None, :]
     return (jnp.abs(keys - query_columns[:, :, None]) <= radius)[:, None, :, :]
 
@@ -95,7 +95,7 @@ def weighted_sum(
     settings: Dropout,
     one_cpu: bool = False,
 ) -> Float[Array, "B H Q K"]:
-    """The mean of the values by `weights` (`exponentials`), with dropout.
+    """Returns the mean of the values by `weights` (`exponentials`), with dropout.
 
     The division by the sum of the weights comes after the product with V: a pass over [Q, K] instead of one over [Q, L], in the
     backward pass too.
@@ -114,8 +114,8 @@ def attention_by_head(
     one_cpu: bool = False,
     radius: int | None = None,
 ) -> Float[Array, "B H L K"]:
-    """The context of `dot_product_attention` between all tokens, one head at a time where that is faster; with a `radius` only
-    over keys at most so far away, in blocks: a layer then costs its window and not the row.
+    """Returns the context of `dot_product_attention` between all tokens, one head at a time where that is faster; with a `radius`
+    only over keys at most so far away, in blocks: a layer then costs its window and not the row.
 
     On one CPU device the heads of all rows follow each other, and the backward pass computes their weights again: those of one
     head stay in the cache, where those of all heads pass through memory a dozen times. The dropout mask is the same.
@@ -164,12 +164,12 @@ BLOCK = 128
 
 
 def with_one_block(x: Shaped[Array, "L *_"], fill: int = 0) -> Shaped[Array, "1 L *_"]:
-    """All tokens as a block."""
+    """Returns all tokens as a block."""
     return x[None]
 
 
 def in_blocks(x: Shaped[Array, "L *_"], fill: int = 0, *, radius: int) -> Shaped[Array, "N C *_"]:
-    """The tokens in blocks of about `radius`; the last block is filled up with `fill`."""
+    """Returns the tokens in blocks of about `radius`; the last block is filled up with `fill`."""
     block = min(BLOCK, -(-max(radius, 1) // 16) * 16)
     x = jnp.pad(x, ((0, -len(x) % block), *((0, 0),) * (x.ndim - 1)), constant_values=fill)
     return x.reshape(-1, block, *x.shape[1:])
@@ -198,7 +198,7 @@ class SelfAttention(nn.Module):
     def __call__(
         self, x: Float[Array, "B _ D"], tokens: Tokens, dropout_seed: Seed | None, layer: Layer
     ) -> Float[Array, "B Q D"]:
-        """The projected context of each query."""
+        """Returns the projected context of each query."""
         c, dtype, queried = self.config, jnp.dtype(self.config.dtype), tokens.queried
         heads, shared = (c.num_heads, c.head_width), (c.key_value_heads, c.head_width)
         use_bias = c.attention_bias
@@ -255,7 +255,7 @@ class SelfAttention(nn.Module):
         return output(context)
 
     def _kept(self, name: str, new: Float[Array, "B G Q K"], start: Int[Array, ""]) -> Float[Array, "B G L K"]:
-        """The array `name` of the cache with the `new` tokens from column `start` on."""
+        """Returns the array `name` of the cache with the `new` tokens from column `start` on."""
         kept: Array = jax.lax.dynamic_update_slice_in_dim(self.get_variable(CACHE, name), new, start, axis=2)
         self.put_variable(CACHE, name, kept)
         return kept
@@ -281,7 +281,7 @@ class CrossAttention(nn.Module):
         encoded: Float[Array, "B source D"],
         source: Tokens,
     ) -> Float[Array, "B Q D"]:
-        """The projected context of each token of `x`, those that are read out of `tokens`."""
+        """Returns the projected context of each token of `x`, those that are read out of `tokens`."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         heads, shared = (c.num_heads, c.head_width), (c.key_value_heads, c.head_width)
         axes, use_bias = ("embed", "heads", "head_width"), c.attention_bias

@@ -48,7 +48,7 @@ class Bert(nn.Module):
         return last, jnp.concatenate([embedded[None], layers])
 
     def encode_queried(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B Q D"]:
-        """The output of the last layer at `tokens.queried` alone, which takes less computation: see `Encoder.queried`."""
+        """Returns the output of the last layer at `tokens.queried` alone, which takes less computation: see `Encoder.queried`."""
         return self.encoder.queried(self._embed(tokens, dropout_seed), tokens, dropout_seed)
 
     def _embed(self, tokens: Tokens, dropout_seed: Seed | None) -> Float[Array, "B L D"]:
@@ -56,14 +56,15 @@ class Bert(nn.Module):
         return self.embeddings(tokens, None if dropout_seed is None else hash_word(dropout_seed))
 
     def pool(self, last: Float[Array, "B L D"], cls_positions: Int[Array, "B P"]) -> Float[Array, "B P D"]:
-        """The pooler's vector for each sequence, from the output of the last layer at its [CLS]."""
+        """Returns the pooler's vector for each sequence, from the output of the last layer at its [CLS]."""
         return self.pooler(gather_positions(last, cls_positions))
 
 
 def attention_weights(
     params: Mapping[str, PyTree[jax.Array]], config: ModelConfig, tokens: Tokens
 ) -> tuple[Float[Array, "B H L L"], ...]:
-    """The attention weights of each layer, float32: [row, head, the token that attends, the token attended to], without dropout.
+    """Returns the attention weights of each layer, float32: [row, head, the token that attends, the token attended to], without
+    dropout.
 
     They sum to 1 over the last axis. No token attends to another sequence or to padding; padding attends to padding. The plain
     implementation computes them, whatever `config` asks for: the kernels never hold them as a whole. Raises UserError for a model

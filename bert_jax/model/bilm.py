@@ -87,7 +87,7 @@ def initial_lstm_layers(key: Key[Array, ""], config: ModelConfig) -> Mapping[str
 def lstm_layer(
     params: Mapping[str, Any], x: Float[Array, "B L D"], sequence_ids: Int[Array, "B L"], config: ModelConfig
 ) -> Float[Array, "B L D"]:
-    """The outputs of one layer, each direction from its own part of `x`; states are reset where `sequence_ids` change."""
+    """Returns the outputs of one layer, each direction from its own part of `x`; states are reset where `sequence_ids` change."""
     w, dtype = config.word_width, jnp.dtype(config.dtype)
     directions = []
     for n, part in enumerate(jnp.split(x, config.hidden_size // w, axis=-1)):

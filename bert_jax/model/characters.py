@@ -28,7 +28,7 @@ HIGHWAYS = 2
 
 
 def symbols_of(pieces: Sequence[str], rows: int) -> Float32[np.ndarray, "V _"]:
-    """The symbols of each piece, float32 [`rows`, BYTES]; rows beyond the pieces are padding."""
+    """Returns the symbols of each piece, float32 [`rows`, BYTES]; rows beyond the pieces are padding."""
     found = np.full((rows, BYTES), PADDING, np.float32)
     for row, piece in zip(found, pieces, strict=False):
         symbols = [BEGIN, *piece.encode()[: BYTES - 2], END]
@@ -43,7 +43,7 @@ class CharacterCnn(nn.Module):
 
     @nn.compact
     def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L I"]:
-        """The vectors of `ids`, of width `word_width`."""
+        """Returns the vectors of `ids`, of width `word_width`."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         fixed = parameter(self, "symbols", nn.initializers.constant(PADDING), (None, None), (c.padded_vocab_size, BYTES))
         table = parameter(self, "embedding", truncated_normal(SYMBOL_WIDTH**-0.5), (None, None), (SYMBOLS, SYMBOL_WIDTH))
@@ -66,7 +66,7 @@ class CharacterCnn(nn.Module):
 
 
 def character_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of the parameters of `CharacterCnn` but its table of symbols, by path, for word vectors of `width`."""
+    """Returns the shapes of the parameters of `CharacterCnn` but its table of symbols, by path, for word vectors of `width`."""
     wide = sum(FILTERS.values())
     shapes: dict[str, tuple[int, ...]] = {"embedding": (SYMBOLS, SYMBOL_WIDTH)}
     for size, filters in FILTERS.items():
@@ -77,7 +77,7 @@ def character_shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def character_products(width: int) -> int:
-    """The multiply-adds of `CharacterCnn` for a piece: the filters at every place, the highways and the projection."""
+    """Returns the multiply-adds of `CharacterCnn` for a piece: the filters at every place, the highways and the projection."""
     wide = sum(FILTERS.values())
     filters = sum((BYTES - size + 1) * size * SYMBOL_WIDTH * count for size, count in FILTERS.items())
     return filters + HIGHWAYS * 2 * wide**2 + wide * width

@@ -39,21 +39,21 @@ class AttentionKernel(Protocol):
     """Fused attention on the devices of a run, spread over their mesh."""
 
     def computes(self, model: ModelConfig, length: int) -> bool:
-        """Whether it computes the attention of `model` in rows of that many tokens. Raises UserError if it does not and the model
-        asks for it."""
+        """Returns whether it computes the attention of `model` in rows of that many tokens. Raises UserError if it does not and
+        the model asks for it."""
 
     def __call__(self, qkv: Any, sequence_ids: Any, *, num_heads: int, dropout: Any, radius: int | None = None) -> Any:
-        """The context, as `kernels.attention.fused_attention` returns it."""
+        """Returns the context, as `kernels.attention.fused_attention` returns it."""
 
 
 class ResidualNormKernel(Protocol):
     """LayerNorm(x + dropout(y)) on the devices of a run, spread over their mesh."""
 
     def computes(self, model: ModelConfig) -> bool:
-        """Whether it computes rows of the width of `model`. Raises UserError if it does not and the model asks for it."""
+        """Returns whether it computes rows of the width of `model`. Raises UserError if it does not and the model asks for it."""
 
     def __call__(self, x: Any, y: Any, norm: Any, dropout: Any) -> Any:
-        """The sum, normalised, as `kernels.residual_norm.fused_residual_norm` returns it."""
+        """Returns the sum, normalised, as `kernels.residual_norm.fused_residual_norm` returns it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Architecture:
         return self.num_key_value_heads or self.num_heads
 
     def layer_type(self, layer: int) -> str:
-        """The attention of a layer, "full" or "sliding"."""
+        """Returns the attention of a layer, "full" or "sliding"."""
         return self.layer_types[layer] if self.layer_types else "full"
 
     @property
@@ -300,8 +300,8 @@ class Execution:
 
     @classmethod
     def exact(cls) -> tuple[str, ...]:
-        """The fields that a continued run may change: they leave the result as it is, apart from the order and rounding of sums
-        and, for fused attention, the random bits of its dropout."""
+        """Returns the fields that a continued run may change: they leave the result as it is, apart from the order and rounding
+        of sums and, for fused attention, the random bits of its dropout."""
         return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get(CHANGES_NUMBERS))
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
@@ -354,7 +354,7 @@ class ModelConfig(Execution, Architecture):
         return super().without_kernels(rejected if self.has_attention else ())
 
     def with_architecture(self, other: Architecture) -> ModelConfig:
-        """These settings of execution and training for another architecture."""
+        """Returns these settings of execution and training for another architecture."""
         return dataclasses.replace(self, **dataclasses.asdict(other))
 
     @property
@@ -386,6 +386,9 @@ class Resolved(ModelConfig):
     target: Target
 
 
+SIZES = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size", "layer_types")
+"""The fields of `Architecture` that say how large a Transformer is, with the type of each layer: models of one kind differ in
+these."""
 BLOCK_FIELDS = (
     "norm", "norm_scale", "norm_bias", "norm_placement", "first_attention_norm", "embedding_norm", "final_norm",
     "attention_bias", "intermediate_bias", "output_bias", "gate", "rotary_theta", "sliding_rotary_theta", "rotary_pairing",
@@ -487,8 +490,8 @@ EUROBERT_WIDTHS = {
 
 
 def modern_block(num_layers: int, every: int = 3, radius: int = 64) -> dict[str, Any]:
-    """The fields of `Architecture` that make BERT's block ModernBERT's: every `every`th layer is full, from the first on, and the
-    others see `radius` tokens on each side."""
+    """Returns the fields of `Architecture` that make BERT's block ModernBERT's: every `every`th layer is full, from the first on,
+    and the others see `radius` tokens on each side."""
     return {
         "activation": "gelu", "type_vocab_size": 0, "layer_norm_epsilon": 1e-5, "norm_bias": False, "norm_placement": "pre",
         "first_attention_norm": False, "final_norm": True, "attention_bias": False, "intermediate_bias": False,
@@ -544,14 +547,14 @@ NOMIC_BERT: Mapping[str, Any] = {
 
 
 def published_sizes() -> dict[str, tuple[int, int]]:
-    """Every published size of BERT as name -> (layers, width): the six sizes with names and the 24 miniatures (`L-4_H-256` and so
-    on)."""
+    """Returns every published size of BERT as name -> (layers, width): the six sizes with names and the 24 miniatures
+    (`L-4_H-256` and so on)."""
     grid = {f"L-{n}_H-{d}": (n, d) for n in MINIATURE_LAYERS for d in MINIATURE_WIDTHS}
     return PUBLISHED | grid
 
 
 def published(name: str) -> dict[str, Any]:
-    """The fields of `ModelConfig` of a published model: `published("mini")`, `published("L-4_H-256_A-4")`,
+    """Returns the fields of `ModelConfig` of a published model: `published("mini")`, `published("L-4_H-256_A-4")`,
     `published("modernbert-base")`, `published("ettin-32m")`, `published("eurobert-210m")`, `published("nomic-bert")`,
     `published("transformer_base")`.
 

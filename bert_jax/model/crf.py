@@ -51,7 +51,7 @@ class Crf(nn.Module):
 
     @nn.compact
     def __call__(self) -> Transitions:
-        """The transitions."""
+        """Returns the transitions."""
         c = self.labels
         between = parameter(self, "between", nn.initializers.zeros, (None, None), (c, c))
         start, end = (parameter(self, name, nn.initializers.zeros, (None,), (c,)) for name in ("start", "end"))
@@ -59,8 +59,8 @@ class Crf(nn.Module):
 
 
 def conditional_logits(chain: Chain, transitions: Transitions, labels: Int[Array, "B L"]) -> Float[Array, "B L C"]:
-    """The logits of every word's label given the `labels` of the words before it, float32; tokens that are no words have logits
-    without meaning."""
+    """Returns the logits of every word's label given the `labels` of the words before it, float32; tokens that are no words have
+    logits without meaning."""
     column = jnp.arange(labels.shape[1], dtype=jnp.int32)[None]
     latest = jax.lax.cummax(jnp.where(chain.words > 0, column, -1), axis=1)
     before = jnp.pad(latest[:, :-1], ((0, 0), (1, 0)), constant_values=-1)  # the column of the word before each token
@@ -119,5 +119,5 @@ def _from_the_right(chain: Chain, transitions: Transitions, reduce: Callable[...
 
 
 def _by_token(chain: Chain) -> tuple[Array, Array, Array]:
-    """The arrays of `chain` with the tokens on the leading axis."""
+    """Returns the arrays of `chain` with the tokens on the leading axis."""
     return chain.scores.swapaxes(0, 1), chain.words.swapaxes(0, 1), chain.sequence_ids.swapaxes(0, 1)

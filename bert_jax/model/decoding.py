@@ -37,7 +37,7 @@ class DecodingCache:
 
 
 def empty_cache(config: ModelConfig, rows: int, columns: int) -> DecodingCache:
-    """The cache before the first token, for `rows` texts of at most `columns` tokens with their padding."""
+    """Returns the cache before the first token, for `rows` texts of at most `columns` tokens with their padding."""
     empty = jnp.zeros((rows, config.key_value_heads, columns, config.head_width), config.dtype)
     layers = tuple({"keys": empty, "values": empty} for _ in range(config.num_layers))
     nothing = jnp.zeros((rows, columns), jnp.int32)

@@ -31,7 +31,7 @@ class Embedding(nn.Module):
         self.embedding = parameter(self, "embedding", self.embedding_init, self.axes, (self.rows, self.width))
 
     def __call__(self, ids: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
-        """The rows of the table at `ids`."""
+        """Returns the rows of the table at `ids`."""
         return jnp.take(self.embedding, ids, axis=0)
 
 
@@ -53,7 +53,7 @@ class Embeddings(nn.Module):
     def __call__(
         self, tokens: Tokens, seed: Seed | None, *, untrained_start: bool = False
     ) -> Float[Array, "B L D"]:
-        """The sum of the embeddings of each token, normalised and dropped out.
+        """Returns the sum of the embeddings of each token, normalised and dropped out.
 
         With `untrained_start` the first token of a sequence does not train its word embedding: of a decoder it is a mark of the
         start, for which tensor2tensor and Marian have a vector of zeros, and transformers the padding's, which no lookup trains.
@@ -88,7 +88,7 @@ class WordEmbeddings(nn.Module):
         self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """The vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
+        """Returns the vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
         c = self.config
         words = self.characters(tokens.ids) if c.character_cnn else self.word_embeddings(tokens.ids)
         x = jnp.tile(words, c.hidden_size // c.word_width)

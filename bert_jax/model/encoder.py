@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        """The output of both layers for each token."""
+        """Returns the output of both layers for each token."""
         c, dtype = self.config, jnp.dtype(self.config.dtype)
         narrow_shape, wide_shape = (c.hidden_size,), (c.intermediate_size,)
 
@@ -70,7 +70,7 @@ class Block(nn.Module):
     def __call__(
         self, x: Float[Array, "B _ D"], tokens: Tokens, seed: Seed | None, layer: Layer
     ) -> Float[Array, "B Q D"]:
-        """The hidden states after the layer, whose dropout seeds follow from its number."""
+        """Returns the hidden states after the layer, whose dropout seeds follow from its number."""
         c = self.config
         seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 4)]
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
@@ -98,7 +98,7 @@ def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
 
 
 def stacked_initial_layers(block: nn.Module, key: Key[Array, ""], config: ModelConfig, *, decodes: bool = False) -> LayerParams:
-    """Fresh parameters of `num_layers` layers of the kind `block`, stacked; one that `decodes` reads an encoder's output too."""
+    """Returns fresh parameters of `num_layers` layers of the kind `block`, stacked; one that `decodes` reads an encoder's output too."""
 
     def initial(key: Key[Array, ""]) -> LayerParams:
         x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
@@ -115,7 +115,7 @@ LayerKind = tuple[str, bool]
 
 
 def layer_kinds(config: ModelConfig) -> list[LayerKind]:
-    """The kind of each layer."""
+    """Returns the kind of each layer."""
     return [(config.layer_type(n), n > 0 or config.first_attention_norm) for n in range(config.num_layers)]
 
 
@@ -134,8 +134,8 @@ class Loop:
 
 
 def loop_over(kinds: Sequence[LayerKind]) -> Loop:
-    """The loop that leaves the fewest layers to compile, in it and outside: all layers alike are a period of 1; ModernBERT's 22
-    are 1 + 7 x 3, its 28 are 1 + 9 x 3."""
+    """Returns the loop that leaves the fewest layers to compile, in it and outside: all layers alike are a period of 1;
+    ModernBERT's 22 are 1 + 7 x 3, its 28 are 1 + 9 x 3."""
     best = Loop(0, 1, 0)
     for period in range(1, min(len(kinds), MOST_UNLIKE) + 1):
         start = 0
@@ -155,8 +155,8 @@ MOST_UNLIKE = 64
 
 
 def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], list[LayerParams], list[LayerParams]]:
-    """The parameters of the layers before a loop; those of each layer of its period, stacked over the repeats; and those of the
-    layers after it. The gradient of so many slices is one concatenation, as in `unstack`."""
+    """Returns the parameters of the layers before a loop; those of each layer of its period, stacked over the repeats; and those
+    of the layers after it. The gradient of so many slices is one concatenation, as in `unstack`."""
     layers = jax.tree.leaves(stacked)[0].shape[0]
 
     @jax.custom_vjp
@@ -185,7 +185,7 @@ def split_over(stacked: LayerParams, loop: Loop) -> tuple[list[LayerParams], lis
 
 
 def unstacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a model with the layers of its encoder as a list of layers, which `Encoder` accepts too.
+    """Returns the parameters of a model with the layers of its encoder as a list of layers, which `Encoder` accepts too.
 
     Used in inference, where a slice of stacked layers would copy the layer (7 MB for MiniLM, 5 % of the time of 1,024 tokens on
     2 cores), and in ZeRO, which gathers one layer at a time.
@@ -194,26 +194,26 @@ def unstacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `unstacked_layers`."""
+    """Returns the inverse of `unstacked_layers`."""
     return with_layers(params, lambda layers: jax.tree.map(lambda *parts: jnp.stack(parts), *layers))
 
 
 def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
-    """The parameters of a model with the layers of its encoder, and of its decoder, replaced by `change(layers)`; unchanged
-    without layers."""
+    """Returns the parameters of a model with the layers of its encoder, and of its decoder, replaced by `change(layers)`;
+    unchanged without layers."""
     stacks = {name: params[name] for name in ("encoder", "decoder") if name in params}
     return {**params, **{name: {**stack, "layers": change(stack["layers"])} for name, stack in stacks.items()}}
 
 
 def _separate(stacked: LayerParams) -> list[LayerParams]:
-    """A tree of arrays [N, ...] as N trees of arrays [...]."""
+    """Returns a tree of arrays [N, ...] as N trees of arrays [...]."""
     leaves, structure = jax.tree.flatten(stacked)
     return [jax.tree.unflatten(structure, layer) for layer in zip(*leaves, strict=True)]
 
 
 @jax.custom_vjp
 def unstack(stacked: LayerParams) -> list[LayerParams]:
-    """A tree of arrays [N, ...] as N trees of arrays [...].
+    """Returns a tree of arrays [N, ...] as N trees of arrays [...].
 
     The gradient of N slices would be a sum of N arrays of the size of the stack; this gradient is one concatenation.
     """
@@ -231,7 +231,7 @@ class WholeRows(nn.Module):
     config: ModelConfig
 
     def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
-        """The output of the last layer at `tokens.queried` alone; all of it is computed."""
+        """Returns the output of the last layer at `tokens.queried` alone; all of it is computed."""
         last = self(x, tokens, seed)[0]
         return last if tokens.queried is None else gather_positions(last, tokens.queried)
 
@@ -278,7 +278,7 @@ class Encoder(nn.Module):
     def queried(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> Float[Array, "B Q D"]:
-        """The output of the last layer at `tokens.queried` alone.
+        """Returns the output of the last layer at `tokens.queried` alone.
 
         All of the last layer but keys and values (5/6 of it with the paper's widths) is computed at these columns only. A loop
         over layers that is not unrolled computes all columns, since taking the last layer out of the stack would copy it.
@@ -292,7 +292,7 @@ class Encoder(nn.Module):
     def _scanned(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """The output of the last layer and the outputs of all layers, those of the loop computed by `jax.lax.scan`."""
+        """Returns the output of the last layer and the outputs of all layers, those of the loop computed by `jax.lax.scan`."""
         c, kinds = self.config, layer_kinds(self.config)
         loop = loop_over(kinds)
         blocks = [self._block(tokens, seed, kind, *context) for kind in kinds]
@@ -331,7 +331,7 @@ class Encoder(nn.Module):
     def _unrolled(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> list[Float[Array, "B _ D"]]:
-        """The outputs of all layers; the last one reads `tokens.queried` out."""
+        """Returns the outputs of all layers; the last one reads `tokens.queried` out."""
         kinds = layer_kinds(self.config)
         blocks = {kind: self._block(tokens.reading(None), seed, kind, *context) for kind in kinds}
         last = self._block(tokens, seed, kinds[-1], *context)
@@ -344,7 +344,7 @@ class Encoder(nn.Module):
     def _block(
         self, tokens: Tokens, seed: Seed | None, kind: LayerKind, *context: Any
     ) -> Callable[..., Float[Array, "B _ D"]]:
-        """The function (x, parameters of a layer of that kind, its number) -> the output of the layer, rematerialised as
+        """Returns the function (x, parameters of a layer of that kind, its number) -> the output of the layer, rematerialised as
         `ModelConfig.remat` says. It stores the attention weights of each layer where INTERMEDIATES is mutable."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False

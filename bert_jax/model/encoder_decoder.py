@@ -55,7 +55,8 @@ class DecoderBlock(nn.Module):
         encoded: Float[Array, "B source D"],
         source: Tokens,
     ) -> Float[Array, "B Q D"]:
-        """The hidden states of the tokens of `x` after the layer. `encoded` is the encoder's output at the tokens `source`."""
+        """Returns the hidden states of the tokens of `x` after the layer. `encoded` is the encoder's output at the tokens
+        `source`."""
         c = self.config
         seeds = [None if seed is None else hash_word(seed + layer.number * np.uint32(8) + np.uint32(i)) for i in range(1, 6)]
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
@@ -74,7 +75,7 @@ class DecoderBlock(nn.Module):
 
 
 def initial_decoder_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
-    """Fresh parameters of every layer of a decoder, stacked."""
+    """Returns fresh parameters of every layer of a decoder, stacked."""
     return stacked_initial_layers(DecoderBlock(config.plain(), parent=None), key, config, decodes=True)
 
 
@@ -100,7 +101,7 @@ class LanguageModelHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], table: Float[Array, "V D"] | None) -> Float[Array, "B L V"]:
-        """The logits after each vector of `x`."""
+        """Returns the logits after each vector of `x`."""
         shape = (self.config.padded_vocab_size,)
         bias = parameter(self, "final_logits_bias", nn.initializers.zeros, ("vocab",), shape)
         return word_logits(self, x, table, jax.lax.stop_gradient(bias))
@@ -118,7 +119,7 @@ class EncoderDecoder(Bert):
 
     @property
     def target_embeddings(self) -> Embeddings:
-        """The embeddings of the target: those of the source unless it has words of its own."""
+        """Returns the embeddings of the target: those of the source unless it has words of its own."""
         table: Embeddings = self.decoder.embeddings if self.config.decoder_vocab_size else self.embeddings
         return table
 
@@ -144,7 +145,7 @@ class EncoderDecoder(Bert):
         return last, jnp.concatenate([x[None], layers])
 
     def logits(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
-        """The logits of the next token after each of the decoder's outputs `hidden`, float32."""
+        """Returns the logits of the next token after each of the decoder's outputs `hidden`, float32."""
         return self.lm_head(hidden, self.target_embeddings.word_embeddings.embedding)
 
 
@@ -152,7 +153,7 @@ class EncoderDecoder(Bert):
 def encode(
     params: Mapping[str, Any], config: ModelConfig, source: Tokens, seed: Seed | None = None
 ) -> Float[Array, "B source D"]:
-    """The encoder's output at every token of the source; `seed` is the seed of dropout, None in evaluation."""
+    """Returns the encoder's output at every token of the source; `seed` is the seed of dropout, None in evaluation."""
     return cast(Array, EncoderDecoder(config).apply({"params": params}, source, seed, method="encode")[0])
 
 
@@ -164,13 +165,13 @@ def decode(
     source: Tokens,
     seed: Seed | None = None,
 ) -> Float[Array, "B L D"]:
-    """The decoder's output at every token of the target. A token reads itself, those before it in its sequence, and `encoded` at
-    the tokens of the source with its sequence id."""
+    """Returns the decoder's output at every token of the target. A token reads itself, those before it in its sequence, and
+    `encoded` at the tokens of the source with its sequence id."""
     return cast(Array, EncoderDecoder(config).apply({"params": params}, target, encoded, source, seed, method="decode")[0])
 
 
 def logits(params: Mapping[str, Any], config: ModelConfig, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
-    """The logits of the next token, float32, from the decoder's output `hidden`."""
+    """Returns the logits of the next token, float32, from the decoder's output `hidden`."""
     return cast(Array, EncoderDecoder(config).apply({"params": params}, hidden, method="logits"))
 
 
@@ -184,8 +185,8 @@ class AttentionMaps(NamedTuple):
 
 
 def attention_maps(params: Mapping[str, Any], config: ModelConfig, batch: Batch) -> AttentionMaps:
-    """The attention of the encoder, of the decoder, and of the decoder on the encoder. The plain implementation computes them, as
-    in `bert.attention_weights`."""
+    """Returns the attention of the encoder, of the decoder, and of the decoder on the encoder. The plain implementation computes
+    them, as in `bert.attention_weights`."""
     plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = EncoderDecoder(plain).apply({"params": params}, batch, mutable=[INTERMEDIATES])
     encoder, decoder = (stored[INTERMEDIATES][part] for part in ("encoder", "decoder"))

@@ -49,7 +49,8 @@ def truncated_normal(stddev: float) -> Initializer:
 
 @functools.cache
 def initial_weights(kind: str, size: float) -> Initializer:
-    """The initialiser of the kernels and embeddings of a model: `ModelConfig.initializer`, and `size` its `initializer_range`."""
+    """Returns the initialiser of the kernels and embeddings of a model: `ModelConfig.initializer`, and `size` its
+    `initializer_range`."""
     if kind == "normal":
         return nn.initializers.normal(size)
     if kind == "uniform":
@@ -58,7 +59,8 @@ def initial_weights(kind: str, size: float) -> Initializer:
 
 
 def initializer(config: ModelConfig, *, into_residual: bool = False) -> Initializer:
-    """The initialiser of a model's kernels and embeddings; `into_residual` for the outputs of attention and feed-forward."""
+    """Returns the initialiser of a model's kernels and embeddings; `into_residual` for the outputs of attention and
+    feed-forward."""
     scaled = into_residual and config.initializer == "modernbert"
     return initial_weights(config.initializer, config.initializer_range / (math.sqrt(2 * config.num_layers) if scaled else 1.0))
 
@@ -86,7 +88,8 @@ def parameter(
     shape: tuple[int, ...],
     product: tuple[int, int] | None = None,
 ) -> Num[Array, " ..."]:
-    """The parameter `name` of `module`, float32 of `shape`, with a logical axis name per dimension; `product` as in `named`.
+    """Returns the parameter `name` of `module`, float32 of `shape`, with a logical axis name per dimension; `product` as in
+    `named`.
 
     `init` makes it where it does not exist. Where it does, only the shapes are compared: flax's own `param` traces `init` for
     that, which takes 14 % of the time to trace and lower a model. Raises flax's ScopeParamShapeError if they differ.
@@ -99,7 +102,8 @@ def parameter(
 
 
 def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashable) -> Any:
-    """The parameters "layers" of `module`, the tree of `init(key, config)`; the list of layers of `unstacked_layers` as it is.
+    """Returns the parameters "layers" of `module`, the tree of `init(key, config)`; the list of layers of `unstacked_layers` as
+    it is.
 
     Raises flax's ScopeParamShapeError where the arrays of a tree have other shapes than those of `init`.
     """
@@ -113,7 +117,8 @@ def layer_parameters(module: nn.Module, init: Callable[..., Any], config: Hashab
 
 @functools.cache
 def _shapes(init: Callable[..., Any], config: Hashable) -> list[tuple[int, ...]]:
-    """The shapes of the arrays of `init(key, config)`, kept: tracing it takes 7 % of the time to trace and lower a model."""
+    """Returns the shapes of the arrays of `init(key, config)`, kept: tracing it takes 7 % of the time to trace and lower a
+    model."""
     return [array.shape for array in jax.tree.leaves(jax.eval_shape(lambda: init(jax.random.key(0), config)))]
 
 
@@ -221,7 +226,8 @@ class NormParameters:
 
 
 def norm_parameters(module: nn.Module, width: int, config: ModelConfig) -> NormParameters:
-    """The scale and the bias of a norm, float32 [width], as parameters of `module`, as far as the model's norms have them."""
+    """Returns the scale and the bias of a norm, float32 [width], as parameters of `module`, as far as the model's norms have
+    them."""
     scale = bias = None
     if config.norm_scale:
         scale = parameter(module, "scale", nn.initializers.ones, ("norm",), (width,))
@@ -231,7 +237,7 @@ def norm_parameters(module: nn.Module, width: int, config: ModelConfig) -> NormP
 
 
 def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array, "*shape D"]:
-    """The norm of the last axis, computed in float32, in the dtype of x."""
+    """Returns the norm of the last axis, computed in float32, in the dtype of x."""
     function: Callable[..., Array] = load_named(norm.kind, NORMS, "config.model.norm")
     y, leading = function(x.astype(jnp.float32), norm.epsilon), x.ndim - 1
     if norm.scale is not None:
@@ -254,15 +260,15 @@ def divide_by_root_mean_square(x: Float[Array, "*shape D"], epsilon: float) -> F
 
 
 def activation(name: str) -> Activation:
-    """The activation function of the feed-forward layer with this name in `ModelConfig.activation`."""
+    """Returns the activation function of the feed-forward layer with this name in `ModelConfig.activation`."""
     function: Activation = load_named(name, ACTIVATIONS, "config.model.activation")
     return function
 
 
 @jax.custom_vjp
 def gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The exact GELU, x Phi(x), in the dtype of x. Only x is kept for the backward pass, which recomputes erf: that takes less
-    time than the memory traffic of a second array.
+    """Returns the exact GELU, x Phi(x), in the dtype of x. Only x is kept for the backward pass, which recomputes erf: that takes
+    less time than the memory traffic of a second array.
 
     The arithmetic is float32 for any x: in bfloat16 0.5 + 0.5 erf cancels to 0 below x = -3.4. This takes no time inside a
     fusion, since TPUs (the estimated cycles of v5e are the same) and CPUs convert bfloat16 to float32 for arithmetic anyway.
@@ -285,7 +291,7 @@ gelu.defvjp(lambda x: (gelu(x), x), _gelu_backward)
 
 
 def gelu_tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """The tanh approximation of GELU in the dtype of x, computed in float32 for the reason given in `gelu`."""
+    """Returns the tanh approximation of GELU in the dtype of x, computed in float32 for the reason given in `gelu`."""
     return jax.nn.gelu(x, approximate=True) if x.dtype == jnp.float32 else _narrow_gelu_tanh(x)
 
 
@@ -334,7 +340,7 @@ def row_words(
     rows: UInt32[Array, " B"] | None = None,
     first: tuple[UInt32[Array, ""], ...] = (),
 ) -> UInt32[Array, " ..."]:
-    """The base words of `random_words`, of `shape`.
+    """Returns the base words of `random_words`, of `shape`.
 
     One axis of the index is hashed at a time, so that indices beyond 2**32 (the batch of a pod) do not overflow. `first` is the
     index of the first element along the leading axes, by default 0; `rows` are all indices along the first axis.
@@ -352,7 +358,7 @@ def row_words(
 
 
 def hash_word(word: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """A bijection of uint32 whose output bits each depend on every input bit."""
+    """Returns a bijection of uint32 whose output bits each depend on every input bit."""
     word = (word ^ (word >> 16)) * np.uint32(0x21F0AAAD)
     word = (word ^ (word >> 15)) * np.uint32(0xD35A2D97)
     return word ^ (word >> 15)

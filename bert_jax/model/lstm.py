@@ -35,7 +35,7 @@ def time_major(x: Shaped[Array, "B L *shape"], direction: int) -> Shaped[Array, 
 
 
 def batch_major(x: Shaped[Array, "L B *shape"], direction: int) -> Shaped[Array, "B L *shape"]:
-    """The inverse of `time_major`."""
+    """Returns the inverse of `time_major`."""
     return x[:: 1 - 2 * direction].swapaxes(0, 1)
 
 
@@ -47,8 +47,8 @@ def carried(ids: Int[Array, "L B"]) -> Float[Array, "L B 1"]:
 
 @jax.custom_vjp
 def recurrence(directions: tuple[Direction, ...]) -> tuple[Float[Array, "L B W"], ...]:
-    """The outputs h of an LSTM in each direction, float32. A constant 1 is added to the forget gate (Jozefowicz et al. 2015,
-    section 2.2).
+    """Returns the outputs h of an LSTM in each direction, float32. A constant 1 is added to the forget gate (Jozefowicz et al.
+    2015, section 2.2).
 
     One loop over time computes all directions, which do not wait for each other; of two loops in a row the second waits for the
     first. The backward pass computes the gradients of the kernels as one product over all time steps. Automatic differentiation
@@ -75,7 +75,8 @@ def _product(x: Float[Array, "B I"], kernel: Float[Array, "I _"]) -> Float[Array
 
 
 def _activations(x: Float[Array, "B O"]) -> Float[Array, "B O"]:
-    """The gates of their inputs `x`: tanh of g and the sigmoid of the others, (1 + tanh(x / 2)) / 2, in one pass over `x`."""
+    """Returns the gates of their inputs `x`: tanh of g and the sigmoid of the others, (1 + tanh(x / 2)) / 2, in one pass over
+    `x`."""
     slope, forget = (
         np.repeat(np.array(of_gate, np.float32), x.shape[1] // 4)[None] for of_gate in ([0.5, 0.5, 1, 0.5], [0, 1, 0, 0])
     )
@@ -83,7 +84,7 @@ def _activations(x: Float[Array, "B O"]) -> Float[Array, "B O"]:
 
 
 def _gates(gates: Float[Array, "L B O"], t: Int[Array, ""]) -> list[Float[Array, "B F"]]:
-    """The gates i, f, g, o of step `t`.
+    """Returns the gates i, f, g, o of step `t`.
 
     Each is a slice of its own: XLA's loops over the parts of one slice of all four are not vectorised on a CPU (15 us instead of
     3 us for each of the backward pass at 32 rows of width 256).
@@ -150,7 +151,7 @@ def _backward(
 
 
 def _gradients(of: Direction, trace: _Trace, found: tuple[Float[Array, "L B O"], Float[Array, "L B W"]]) -> Direction:
-    """The gradients of one direction, from those of its gates and outputs at every time step."""
+    """Returns the gradients of one direction, from those of its gates and outputs at every time step."""
     dgates, dh = found
 
     def over_time(x: Float[Array, "L B I"], y: Float[Array, "L B _"], like: Float[Array, "I _"]) -> Float[Array, "I _"]:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Num
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
-    """The `precision` argument of a matrix product whose inputs are `dtype`."""
+    """Returns the `precision` argument of a matrix product whose inputs are `dtype`."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
@@ -26,18 +26,18 @@ def matmul(
     one_cpu: bool,
     out_dtype: DTypeLike | None = None,
 ) -> Float[Array, "*shape _ _"]:
-    """The contraction of axis `axes[0]` (-1 or -2) of `a` with axis `axes[1]` of `b`: a matrix product if `axes` is (-1, -2).
+    """Returns the contraction of axis `axes[0]` (-1 or -2) of `a` with axis `axes[1]` of `b`: a matrix product if `axes` is (-1,
+    -2).
 
     The leading axes are batch axes of the same size; the result is in `out_dtype`, by default in that of `a`.
 
     XLA's fast products of CPUs take row-major operands only. With `one_cpu`, a program for a single CPU device
-    (`config.Target.one_cpu`), this function makes such products in two cases. In bfloat16,
-    which CPUs with AMX multiply several times faster than float32 (1,000 GFLOP/s and more on two cores; float32 reaches 280):
-    other products of bfloat16 are converted to float32. And where `a` is transposed, as for the gradient of a kernel: XLA would
-    leave that to Eigen, which reads columns of an array as wide as a power of two from few sets of the cache (the gradient of a
-    table of 8,192 words from 4,096 rows of width 256 takes 42 instead of 220 ms on two cores of an AMD EPYC, that of 30,522
-    words as long as before). With several CPU devices it does neither: XLA would gather an array from all devices to fix its
-    layout.
+    (`config.Target.one_cpu`), this function makes such products in two cases. In bfloat16, which CPUs with AMX multiply several
+    times faster than float32 (1,000 GFLOP/s and more on two cores; float32 reaches 280): other products of bfloat16 are converted
+    to float32. And where `a` is transposed, as for the gradient of a kernel: XLA would leave that to Eigen, which reads columns
+    of an array as wide as a power of two from few sets of the cache (the gradient of a table of 8,192 words from 4,096 rows of
+    width 256 takes 42 instead of 220 ms on two cores of an AMD EPYC, that of 30,522 words as long as before). With several CPU
+    devices it does neither: XLA would gather an array from all devices to fix its layout.
     """
     out_dtype = a.dtype if out_dtype is None else out_dtype
     if (a.dtype == jnp.bfloat16 or axes[0] == -2) and one_cpu:
@@ -49,7 +49,7 @@ def matmul(
 def dot(
     a: Float[Array, "*shape _ _"], b: Float[Array, "*shape _ _"], axes: tuple[int, int], out_dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*shape _ _"]:
-    """The products of `matmul` in the form that XLA and Pallas choose on any platform."""
+    """Returns the products of `matmul` in the form that XLA and Pallas choose on any platform."""
     batch = tuple(range(a.ndim - 2))
     contracted = ((a.ndim + axes[0],), (b.ndim + axes[1],))
     return jax.lax.dot_general(a, b, (contracted, (batch, batch)), precision=precision(a.dtype), preferred_element_type=out_dtype)
@@ -118,7 +118,8 @@ def transposed_matmul(a: Float[Array, "R I"], b: Float[Array, "R O"], one_cpu: b
 
 
 def sum_rows(x: Float[Array, "R O"], one_cpu: bool) -> Float[Array, " O"]:
-    """The sum over rows, accumulated in float32; on CPUs and TPUs a product with rows of ones, which is faster than a reduction.
+    """Returns the sum over rows, accumulated in float32; on CPUs and TPUs a product with rows of ones, which is faster than a
+    reduction.
 
     On a TPU there are eight rows of ones: XLA turns a product with one row into a reduction, which takes a pass over x (0.17 ms
     for [8192, 1024] on a v5e, where the product overlaps with other operations).

@@ -54,7 +54,7 @@ class Sinusoidal:
         self.config = config
 
     def table(self) -> Float32[np.ndarray, "S D"]:
-        """The vector of each position."""
+        """Returns the vector of each position."""
         return sinusoids(self.config.max_position, self.config.hidden_size)
 
     def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
@@ -70,7 +70,7 @@ class SinusoidalHalves:
         self.config = config
 
     def table(self) -> Float32[np.ndarray, "S D"]:
-        """The vector of each position."""
+        """Returns the vector of each position."""
         interleaved = interleaved_sinusoids(self.config.max_position, self.config.hidden_size)
         return np.concatenate([interleaved[:, 0::2], interleaved[:, 1::2]], axis=1).astype(np.float32)
 
@@ -129,7 +129,7 @@ def rotate(
 
 
 def kind_of(config: ModelConfig) -> type[Any]:
-    """The class of the positions `config.positions`. Raises UserError if a user's file does not have it."""
+    """Returns the class of the positions `config.positions`. Raises UserError if a user's file does not have it."""
     return _kind(config.positions)
 
 
@@ -146,7 +146,7 @@ def _kind(positions: str) -> type[Any]:
 
 
 def make_positions(config: ModelConfig, **module: Any) -> Any:
-    """The positions `config.positions`; `module` are Flax's arguments of a submodule ("name", "parent")."""
+    """Returns the positions `config.positions`; `module` are Flax's arguments of a submodule ("name", "parent")."""
     kind = kind_of(config)
     if issubclass(kind, nn.Module):
         return kind(config, **module)
@@ -155,18 +155,18 @@ def make_positions(config: ModelConfig, **module: Any) -> Any:
 
 
 def acts_on(config: ModelConfig, place: str) -> bool:
-    """Whether the positions of a Transformer act in this place, one of PLACES."""
+    """Returns whether the positions of a Transformer act in this place, one of PLACES."""
     return hasattr(kind_of(config), place)
 
 
 def has_parameters(config: ModelConfig) -> bool:
-    """Whether the positions are a Flax module, which may have parameters."""
+    """Returns whether the positions are a Flax module, which may have parameters."""
     return config.has_attention and issubclass(kind_of(config), nn.Module)
 
 
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
-    """The table that the positions add to the embeddings, where it is not learned; None for learned positions, and for those that
-    act in another way."""
+    """Returns the table that the positions add to the embeddings, where it is not learned; None for learned positions, and for
+    those that act in another way."""
     if not config.has_attention or config.positions == "learned" or not hasattr(kind_of(config), "table"):
         return None
     if acts_on(config, "queries_and_keys") or acts_on(config, "scores"):
@@ -175,7 +175,7 @@ def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
 
 
 def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {width}"]:
-    """The sinusoidal position embeddings of "Attention Is All You Need" (section 3.5), divided by sqrt(`width`).
+    """Returns the sinusoidal position embeddings of "Attention Is All You Need" (section 3.5), divided by sqrt(`width`).
 
     Row p holds sin(p / 10000^(2 i / width)) in column 2 i and the cosine of it in column 2 i + 1. That paper multiplies the word
     embeddings by sqrt(width) instead (section 3.4), which is the same after the LayerNorm of the sum and leaves the tied decoder
@@ -186,7 +186,7 @@ def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {w
 
 
 def interleaved_sinusoids(positions: int, width: int) -> Float64[np.ndarray, "{positions} {width}"]:
-    """The sinusoids as the paper writes them (arXiv:1706.03762, section 3.5): a sine and its cosine side by side."""
+    """Returns the sinusoids as the paper writes them (arXiv:1706.03762, section 3.5): a sine and its cosine side by side."""
     even = np.arange(0, width, 2)
     angles = np.arange(positions)[:, None] / 10_000.0 ** (even / width)
     table = np.empty((positions, width))

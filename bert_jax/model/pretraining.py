@@ -49,7 +49,7 @@ class BertForPreTraining(Bert):
         self.nsp_head = NextSentenceHead(self.config)
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """The logits of both objectives, and the hidden states."""
+        """Returns the logits of both objectives, and the hidden states."""
         last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
         logits = self.masked_logits(last, batch["masked_positions"])
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
@@ -59,7 +59,7 @@ class BertForPreTraining(Bert):
         return outputs | {"nsp_logits": self.nsp_head(pooled), "pooled": pooled}
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """The logits alone, for training: the last layer is computed only at the positions that a head reads.
+        """Returns the logits alone, for training: the last layer is computed only at the positions that a head reads.
 
         mlm_logits float32 [B, M, V]; nsp_logits float32 [B, P, 2].
         """
@@ -77,7 +77,7 @@ class BertForPreTraining(Bert):
         }
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """The MLM logits at the given positions, float32, from the output of the last layer."""
+        """Returns the MLM logits at the given positions, float32, from the output of the last layer."""
         return self.mlm_head(gather_positions(last, masked_positions), self.embeddings.word_embeddings.embedding)
 
 
@@ -117,8 +117,8 @@ class BiLstmForPreTraining(BertForPreTraining):
         return {"mlm_logits": forward, "backward_logits": backward}
 
     def masked_logits(self, last: Float[Array, "B L D"], masked_positions: Int[Array, "B M"]) -> Float[Array, "B M V"]:
-        """The mean log-probabilities of both directions for the tokens at the given positions, float32; they do not depend on
-        these tokens. Of a left-to-right LSTM the logits of the tokens after them."""
+        """Returns the mean log-probabilities of both directions for the tokens at the given positions, float32; they do not
+        depend on these tokens. Of a left-to-right LSTM the logits of the tokens after them."""
         table = self._table()
         if self.config.direction != "both":
             return self.softmax(gather_positions(last, masked_positions), table)
@@ -144,7 +144,7 @@ class StaticForPreTraining(Bert):
         self.skip_gram_head = SkipGramHead(self.config)
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """The word vectors, and the vectors of the words as contexts."""
+        """Returns the word vectors, and the vectors of the words as contexts."""
         last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
         return {"last": last, "hidden_states": hidden_states, "contexts": self.skip_gram_head(batch["input_ids"])}
 
@@ -156,7 +156,8 @@ class SkipGramHead(nn.Module):
 
     @nn.compact
     def __call__(self, ids: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        """The context vectors of `ids`. They start at zero, as in word2vec, and the counts at one, until a corpus sets them."""
+        """Returns the context vectors of `ids`. They start at zero, as in word2vec, and the counts at one, until a corpus sets
+        them."""
         c = self.config
         parameter(self, "counts", nn.initializers.ones, (None,), (c.padded_vocab_size,))
         zeros = nn.initializers.zeros
@@ -164,7 +165,7 @@ class SkipGramHead(nn.Module):
 
 
 def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Bert:
-    """The model that `config` describes, with the heads of its pretraining."""
+    """Returns the model that `config` describes, with the heads of its pretraining."""
     if config.encoder == "static":
         return StaticForPreTraining(config)
     if config.encoder == "encoder_decoder":
@@ -197,7 +198,7 @@ def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentenc
 
 
 def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:
-    """The boxed shapes of `initial_parameters`; no arrays are made."""
+    """Returns the boxed shapes of `initial_parameters`; no arrays are made."""
     return jax.tree.map(lambda shape: shape, _abstract_parameters(config, next_sentence))  # a tree of the caller's own
 
 
@@ -212,8 +213,8 @@ NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts", "lm_h
 
 
 def with_fixed_tables(drawn: PyTree[np.ndarray], own: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
-    """The random parameters `drawn`, with the tables of NEVER_TRAINED that the model's `own` parameters have: these say how the
-    words of its vocabulary are spelt and how frequent they are, which no initialisation knows."""
+    """Returns the random parameters `drawn`, with the tables of NEVER_TRAINED that the model's `own` parameters have: these say
+    how the words of its vocabulary are spelt and how frequent they are, which no initialisation knows."""
     random, known = (flatten_dict(tree, sep="/") for tree in (drawn, own))
     return unflatten_dict(
         {path: known[path] if path in NEVER_TRAINED and path in known else x for path, x in random.items()}, sep="/"
@@ -240,7 +241,7 @@ class ParameterCounts:
 
 
 def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None) -> ParameterCounts:
-    """The numbers of parameters of the boxed `parts` of a model; by default of embeddings, encoder and pooler, of which
+    """Returns the numbers of parameters of the boxed `parts` of a model; by default of embeddings, encoder and pooler, of which
     109,482,240 are trained for Base."""
     if parts is None:
         every = abstract_parameters(config)

@@ -41,12 +41,12 @@ class Tokens:
 
     @classmethod
     def of(cls, batch: Batch) -> Tokens:
-        """The tokens of a batch: its arrays INPUTS, and "rows" where a device has a part of the rows."""
+        """Returns the tokens of a batch: its arrays INPUTS, and "rows" where a device has a part of the rows."""
         return cls(**{field: batch[name] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     @classmethod
     def of_decoder(cls, batch: Batch) -> Tokens:
-        """The tokens that a decoder reads: the arrays INPUTS of a batch with the prefix DECODER."""
+        """Returns the tokens that a decoder reads: the arrays INPUTS of a batch with the prefix DECODER."""
         return cls(**{field: batch[f"{DECODER}{name}"] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     def reading(self, columns: Int[Array, "B Q"] | None) -> Tokens:
@@ -69,7 +69,7 @@ class Tokens:
         return self.sequence_ids if self.queried is None else jnp.take_along_axis(self.sequence_ids, self.queried, axis=1)
 
     def offsets(self) -> Int[Array, "B 1 Q L"]:
-        """The position of each key minus that of each query, for attention scores [B, H, Q, L]; it has a meaning within a
+        """Returns the position of each key minus that of each query, for attention scores [B, H, Q, L]; it has a meaning within a
         sequence."""
         return (self.positions[:, None, :] - self.query_positions[:, :, None])[:, None]
 

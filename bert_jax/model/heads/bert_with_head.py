@@ -52,7 +52,7 @@ class HeadLayers(nn.Module):
     def features(
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
     ) -> Float[Array, "B L I"]:
-        """The features of every token, from the results of `encode`."""
+        """Returns the features of every token, from the results of `encode`."""
         head, sequence_ids = self.head, tokens.sequence_ids
         mixed = head.mixed_layers(self.config.num_layers)
         x = self.mix(hidden_states[-mixed:]) if mixed else chosen_layers(last, hidden_states, head.layers)
@@ -65,21 +65,22 @@ class HeadLayers(nn.Module):
     def __call__(
         self, x: Float[Array, "B *shape I"], dropout_seed: Seed | None, rows: UInt32[Array, " B"] | None = None
     ) -> Float[Array, "B *shape C"]:
-        """The float32 logits of the layer's input `x`, with dropout if there is a seed; `rows` as in `Tokens`."""
+        """Returns the float32 logits of the layer's input `x`, with dropout if there is a seed; `rows` as in `Tokens`."""
         usual = self.config.hidden_dropout if self.head.has_dropout else 0.0
         rate = usual if self.head.dropout is None else self.head.dropout
         x = dropout(x.astype(jnp.float32), Dropout(rate, dropout_seed, rows=rows))
         return self.dense(x)
 
     def given_labels(self, scores: Float[Array, "B L C"], batch: Batch) -> Float[Array, "B L C"]:
-        """The `conditional_logits` of a CRF, given the labels of a training batch."""
+        """Returns the `conditional_logits` of a CRF, given the labels of a training batch."""
         words = (batch["label_weights"] > 0).astype(jnp.int32)
         return conditional_logits(Chain(scores, words, batch["sequence_ids"]), self.crf(), batch["labels"])
 
     def predicted(
         self, scores: Float[Array, "B L C"], batch: Batch
     ) -> tuple[Int[Array, "B L"], Float[Array, "B L C"], Float[Array, "B L C"]]:
-        """The labels that a CRF predicts, the logits whose argmax they are (see `best_labels`), and the `log_marginals`."""
+        """Returns the labels that a CRF predicts, the logits whose argmax they are (see `best_labels`), and the
+        `log_marginals`."""
         chain, own = Chain(scores, batch["word_starts"], batch["sequence_ids"]), self.crf()
         between, start = self.head.excluded_transitions()
         allowed = own._replace(between=jnp.where(between, EXCLUDED, own.between), start=jnp.where(start, EXCLUDED, own.start))
@@ -113,7 +114,7 @@ class BertWithHead(Bert):
         setattr(self, self.head.part, HeadLayers(self.config, self.head))
 
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """The logits and the hidden states of a batch."""
+        """Returns the logits and the hidden states of a batch."""
         tokens = Tokens.of(batch)
         last, hidden_states = self.encode(tokens, dropout_seed)
         features = self.features(last, hidden_states, tokens)
@@ -121,8 +122,8 @@ class BertWithHead(Bert):
         return {"logits": self.answer(features, batch, seed), "last": last, "hidden_states": hidden_states}
 
     def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Float[Array, "B _ C"]:
-        """The logits alone, for training: the last layer is computed only at the positions that the head reads. The logits of a
-        CRF follow from the batch's labels, so that their cross-entropy is -log p(labels | text)."""
+        """Returns the logits alone, for training: the last layer is computed only at the positions that the head reads. The
+        logits of a CRF follow from the batch's labels, so that their cross-entropy is -log p(labels | text)."""
         part, seed = getattr(self, self.head.part), None if dropout_seed is None else hash_word(dropout_seed ^ HEAD_SEED)
         tokens = Tokens.of(batch)
         if self.head.has_crf:
@@ -136,14 +137,14 @@ class BertWithHead(Bert):
     def features(
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
     ) -> Float[Array, "B L I"]:
-        """The features of every token, from the results of `encode`."""
+        """Returns the features of every token, from the results of `encode`."""
         return getattr(self, self.head.part).features(last, hidden_states, tokens)
 
     def answer(
         self, tokens: Float[Array, "B L I"], batch: Batch, dropout_seed: Seed | None = None
     ) -> Float[Array, "B _ C"]:
-        """The logits from the features of all tokens. Of `batch` only the positions and `sequence_ids` are read, so the rows may
-        also be concatenated to a single row."""
+        """Returns the logits from the features of all tokens. Of `batch` only the positions and `sequence_ids` are read, so the
+        rows may also be concatenated to a single row."""
         part = getattr(self, self.head.part)
         logits: Array = part(self.inputs(tokens, batch), dropout_seed, batch.get("rows"))
         return part.predicted(logits, batch)[1] if self.head.has_crf else logits
@@ -154,7 +155,7 @@ class BertWithHead(Bert):
         return self.head.reads_pooler and self.config.classifier_pooling in ("mean", "late")
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch) -> Float[Array, "B _ O"]:
-        """The input of the head's layer, from the features of all tokens."""
+        """Returns the input of the head's layer, from the features of all tokens."""
         head = self.head
         if head.per_token and head.has_pooler(self.config):
             return self.pooler(tokens)

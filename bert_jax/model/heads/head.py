@@ -119,7 +119,7 @@ class TaskHead:
 
     @classmethod
     def typical(cls) -> TaskHead:
-        """A head of this kind for cost estimates, where the task is not known."""
+        """Returns a head of this kind for cost estimates, where the task is not known."""
         return cls(labels=tuple(map(str, range(cls.typical_labels))))
 
     # ------------------------------------------------------------------------------------------------------ names and sizes
@@ -140,8 +140,8 @@ class TaskHead:
         return False
 
     def has_pooler(self, config: ModelConfig) -> bool:
-        """Whether the parameters "pooler" of a model stand before the layer: where it reads [CLS] by them, and before the labels
-        of tokens where they are the layers of the MLM head (`Architecture.classifier_pooling`)."""
+        """Returns whether the parameters "pooler" of a model stand before the layer: where it reads [CLS] by them, and before the
+        labels of tokens where they are the layers of the MLM head (`Architecture.classifier_pooling`)."""
         if config.classifier_pooling in ("cls", "mean") and config.mlm_head == "bert" and self.per_token:
             return self.is_plain
         return self.reads_pooler
@@ -169,7 +169,7 @@ class TaskHead:
         return "token" if self.per_token else "position" if self.layout.read_positions else "text"
 
     def mixed_layers(self, num_layers: int) -> int:
-        """The number of hidden states that are averaged with trained weights; 0 for other values of `layers`."""
+        """Returns the number of hidden states that are averaged with trained weights; 0 for other values of `layers`."""
         return {"scalar_mix": num_layers + 1, "last_four_mix": 4}.get(self.layers, 0)
 
     def token_width(self, hidden_size: int) -> int:
@@ -182,7 +182,7 @@ class TaskHead:
         return 2 * self.lstm + beside if self.lstm else self.token_width(hidden_size)
 
     def has_same_outputs(self, other: TaskHead) -> bool:
-        """Whether the outputs of both heads have the same meaning; their inputs may differ."""
+        """Returns whether the outputs of both heads have the same meaning; their inputs may differ."""
         return (self.kind, self.labels, self.problem) == (other.kind, other.labels, other.problem)
 
     # ------------------------------------------------------------------------------------------------------ inputs and labels
@@ -198,32 +198,34 @@ class TaskHead:
         return LabelLayout()
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """The input of the layer, [B, P, O], or [B, L, O] of a head with logits per token, from the features of all tokens."""
+        """Returns the input of the layer, [B, P, O], or [B, L, O] of a head with logits per token, from the features of all
+        tokens."""
         if self.per_token:
             return tokens
         return self.inputs_at(gather_positions(tokens, self.positions(batch)), pooler)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
-        """The positions of the tokens that are read, for a head without logits per token; default: those of the [CLS]s."""
+        """Returns the positions of the tokens that are read, for a head without logits per token; default: those of the
+        [CLS]s."""
         return batch["cls_positions"]
 
     def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
-        """The input of the layer, from the features of the tokens at `positions`."""
+        """Returns the input of the layer, from the features of the tokens at `positions`."""
         return pooler(tokens) if self.reads_pooler else tokens
 
     def excluded_transitions(self) -> tuple[Bool[np.ndarray, "C C"], Bool[np.ndarray, " C"]]:
-        """The transitions that a CRF does not predict: (True where a label may not follow a label, [before, after]; True where a
-        label may not begin a text); default: none."""
+        """Returns the transitions that a CRF does not predict: (True where a label may not follow a label, [before, after]; True
+        where a label may not begin a text); default: none."""
         return np.zeros((self.num_outputs, self.num_outputs), bool), np.zeros(self.num_outputs, bool)
 
     # -------------------------------------------------------------------------------------------------------------- training
 
     def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
-        """An array whose sum is the number of features (`data/rows.py`) with a label in a batch."""
+        """Returns an array whose sum is the number of features (`data/rows.py`) with a label in a batch."""
         return batch["label_weights"]
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """The logits with the possible answers on the last axis, and EXCLUDED for answers that do not exist."""
+        """Returns the logits with the possible answers on the last axis, and EXCLUDED for answers that do not exist."""
         return logits
 
     def loss(
@@ -233,14 +235,14 @@ class TaskHead:
         smoothing: float,
         class_weights: Sequence[float] = (),
     ) -> Float[Array, "B ..."]:
-        """The loss of every label times its class weights, in the shape of the batch's label_weights; `scores` are the
+        """Returns the loss of every label times its class weights, in the shape of the batch's label_weights; `scores` are the
         `answer_scores`."""
         return self.outputs.loss(scores, labels, smoothing, class_weights)
 
     def soft_loss(
         self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float
     ) -> Float[Array, "B ..."]:
-        """The distillation loss against the `answer_scores` of a teacher, in the same shape."""
+        """Returns the distillation loss against the `answer_scores` of a teacher, in the same shape."""
         return self.outputs.soft_loss(scores, teacher_scores, temperature)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:

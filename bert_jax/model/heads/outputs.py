@@ -44,7 +44,7 @@ class Outputs:
     """Whether a prediction is either correct or wrong, so that accuracy is defined."""
 
     def label_shape(self, labels: int) -> tuple[int, ...]:
-        """The shape of one label in a batch, for a head with `labels` labels."""
+        """Returns the shape of one label in a batch, for a head with `labels` labels."""
         return ()
 
     def loss(
@@ -54,7 +54,7 @@ class Outputs:
         smoothing: float,
         class_weights: Sequence[float] = (),
     ) -> Float[Array, "*shape"]:
-        """The cross-entropy of float32 scores [..., C] against int32 labels [...].
+        """Returns the cross-entropy of float32 scores [..., C] against int32 labels [...].
 
         The fraction `smoothing` of the target is spread over all existing answers (Szegedy et al., arXiv:1512.00567, section 7).
         The C `class_weights` multiply the terms of their classes, those of the smoothing included, as in PyTorch's
@@ -82,25 +82,26 @@ class Outputs:
         return (scores.argmax(-1) == labels).astype(jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Shaped[np.ndarray, "E ..."]:
-        """The predicted labels: int64 [E]; bool [E, C] of multi-label classification; float [E] of regression."""
+        """Returns the predicted labels: int64 [E]; bool [E, C] of multi-label classification; float [E] of regression."""
         return logits.argmax(-1)
 
     def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
-        """The probability of each label, float64; None for a regression."""
+        """Returns the probability of each label, float64; None for a regression."""
         return softmax(logits)
 
     def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
-        """One of the `predictions` as the name of its label; `names` are the labels by id."""
+        """Returns one of the `predictions` as the name of its label; `names` are the labels by id."""
         return names[int(prediction)]
 
     def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
-        """The JSON answer of `predict`: the likeliest of the labels `names`, its probability, and those of all labels."""
+        """Returns the JSON answer of `predict`: the likeliest of the labels `names`, its probability, and those of all labels."""
         p = softmax(logits)
         best = int(p.argmax())
         return {"label": names[best], "probability": float(p[best]), "probabilities": _by_name(names, p)}
 
     def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-        """The candidates for the best constant prediction on `labels`, in the form of `predictions`: the most frequent first."""
+        """Returns the candidates for the best constant prediction on `labels`, in the form of `predictions`: the most frequent
+        first."""
         return by_frequency(labels)[:MOST_CONSTANTS]
 
 
@@ -123,7 +124,7 @@ class MultiLabel(Outputs):
         smoothing: float,
         class_weights: Sequence[float] = (),
     ) -> Float[Array, "*shape"]:
-        """The binary cross-entropy of float32 scores against float32 labels, both [..., C], averaged over the C labels.
+        """Returns the binary cross-entropy of float32 scores against float32 labels, both [..., C], averaged over the C labels.
         There are no class weights."""
         return optax.sigmoid_binary_cross_entropy(scores, labels * (1 - smoothing) + smoothing / 2).mean(-1)
 
@@ -143,20 +144,20 @@ class MultiLabel(Outputs):
         return logits >= 0
 
     def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
-        """The sigmoid of each logit, in float64."""
+        """Returns the sigmoid of each logit, in float64."""
         return _sigmoid(logits)
 
     def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
-        """The names of the predicted labels."""
+        """Returns the names of the predicted labels."""
         return tuple(name for name, applies in zip(names, np.asarray(prediction), strict=True) if applies)
 
     def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
-        """The labels whose probability is at least 0.5, and the probability of each label."""
+        """Returns the labels whose probability is at least 0.5, and the probability of each label."""
         probabilities = _by_name(names, _sigmoid(logits))
         return {"labels": [name for name, p in probabilities.items() if p >= 0.5], "probabilities": probabilities}
 
     def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-        """The most frequent sets of labels, then the set with the highest micro F1."""
+        """Returns the most frequent sets of labels, then the set with the highest micro F1."""
         return np.concatenate([super().constants(labels), best_label_set(labels)[np.newaxis]])
 
 
@@ -175,13 +176,13 @@ class Regression(Outputs):
         smoothing: float,
         class_weights: Sequence[float] = (),
     ) -> Float[Array, "*shape"]:
-        """The squared error of float32 scores [..., 1] against float32 labels [...]."""
+        """Returns the squared error of float32 scores [..., 1] against float32 labels [...]."""
         return jnp.square(scores[..., 0] - labels)
 
     def soft_loss(
         self, scores: Float[Array, "*shape C"], teacher_scores: Float[Array, "*shape C"], temperature: float
     ) -> Float[Array, "*shape"]:
-        """The squared difference from the teacher's prediction."""
+        """Returns the squared difference from the teacher's prediction."""
         return jnp.square(scores[..., 0] - teacher_scores[..., 0])
 
     def correct(self, scores: Float[Array, "*shape C"], labels: Num[Array, "*shape"]) -> Float[Array, "*shape"]:
@@ -189,7 +190,7 @@ class Regression(Outputs):
         return jnp.zeros(labels.shape, jnp.float32)
 
     def predictions(self, logits: Float[np.ndarray, "E C"]) -> Float[np.ndarray, " E"]:
-        """The first logit of each example."""
+        """Returns the first logit of each example."""
         return logits[:, 0]
 
     def probabilities(self, logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"] | None:
@@ -197,16 +198,16 @@ class Regression(Outputs):
         return None
 
     def decode(self, prediction: Shaped[np.ndarray, " ..."] | np.generic, names: Sequence[str]) -> Label:
-        """The prediction as a float."""
+        """Returns the prediction as a float."""
         return float(prediction)
 
     def answer(self, logits: Float[np.ndarray, " C"], names: Sequence[str]) -> JsonObject:
-        """The prediction; of a head with several outputs the value of each by name."""
+        """Returns the prediction; of a head with several outputs the value of each by name."""
         values = _by_name(names, logits)
         return {"value": float(logits[0])} if len(values) == 1 else {"values": values}
 
     def constants(self, labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-        """The mean of `labels`."""
+        """Returns the mean of `labels`."""
         return labels.mean(dtype=np.float64, keepdims=True)
 
 
@@ -215,7 +216,7 @@ OUTPUTS: Mapping[str, Outputs] = {outputs.name: outputs for outputs in (Outputs(
 
 
 def softmax(logits: Float[np.ndarray, "*shape C"]) -> Float64[np.ndarray, "*shape C"]:
-    """The softmax over the last axis, in float64; nan where a logit is nan or positive infinity."""
+    """Returns the softmax over the last axis, in float64; nan where a logit is nan or positive infinity."""
     with np.errstate(invalid="ignore"):
         weights = np.exp(np.float64(logits) - np.max(logits, axis=-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
@@ -231,8 +232,8 @@ def _by_name(names: Sequence[str], values: Float[np.ndarray, " C"]) -> dict[str,
 
 
 def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ ..."]:
-    """The distinct labels of [E], or the distinct rows of [E, C]: the most frequent first, and of equally frequent ones the
-    smallest first. Raises ValueError if there are no labels."""
+    """Returns the distinct labels of [E], or the distinct rows of [E, C]: the most frequent first, and of equally frequent ones
+    the smallest first. Raises ValueError if there are no labels."""
     if not len(labels):
         raise ValueError("no labels: none is the most frequent")
     values, counts = np.unique(labels, axis=0, return_counts=True)
@@ -240,7 +241,7 @@ def by_frequency(labels: Shaped[np.ndarray, "E ..."]) -> Shaped[np.ndarray, "_ .
 
 
 def best_label_set(labels: Shaped[np.ndarray, "E C"]) -> Bool[np.ndarray, " C"]:
-    """The set of labels, bool [C], that has the highest micro F1 as the prediction for every row of the bool `labels`."""
+    """Returns the set of labels, bool [C], that has the highest micro F1 as the prediction for every row of the bool `labels`."""
     counts = labels.sum(0)
     order = np.argsort(-counts, kind="stable")
     sizes = np.arange(1, len(order) + 1)

@@ -25,7 +25,7 @@ class Pooler(nn.Module):
 
     @nn.compact
     def __call__(self, states: Float[Array, "B P D"]) -> Float[Array, "B P D"]:
-        """The pooled vectors of the hidden states."""
+        """Returns the pooled vectors of the hidden states."""
         c = self.config
         if c.classifier_pooling == "pooler":
             return jnp.tanh(_dense(c, "dense")(states))
@@ -35,7 +35,7 @@ class Pooler(nn.Module):
 
 
 def _dense(c: ModelConfig, name: str, *, use_bias: bool = True) -> Dense:
-    """A layer from D to D numbers."""
+    """Returns a layer from D to D numbers."""
     axes, width = ("embed", "embed_out"), (c.hidden_size,)
     return Dense(width, width, axes, initializer(c), jnp.dtype(c.dtype), c.target, use_bias=use_bias, name=name)
 
@@ -44,7 +44,7 @@ def _dense(c: ModelConfig, name: str, *, use_bias: bool = True) -> Dense:
 def decode(
     x: Float[Array, "R D"], table: Float[Array, "V D"], bias: Float[Array, " V"], one_cpu: bool
 ) -> Float[Array, "R V"]:
-    """The logits of every word of `table`, float32: x @ table.T + bias."""
+    """Returns the logits of every word of `table`, float32: x @ table.T + bias."""
     logits = matmul(x, table, (-1, -1), one_cpu, jnp.float32)
     return logits + with_leading_axes(bias, 1)
 
@@ -73,7 +73,7 @@ class MaskedLanguageModelHead(nn.Module):
 
     @nn.compact
     def __call__(self, masked: Float[Array, "B M D"], table: Float[Array, "V D"]) -> Float[Array, "B M V"]:
-        """The logits of every word at the masked positions."""
+        """Returns the logits of every word at the masked positions."""
         c = self.config
         if c.mlm_head == "decoder":
             return word_logits(self, masked, table)
@@ -87,8 +87,9 @@ def word_logits(
     table: Float[Array, "V I"] | None,
     fixed_bias: Float[Array, " V"] | None = None,
 ) -> Float[Array, "B M V"]:
-    """The logits of every word, float32: x @ table.T + bias, with the bias if there is one, and the table unless it is tied, as
-    parameters of `head`. `table` is not read where it is not tied, and a `fixed_bias` stands in place of a learned one."""
+    """Returns the logits of every word, float32: x @ table.T + bias, with the bias if there is one, and the table unless it is
+    tied, as parameters of `head`. `table` is not read where it is not tied, and a `fixed_bias` stands in place of a learned
+    one."""
     c: ModelConfig = head.config
     bias = jnp.zeros(c.padded_vocab_size)  # XLA adds no zeros
     if fixed_bias is not None:
@@ -108,7 +109,7 @@ def word_logits(
 
 
 def word_head(config: ModelConfig) -> str:
-    """The part of the parameters that predicts words: "softmax" for an LSTM, "lm_head" for an encoder-decoder, else
+    """Returns the part of the parameters that predicts words: "softmax" for an LSTM, "lm_head" for an encoder-decoder, else
     "mlm_head"."""
     return {"bilm": "softmax", "encoder_decoder": "lm_head"}.get(config.encoder, "mlm_head")
 
@@ -121,7 +122,7 @@ class SoftmaxHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
-        """The logits of every word from each vector of `x`."""
+        """Returns the logits of every word from each vector of `x`."""
         return word_logits(self, x, table)
 
 
@@ -132,7 +133,7 @@ class NextSentenceHead(nn.Module):
 
     @nn.compact
     def __call__(self, pooled: Float[Array, "B P D"]) -> Float[Array, "B P 2"]:
-        """The logits of each example from its pooled vector."""
+        """Returns the logits of each example from its pooled vector."""
         c = self.config
         dtype = jnp.dtype(jnp.float32)
         dense = Dense((c.hidden_size,), (2,), ("embed", None), initializer(c), dtype, c.target, name="dense")

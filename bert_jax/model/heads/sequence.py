@@ -43,14 +43,14 @@ class SequenceHead(TaskHead):
         return super().input_width(hidden_size) * (3 if self.pooling == "concat" else 1)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
-        """The positions of the [CLS]s, or of the last tokens."""
+        """Returns the positions of the [CLS]s, or of the last tokens."""
         if self.pooling == "last_token":
             return last_positions(batch["sequence_ids"], batch["cls_positions"].shape[1])
         return super().positions(batch)
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """The input of the layer, from the features of all tokens: the pooled [CLS], the last token, the final states of the
-        LSTM, or `concat_pooling` with the [CLS] (not pooled) or these states as its first part."""
+        """Returns the input of the layer, from the features of all tokens: the pooled [CLS], the last token, the final states of
+        the LSTM, or `concat_pooling` with the [CLS] (not pooled) or these states as its first part."""
         if self.reads_pooler or self.pooling == "last_token":
             return super().inputs(tokens, batch, pooler)
         ids, cls = batch["sequence_ids"], batch["cls_positions"]

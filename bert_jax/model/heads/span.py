@@ -38,7 +38,7 @@ class SpanHead(TaskHead):
         return LabelLayout(shape=(2,), are_positions=True, logits_per_token=True)
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """The logits [B, L, 2] as [B, P, 2, L]; EXCLUDED at the tokens of other sequences."""
+        """Returns the logits [B, L, 2] as [B, P, 2, L]; EXCLUDED at the tokens of other sequences."""
         slots = jnp.arange(1, batch["label_weights"].shape[1] + 1, dtype=jnp.int32)
         own = batch["sequence_ids"][:, None, :] == slots[None, :, None]  # [B, P, L]
         return jnp.where(own[:, :, None, :], logits.swapaxes(1, 2)[:, None], EXCLUDED)
@@ -50,13 +50,13 @@ class SpanHead(TaskHead):
         smoothing: float,
         class_weights: Sequence[float] = (),
     ) -> Float[Array, "B ..."]:
-        """The mean of the losses of start and end, [B, P]."""
+        """Returns the mean of the losses of start and end, [B, P]."""
         return super().loss(scores, labels, smoothing, class_weights).mean(-1)
 
     def soft_loss(
         self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float
     ) -> Float[Array, "B ..."]:
-        """The mean of the distillation losses of start and end, [B, P]."""
+        """Returns the mean of the distillation losses of start and end, [B, P]."""
         return super().soft_loss(scores, teacher_scores, temperature).mean(-1)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:

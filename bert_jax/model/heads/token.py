@@ -53,5 +53,5 @@ class TokenHead(TaskHead):
         return LabelLayout(per_token=True, logits_per_token=True)
 
     def feature_counts(self, batch: Batch) -> Num[Array, "B ..."]:
-        """The number of sequences in each row, [B]: each sequence is a feature, and their ids start at 1."""
+        """Returns the number of sequences in each row, [B]: each sequence is a feature, and their ids start at 1."""
         return batch["sequence_ids"].max(axis=1)

@@ -35,11 +35,11 @@ class Parts:
     """The parts of one call of a kernel: a single part, on one device. `sharding.kernels.over_mesh` returns those of a mesh."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
-        """The index of this device's part of a logical axis; for code on a device."""
+        """Returns the index of this device's part of a logical axis; for code on a device."""
         return jnp.uint32(0)
 
     def count(self, axis: str) -> int:
-        """The number of parts of a logical axis."""
+        """Returns the number of parts of a logical axis."""
         return 1
 
     def on_each_device(

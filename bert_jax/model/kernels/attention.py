@@ -80,8 +80,8 @@ def fused_attention(
 
 
 def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str | None:
-    """The reason why the kernel of attention for "tpu" or "gpu" does not support heads of that width and dtype, as a clause; None
-    if it does."""
+    """Returns the reason why the kernel of attention for "tpu" or "gpu" does not support heads of that width and dtype, as a
+    clause; None if it does."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"fused attention computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
     if platform == "gpu" and head_width not in attention_gpu.HEAD_WIDTHS:
@@ -92,7 +92,7 @@ def unsupported_heads(platform: str, head_width: int, dtype: DTypeLike) -> str |
 
 
 def _attend_padded(plan: Plan, qkv: QKV, ids: Int[Array, "B L"], place: Placement) -> Float[Array, "B L D"]:
-    """The context of one device's rows and heads, computed on rows and heads padded to the blocks of `plan`.
+    """Returns the context of one device's rows and heads, computed on rows and heads padded to the blocks of `plan`.
 
     The ids of the added tokens are -1, so these tokens attend to each other only.
     """
@@ -106,7 +106,7 @@ def _attend_padded(plan: Plan, qkv: QKV, ids: Int[Array, "B L"], place: Placemen
 
 
 def _kernels(plan: Plan) -> types.ModuleType:
-    """The module with the kernels for such a plan: its `forward` and `backward`."""
+    """Returns the module with the kernels for such a plan: its `forward` and `backward`."""
     return attention_gpu if isinstance(plan, GpuPlan) else attention_tpu
 
 
@@ -123,7 +123,7 @@ def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "B L D"], 
 def _attend_backward(
     plan: Plan, residuals: tuple[Inputs, Results], gradient: Float[Array, "B L D"]
 ) -> tuple[tuple[Num[Array, "B L D"] | None, ...]]:
-    """The gradients of `Inputs`: those of query, key and value, and none of the ids and the seeds."""
+    """Returns the gradients of `Inputs`: those of query, key and value, and none of the ids and the seeds."""
     return ((*_kernels(plan).backward(plan, *residuals, gradient), None, None),)
 
 

@@ -73,7 +73,7 @@ class GpuPlan:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], heads: int, rate: float, radius: int | None = None, *, interpret: bool) -> GpuPlan:
-        """The plan for queries of `shape` [rows, length, heads x head width]."""
+        """Returns the plan for queries of `shape` [rows, length, heads x head width]."""
         rows, length, width = shape
         return cls(rows, padded_length(length), heads, width // heads, rate, radius, interpret)
 
@@ -88,7 +88,7 @@ class GpuPlan:
         return self.rows, self.length
 
     def seeds(self, place: Placement) -> UInt32[Array, " 3"]:
-        """The dropout seed, and the indices of the first row and of the first head in the whole batch."""
+        """Returns the dropout seed, and the indices of the first row and of the first head in the whole batch."""
         return jnp.stack([place.seed, place.first_row, np.uint32(self.heads) * place.heads_shard])
 
     @property
@@ -98,7 +98,7 @@ class GpuPlan:
 
 
 def tiles(length: int, head_width: int, dtype: DTypeLike) -> Tiles:
-    """The tiles of all three kernels.
+    """Returns the tiles of all three kernels.
 
     On an H200, of ten tiles from 32 x 64 to 128 x 128 with 4 or 8 warps, 64 x 64 with 4 warps was within 6 % of the fastest for
     each kernel at lengths 128 and 512 (bfloat16, head width 64, dropout 0.1). They compile without spilling registers (20 bytes
@@ -116,7 +116,7 @@ def padded_length(length: int) -> int:
 
 
 def forward(plan: GpuPlan, inputs: Inputs) -> Results:
-    """The context [B, L, D] and, for `backward`, log2 of the sums of the softmax, float32 [B, H, L]."""
+    """Returns the context [B, L, D] and, for `backward`, log2 of the sums of the softmax, float32 [B, H, L]."""
     *qkv, ids, seeds = inputs
     query, *_ = qkv
     wide, sums = _shapes(plan, query.dtype)
@@ -126,7 +126,7 @@ def forward(plan: GpuPlan, inputs: Inputs) -> Results:
 
 
 def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> list[Float[Array, "B L D"]]:
-    """The gradients of query, key and value, from the inputs and results of `forward` and the gradient of the context."""
+    """Returns the gradients of query, key and value, from the inputs and results of `forward` and the gradient of the context."""
     *qkv, ids, seeds = inputs
     query, *_ = qkv
     context, sums = results
@@ -143,7 +143,8 @@ def backward(plan: GpuPlan, inputs: Inputs, results: Results, gradient: Float[Ar
 
 
 def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    """The shapes of query, key, value, context and their gradients, [B, L, H, K], and of the softmax's sums, [B, H, L]."""
+    """Returns the shapes of query, key, value, context and their gradients, [B, L, H, K], and of the softmax's sums, [B, H,
+    L]."""
     b, length, heads = plan.rows, plan.length, plan.heads
     return (
         jax.ShapeDtypeStruct((b, length, heads, plan.head_width), dtype),
@@ -152,7 +153,7 @@ def _shapes(plan: GpuPlan, dtype: DTypeLike) -> tuple[jax.ShapeDtypeStruct, jax.
 
 
 def _words(plan: GpuPlan, seeds: UInt32[Array, " 3"]) -> list[UInt32[Array, "B H L"]]:
-    """The random word of every query of these rows and heads, as in `layers.random_words`; no array without dropout.
+    """Returns the random word of every query of these rows and heads, as in `layers.random_words`; no array without dropout.
 
     In a kernel every thread that needs a word would compute it, which doubles the instructions of the hash.
     """
@@ -178,7 +179,7 @@ class Program:
         return pl.ds(pl.program_id(0) * self.tiles.held, self.tiles.held)
 
     def loop(self, body: Callable[[Positions, State], State], state: State) -> State:
-        """The state after body(positions, state) for all positions that the held ones see, `tiles.passed` at a time."""
+        """Returns the state after body(positions, state) for all positions that the held ones see, `tiles.passed` at a time."""
         step, radius = self.tiles.passed, self.plan.radius
         start: Any = 0
         stop: Any = self.plan.length // step
@@ -188,7 +189,7 @@ class Program:
         return jax.lax.fori_loop(start, stop, lambda i, state: body(pl.ds(i * step, step), state), state)
 
     def seen(self, rows: Positions, columns: Positions) -> Bool[Array, "_ _"]:
-        """The attention mask of a tile of scores: True for two positions of one example, within the radius."""
+        """Returns the attention mask of a tile of scores: True for two positions of one example, within the radius."""
         same: Array = self.ids[rows][:, None] == self.ids[columns][None, :]
         if self.plan.radius is None:
             return same
@@ -196,11 +197,12 @@ class Program:
         return same & (abs(distance) <= self.plan.radius)
 
     def read_words(self, of: Positions | slice = slice(None)) -> UInt32[Array, " _"] | None:
-        """The random words of these queries; None without dropout."""
+        """Returns the random words of these queries; None without dropout."""
         return None if self.words is None else self.words[of]
 
     def kept(self, words: UInt32[Array, " _"] | None, keys: Positions, transposed: bool) -> Bool[Array, "_ _"] | None:
-        """The dropout mask of a tile of scores [queries, keys], or [keys, queries] if `transposed`; None without dropout."""
+        """Returns the dropout mask of a tile of scores [queries, keys], or [keys, queries] if `transposed`; None without
+        dropout."""
         if words is None:
             return None
         columns = _numbers(keys) * COLUMN
@@ -211,7 +213,7 @@ class Program:
 def _call(
     plan: GpuPlan, kernel: Callable, words: str, inputs: list[str], outputs: list[tuple[str, jax.ShapeDtypeStruct]]
 ) -> Callable:
-    """A function that runs `kernel` over the grid of blocks, heads and rows.
+    """Returns a function that runs `kernel` over the grid of blocks, heads and rows.
 
     It takes the random words, if there is dropout, the sequence ids, and an array for each of `inputs`. `words`, `inputs` and
     `outputs` name the part of each array that a program gets: "block" or "row" of [B, L, H, K], "sums" (those of its block) or

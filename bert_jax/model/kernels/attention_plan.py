@@ -68,7 +68,7 @@ class TpuPlan:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], heads: int, rate: float, radius: int | None = None, *, interpret: bool) -> TpuPlan:
-        """The plan for queries of `shape` [rows, length, heads x head width]; rounds `rate` to a multiple of 2**-16."""
+        """Returns the plan for queries of `shape` [rows, length, heads x head width]; rounds `rate` to a multiple of 2**-16."""
         rows, length, width = shape
         head_width = width // heads
         groups = -(-width // max(LANES, head_width))
@@ -85,7 +85,8 @@ class TpuPlan:
         return self.rows, 1, self.length
 
     def seeds(self, place: Placement) -> Int[Array, " 4"]:
-        """The dropout seed, the indices of the first row and of the first group in the whole batch, and the number of groups."""
+        """Returns the dropout seed, the indices of the first row and of the first group in the whole batch, and the number of
+        groups."""
         all_groups = -(-place.num_heads * self.head_width // self.lanes)
         first_group = np.uint32(self.groups) * place.heads_shard
         seeds = jnp.stack([place.seed, place.first_row, first_group, jnp.uint32(all_groups)])
@@ -151,7 +152,7 @@ def padded_length(length: int) -> int:
 
 
 def vmem_bytes(plan: TpuPlan, dtype: DTypeLike) -> int:
-    """An upper bound on the vector memory of the backward kernel, which takes more than the forward kernel.
+    """Returns an upper bound on the vector memory of the backward kernel, which takes more than the forward kernel.
 
     The sum of: eight arrays [rows, length, lanes] of a grid step, two copies of each, since the next step's arrays are
     transferred meanwhile; the sum of the queries' gradient if a row has several blocks; and the registers that the compiler

@@ -63,14 +63,14 @@ arrays in the rest."""
 
 
 def forward(plan: TpuPlan, inputs: Inputs) -> Sequence[Float[Array, " ..."]]:
-    """The context [B, L, D] and, for `backward`, log2 of the sums of the softmax, float32 [B, G, J, L]."""
+    """Returns the context [B, L, D] and, for `backward`, log2 of the sums of the softmax, float32 [B, G, J, L]."""
     *qkv, ids, seeds = inputs
     wide, statistics = _specs(plan)
     return _call(plan, _forward_kernel, 3 * [wide], [wide, statistics], [])(seeds, ids, *qkv)
 
 
 def backward(plan: TpuPlan, inputs: Inputs, results: Results, gradient: Float[Array, "B L D"]) -> Sequence[Float[Array, "B L D"]]:
-    """The gradients of query, key and value, from the inputs and results of `forward` and the gradient of the context."""
+    """Returns the gradients of query, key and value, from the inputs and results of `forward` and the gradient of the context."""
     *qkv, ids, seeds = inputs
     context, sums = results
     wide, statistics = _specs(plan)
@@ -89,7 +89,7 @@ def _specs(plan: TpuPlan) -> tuple[tuple, tuple]:
 
 
 def _call(plan: TpuPlan, kernel: Callable, inputs: list, outputs: list, scratch: list) -> Callable:
-    """A function of the seeds, the sequence ids and further arrays that runs `kernel` over the grid of rows and groups.
+    """Returns a function of the seeds, the sequence ids and further arrays that runs `kernel` over the grid of rows and groups.
 
     `inputs` and `outputs` hold an element of the result of `_specs` for each further array and for each result.
     """
@@ -144,7 +144,7 @@ class RandomBits:
             pltpu.prng_seed(self.word.astype(jnp.int32))
 
     def draw(self, shape: tuple[int, ...]) -> Callable[[Array], Array]:
-        """A function that sets the same dropped elements to zero in every array of that shape that it is called with."""
+        """Returns a function that sets the same dropped elements to zero in every array of that shape that it is called with."""
         if not self.plan.rate:
             return lambda x: x
         self.drawn += 1
@@ -175,8 +175,8 @@ def _each_head(plan: TpuPlan, x: Float[Array, "L D"]) -> list[Float[Array, "L D"
 def _mask(
     plan: TpuPlan, ids: Ref, queries: Positions, keys: Positions, shift: int, there: Array | None
 ) -> Callable[[int, int, Array], Array]:
-    """A function of (first query, first key, scores) that masks a tile of a block's scores; ids [1, L]. The keys are `shift`
-    blocks after the queries, in a block that is not `there` if the row has none."""
+    """Returns a function of (first query, first key, scores) that masks a tile of a block's scores; ids [1, L]. The keys are
+    `shift` blocks after the queries, in a block that is not `there` if the row has none."""
     of_queries = ids[:, queries]
     row = ids[:, keys] if there is None else jnp.where(there, ids[:, keys], -2)
     down = jnp.broadcast_to(row, (LANES, plan.block)).T
@@ -202,13 +202,13 @@ def _ahead(items: list[Item], by: int, start: Callable[[Item], Made]) -> Iterato
 
 
 def _loop(times: int, body: Callable[[Index, State], State], state: State) -> State:
-    """The state after body(i, state) for each i; for a single trip without a loop, with the constant 0 as i."""
+    """Returns the state after body(i, state) for each i; for a single trip without a loop, with the constant 0 as i."""
     return body(0, state) if times == 1 else jax.lax.fori_loop(0, times, body, state)
 
 
 def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int, Array | None], State], state: State) -> State:
-    """The state after body(j, state, shift, there) for each block j that block `i` sees: all, or those within the radius. `sign`
-    is 1 if `i` is the block of queries, -1 if it is that of keys; `shift` is the blocks from the queries to the keys."""
+    """Returns the state after body(j, state, shift, there) for each block j that block `i` sees: all, or those within the radius.
+    `sign` is 1 if `i` is the block of queries, -1 if it is that of keys; `shift` is the blocks from the queries to the keys."""
     if plan.radius is None:
         return _loop(plan.blocks, lambda j, state: body(j, state, 0, None), state)
     if plan.blocks == 1:
@@ -220,7 +220,7 @@ def _seen(plan: TpuPlan, i: Index, sign: int, body: Callable[[Index, State, int,
 
 
 def _span(plan: TpuPlan, i: Index) -> Positions:
-    """The positions of block `i`."""
+    """Returns the positions of block `i`."""
     return slice(0, plan.block) if isinstance(i, int) else pl.ds(pl.multiple_of(i * plan.block, plan.block), plan.block)
 
 
@@ -266,7 +266,7 @@ class BackwardRefs(NamedTuple):
 
 
 def _units(plan: TpuPlan, seeds: Ref, ids: Ref, refs: Refs) -> Iterator[tuple[Unit, Refs]]:
-    """Each unit of a grid step, with the references to its parts of `refs`: [L, lanes], and of the sums [heads, L]."""
+    """Yields each unit of a grid step, with the references to its parts of `refs`: [L, lanes], and of the sums [heads, L]."""
     random = RandomBits(plan, seeds)
     rows, groups = plan.step
     for row in range(rows):
@@ -329,7 +329,7 @@ def _forward_unit(unit: Unit, refs: ForwardRefs) -> None:
 
 
 def _initial_state(plan: TpuPlan) -> dict:
-    """The running maximum, sum and context of a block of queries before its first block of keys."""
+    """Returns the running maximum, sum and context of a block of queries before its first block of keys."""
     row = jnp.zeros((1, plan.queries), jnp.float32)
     start = (row + 2 * MASKED_SCORE, row, jnp.zeros((plan.head_width, plan.queries), jnp.float32))
     return {(q, h): start for q in range(0, plan.block, plan.queries) for h in range(plan.heads)}
@@ -381,7 +381,7 @@ def _backward_unit(unit: Unit, refs: BackwardRefs, scratch: Ref = None) -> None:
 
 
 def _whole(plan: TpuPlan, parts: dict, name: str, size: int) -> Array:
-    """The gradient `name` of a block, [lanes, block], from its parts [head width, size] in `parts`."""
+    """Returns the gradient `name` of a block, [lanes, block], from its parts [head width, size] in `parts`."""
     none = jnp.zeros((plan.head_width, size), jnp.float32)  # of queries that see no key of the block
     starts = range(0, plan.block, size)
     heads = [jnp.concatenate([parts.get((name, x, h), none) for x in starts], axis=1) for h in range(plan.heads)]

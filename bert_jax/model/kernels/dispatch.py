@@ -75,8 +75,8 @@ class _Attention:
     spread: Spread
 
     def computes(self, model: ModelConfig, length: int) -> bool:
-        """Whether it computes the attention of `model`, and rows of that many tokens fit on the chip. Raises UserError if not and
-        the kernel is asked for."""
+        """Returns whether it computes the attention of `model`, and rows of that many tokens fit on the chip. Raises UserError if
+        not and the kernel is asked for."""
         reason = _unsupported_function(model)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
@@ -97,7 +97,7 @@ class _ResidualNorm:
     spread: Spread
 
     def computes(self, model: ModelConfig) -> bool:
-        """Whether it computes rows of the width of `model`. Raises UserError if not and the kernel is asked for."""
+        """Returns whether it computes rows of the width of `model`. Raises UserError if not and the kernel is asked for."""
         reason = _unsupported_norm(model) or unsupported_width(model.hidden_size, model.dtype)
         if reason and model.residual_norm == "fused":
             raise _refusal("residual_norm", reason)
@@ -133,7 +133,7 @@ def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | 
 
 
 def choose_attention(config: ModelConfig, chip: Chip, length: int) -> Choice:
-    """The implementation of attention in rows of `length` tokens, all of which are queries, by `config.attention`.
+    """Returns the implementation of attention in rows of `length` tokens, all of which are queries, by `config.attention`.
 
     Raises UserError if `config.attention` is "fused" and no kernel can run.
     """
@@ -153,7 +153,7 @@ def require_possible(config: ModelConfig) -> None:
 
 
 def _unsupported_function(config: ModelConfig) -> str | None:
-    """The reason why no kernel computes the attention of the model on any device, as a clause; None if one may."""
+    """Returns the reason why no kernel computes the attention of the model on any device, as a clause; None if one may."""
     if config.direction == "left_to_right":
         return NO_LEFT_TO_RIGHT
     if "sliding" in config.layer_types and config.sliding_radius > WIDEST:
@@ -164,8 +164,8 @@ def _unsupported_function(config: ModelConfig) -> str | None:
 
 
 def _unsupported_norm(config: ModelConfig) -> str | None:
-    """The reason why the kernel of LayerNorm(x + dropout(y)) is not for the model on any device, as a clause; None if it may
-    be."""
+    """Returns the reason why the kernel of LayerNorm(x + dropout(y)) is not for the model on any device, as a clause; None if it
+    may be."""
     if config.norm_placement != "post":
         return f"the fused residual norm is one after a residual sum, where model.norm_placement={config.norm_placement} has none"
     if (config.norm, config.norm_scale, config.norm_bias) != ("layer_norm", True, True):
@@ -174,7 +174,7 @@ def _unsupported_norm(config: ModelConfig) -> str | None:
 
 
 def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
-    """The implementation of LayerNorm(x + dropout(y)), by `config.residual_norm`.
+    """Returns the implementation of LayerNorm(x + dropout(y)), by `config.residual_norm`.
 
     Raises UserError if `config.residual_norm` is "fused" and no kernel can run.
     """
@@ -183,7 +183,7 @@ def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
 
 
 def _choose(key: str, asked: str, chip: Chip, reason: str | None) -> Choice:
-    """The choice when model.`key` is `asked`. `reason` says why its kernel cannot run on `chip`; None if it can."""
+    """Returns the choice when model.`key` is `asked`. `reason` says why its kernel cannot run on `chip`; None if it can."""
     if asked == "plain":
         return Choice(None, f"as model.{key}=plain asks")
     if reason and asked == "fused":
@@ -196,8 +196,8 @@ def _refusal(key: str, reason: str) -> UserError:
 
 
 def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A line for the log: the implementations of attention in rows of these lengths and of the residual norm on `mesh`, and why.
-    `rejected` holds the reasons why "auto" has become "plain" in `config`.
+    """Returns a line for the log: the implementations of attention in rows of these lengths and of the residual norm on `mesh`,
+    and why. `rejected` holds the reasons why "auto" has become "plain" in `config`.
 
     Raises what `choose_attention` and `choose_residual_norm` raise.
     """
@@ -218,7 +218,8 @@ def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: 
 
 
 def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """The reason why no kernel computes attention on a device of that platform and kind, as a clause; None if one does."""
+    """Returns the reason why no kernel computes attention on a device of that platform and kind, as a clause; None if one
+    does."""
     if platform not in ("tpu", "gpu"):
         return f"fused attention is for TPUs and GPUs, and this is a {platform}"
     reason = _unsupported_rows(platform, kind, length, head_width, dtype)
@@ -226,8 +227,8 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 
 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """The reason why the kernel for "tpu" or "gpu" does not support these rows on a device that can run it, as a clause; None if
-    it does."""
+    """Returns the reason why the kernel for "tpu" or "gpu" does not support these rows on a device that can run it, as a clause;
+    None if it does."""
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
         return reason
     if length > LONGEST:
@@ -245,15 +246,15 @@ def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dt
 
 
 def no_residual_norm_kernel(platform: str, width: int, dtype: DTypeLike) -> str | None:
-    """The reason why no kernel computes LayerNorm(x + dropout(y)) of rows of `width` on a device of that platform, as a clause;
-    None if one does."""
+    """Returns the reason why no kernel computes LayerNorm(x + dropout(y)) of rows of `width` on a device of that platform, as a
+    clause; None if one does."""
     if platform != "tpu":
         return f"the fused residual norm is for TPUs, and this is a {platform}"
     return unsupported_width(width, dtype)
 
 
 def _too_old(kind: str) -> str | None:
-    """The reason why GPUs of that kind cannot run the kernel, or None.
+    """Returns the reason why GPUs of that kind cannot run the kernel, or None.
 
     Also None if this machine has no such GPU: its capability is unknown here, and the compiler will refuse the kernel.
     """
@@ -266,14 +267,14 @@ def _too_old(kind: str) -> str | None:
 
 
 def compute_capability(kind: str) -> str | None:
-    """The compute capability of the GPUs of that `device_kind` on this machine, such as "8.0" (NVIDIA) or "gfx942" (AMD); None if
-    it has no such GPU."""
+    """Returns the compute capability of the GPUs of that `device_kind` on this machine, such as "8.0" (NVIDIA) or "gfx942" (AMD);
+    None if it has no such GPU."""
     here = (device for device in jax.local_devices() if device.device_kind == kind)
     return next((device.compute_capability for device in here), None)
 
 
 def _number(capability: str) -> float:
-    """A compute capability as a number; NaN, which reaches no other, for one that is none."""
+    """Returns a compute capability as a number; NaN, which reaches no other, for one that is none."""
     try:
         return float(capability)
     except ValueError:

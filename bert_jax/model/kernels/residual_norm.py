@@ -47,7 +47,8 @@ def fused_residual_norm(
 
 
 def unsupported_width(width: int, dtype: DTypeLike) -> str | None:
-    """The reason why the fused residual norm does not support rows of that width and dtype, as a clause; None if it does."""
+    """Returns the reason why the fused residual norm does not support rows of that width and dtype, as a clause; None if it
+    does."""
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the fused residual norm computes in bfloat16 or float32, not in {jnp.dtype(dtype).name}"
     if width % LANES or width > WIDEST:
@@ -65,7 +66,7 @@ class _Call:
     parts: Parts
 
     def plan(self, x: Float[Array, "B L D"]) -> NormPlan:
-        """The plan of the kernels for the rows of one device."""
+        """Returns the plan of the kernels for the rows of one device."""
         batch, length, width = x.shape
         rows = -(-batch * length // LANES) * LANES
         return NormPlan(rows, width, width * x.dtype.itemsize, self.rate, self.epsilon, self.interpret)
@@ -117,5 +118,5 @@ def _flat(x: Shaped[Array, "B L *shape"], plan: NormPlan) -> Shaped[Array, "R *s
 
 
 def _like(x: Float[Array, "B L D"], flat: Float[Array, "R D"]) -> Float[Array, "B L D"]:
-    """The inverse of `_flat`, in the shape of `x`."""
+    """Returns the inverse of `_flat`, in the shape of `x`."""
     return flat[: x.shape[0] * x.shape[1]].reshape(x.shape)

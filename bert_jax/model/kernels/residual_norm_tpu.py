@@ -75,7 +75,7 @@ def forward(
 def backward(
     plan: NormPlan, words: UInt32[Array, " R"], z: Float[Array, "R D"], g: Float[Array, "R D"], scale: Float[Array, " D"]
 ) -> tuple[Float[Array, "R D"], Float[Array, "R D"], Float[Array, " D"], Float[Array, " D"]]:
-    """The gradients of x and y, and of scale and bias (float32).
+    """Returns the gradients of x and y, and of scale and bias (float32).
 
     `words` and `scale` are arguments of `forward`, `z` is its first result, and `g` is the gradient of its second result.
     """
@@ -92,10 +92,10 @@ def _call(
     results: int,
     sums: int = 0,
 ) -> Sequence[Float[Array, " ..."]]:
-    """The results of `kernel` on every block of rows of `inputs`, which are arrays [R, D] and then vectors [D].
+    """Returns the results of `kernel` on every block of rows of `inputs`, which are arrays [R, D] and then vectors [D].
 
-    They are `results` arrays [R, D] in the dtype of the first input, and, if `sums` is not 0, a float32 array
-    [grid steps, sums, D] of sums over the rows of each block.
+    They are `results` arrays [R, D] in the dtype of the first input, and, if `sums` is not 0, a float32 array [grid steps, sums,
+    D] of sums over the rows of each block.
     """
     block, width, steps = plan.block, plan.width, plan.rows // plan.block
     wide = pl.BlockSpec((block, width), lambda i: (i, 0))
@@ -175,7 +175,7 @@ def _backward_kernel(plan: NormPlan, *refs: Ref) -> None:
 
 
 def _eights(x: Float[Array, "R D"]) -> Float[Array, "8 D"]:
-    """The sums over the rows of a piece that lie in the same sublane: one addition per tile."""
+    """Returns the sums over the rows of a piece that lie in the same sublane: one addition per tile."""
     return x.reshape(PIECE // 8, 8, -1).sum(0)
 
 

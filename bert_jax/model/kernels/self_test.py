@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
 """The operations with a kernel, by platform; each is a key of `ModelConfig`."""
-BY_ITSELF = ("tpu",)
-"""The platforms on which "auto" chooses kernels."""
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
 SOURCES = ("attention.py", "residual_norm.py", "layers.py", "matmul.py")
@@ -54,8 +52,7 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather 
     """
     device = jax.local_devices()[0]
     settings = {operation: (asked or {}).get(operation, "auto") for operation in KERNELS.get(device.platform, ())}
-    wanted = {"fused", "auto"} if device.platform in BY_ITSELF else {"fused"}
-    operations = [operation for operation, setting in settings.items() if setting in wanted]
+    operations = [operation for operation, setting in settings.items() if setting != "plain"]
     if not operations:
         return {}
     own = verdicts([device], operations)
@@ -75,11 +72,11 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather 
 
 
 def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: bool = False) -> dict[str, JsonObject]:
-    """The record of each operation on devices of one kind, remembered or found now on each of `devices`: "reason" is the reason
-    not to use its kernel, "" if it agrees on all; "seconds" and "figures" are of the comparison.
+    """Returns the record of each operation on devices of one kind, remembered or found now on each of `devices`: "reason" is the
+    reason not to use its kernel, "" if it agrees on all; "seconds" and "figures" are of the comparison.
 
-    A comparison that ended the process (compilers of kernels may abort it) is found unfinished by the next start, and counts as
-    a disagreement. `anew` compares although there is a verdict.
+    A comparison that ended the process (compilers of kernels may abort it) is found unfinished by the next start, and counts as a
+    disagreement. `anew` compares although there is a verdict.
     """
     path = verdict_file(devices[0].device_kind)
     with _one_process_at_a_time(path):
@@ -91,7 +88,7 @@ def verdicts(devices: Sequence[jax.Device], operations: Sequence[str], *, anew: 
 
 
 def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path, known: Mapping[str, JsonObject]) -> JsonObject:
-    """The record of a comparison that is made now, also written to `path` beside those already `known`."""
+    """Returns the record of a comparison that is made now, also written to `path` beside those already `known`."""
     start, others = time.monotonic(), dict(known)
     _write(path, others | {operation: {"reason": f"{UNFINISHED} ({path}; remove it to compare again)"}})
     try:
@@ -125,7 +122,8 @@ def _compared(devices: Sequence[jax.Device], operation: str, path: pathlib.Path,
 
 
 def verdict_file(kind: str) -> pathlib.Path:
-    """The file with the verdicts on devices of a `device_kind`, for this version of JAX, its compilers and the kernels."""
+    """Returns the file with the verdicts on devices of a `device_kind`, for this version of JAX, its compilers and the
+    kernels."""
     code = hashlib.sha256()
     folder = pathlib.Path(str(kernels.__file__)).parent
     for path in [*sorted(folder.glob("*.py")), *(folder.parent / name for name in SOURCES)]:
@@ -138,7 +136,7 @@ def verdict_file(kind: str) -> pathlib.Path:
 
 
 def remembered(path: pathlib.Path) -> dict[str, JsonObject]:
-    """The records of `path` by operation; none where there is no such file, or a damaged one."""
+    """Returns the records of `path` by operation; none where there is no such file, or a damaged one."""
     try:
         found = parse_json(path.read_text())
         return {name: record for name, record in found.items() if isinstance(record["reason"], str)}
