@@ -159,12 +159,10 @@ class Key:
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant:
-    """A key that has the same value in every model; it is not read."""
+class Written:
+    """A key that is written on export. No setting depends on it, so it is not read."""
 
     theirs: str
-    value: Any
-    carried: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,8 +170,16 @@ class Constant:
         return (self.theirs,)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Nothing: no field of ours depends on it."""
+        """Returns no settings."""
         return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(Written):
+    """A key that has the same value in every model."""
+
+    value: Any
+    carried: bool = False
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
         """Returns the constant, or the value that the model came with."""
@@ -181,21 +187,11 @@ class Constant:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenId:
-    """A key with the id of a special token, which is that of the tokenizer."""
+class TokenId(Written):
+    """The id of a special token, which the tokenizer knows."""
 
-    theirs: str
     role: str
     carried: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The key."""
-        return (self.theirs,)
-
-    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Nothing: the tokenizer has the ids."""
-        return {}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
         """Returns the id, if the tokenizer has one for the role, or the value that the model came with."""

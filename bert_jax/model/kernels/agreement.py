@@ -1,4 +1,4 @@
-"""Compares each kernel with the plain path on the current device: values, gradients, packed and padded rows, and dropout.
+"""Compares each kernel with the plain path on the current device: values, gradients, packed and padded rows, windows, dropout.
 
 A kernel may be wrong on a kind of chip on which it was never run. `compare` runs it on small arrays and returns the differences
 as `Figure`s, each with a limit above which the kernel counts as wrong. The reference is the plain path on the same inputs, in the
@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bert_jax.interface.words import counted
-from bert_jax.model.attention import attention_mask, dot_product_attention
+from bert_jax.model.attention import attention_mask, dot_product_attention, near
 from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.residual_norm import fused_residual_norm
 from bert_jax.model.layers import Dropout, NormParameters
@@ -54,11 +54,14 @@ class Case:
     """For a residual norm, its width (with 1 head)."""
     dtype: str
     rate: float = 0.0
+    radius: int | None = None
+    """For a sliding layer, the largest distance of a key that a query sees."""
 
     def __str__(self) -> str:
         of = f"{self.heads} x {self.head_width}" if self.heads > 1 else f"{self.head_width}"
         dropout = f", dropout {self.rate:g}" if self.rate else ""
-        return f"{self.rows} x {counted(self.length, 'token')}, width {of}, {self.dtype}{dropout}"
+        window = "" if self.radius is None else f", window of {2 * self.radius + 1}"
+        return f"{self.rows} x {counted(self.length, 'token')}, width {of}, {self.dtype}{dropout}{window}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +119,8 @@ ATTENTION_CASES = (
     Case(1, 700, 1, 128, "bfloat16"),  # several blocks of the TPU's kernel
     Case(2, 128, 2, 64, "float32", RATE),
     Case(2, 90, 2, 64, "bfloat16", RATE),
+    Case(2, 1100, 1, 64, "bfloat16", radius=64),  # a window that reaches into the blocks on both sides
+    Case(1, 600, 1, 128, "bfloat16", RATE, radius=100),
 )
 NORM_CASES = (
     Case(2, 51, 1, 256, "float32"),  # rows that do not fill a block
@@ -152,11 +157,11 @@ def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[F
 
     def fused(ids: Int[Array, "B L"], dropout: Dropout) -> Attend:
         return lambda *qkv: fused_attention(
-            qkv, ids, num_heads=case.heads, dropout=dropout, platform=platform, interpret=interpret
+            qkv, ids, num_heads=case.heads, dropout=dropout, platform=platform, interpret=interpret, radius=case.radius
         )
 
     def plain(*qkv: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        return plain_attention(qkv, ids, case.heads, dropout)
+        return plain_attention(qkv, ids, case.heads, dropout, case.radius)
 
     names = ("values", "gradient of query", "gradient of key", "gradient of value")
     if not case.rate or platform == "gpu":  # the GPU kernel draws the masks of the plain path
@@ -168,20 +173,23 @@ def _attention_figures(case: Case, platform: str, interpret: bool) -> Iterator[F
 
 
 def plain_attention(
-    qkv: tuple[Float[Array, "B L D"], ...], ids: Int[Array, "B L"], heads: int, dropout: Dropout
+    qkv: tuple[Float[Array, "B L D"], ...], ids: Int[Array, "B L"], heads: int, dropout: Dropout, radius: int | None = None
 ) -> Float[Array, "B L D"]:
     """Computes the result of `fused_attention` with `dot_product_attention`."""
     b, length, width = qkv[0].shape
     query, key, value = (x.reshape(b, length, heads, width // heads).swapaxes(1, 2) for x in qkv)
-    context = dot_product_attention(query, key, value, attention_mask(ids, ids), dropout)
+    mask = attention_mask(ids, ids)
+    if radius is not None:
+        mask &= near(jnp.arange(length)[None], length, radius)
+    context = dot_product_attention(query, key, value, mask, dropout)
     return context.swapaxes(1, 2).reshape(b, length, width)
 
 
 def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[Figure]:
     """Yields the mean, the spread and the independence of dropout masks.
 
-    With equal scores and values of 1, the context of each of L x B x H queries is its number of kept keys / (L (1 - rate)). The
-    mean is 1 and the variance rate / ((1 - rate) L).
+    With equal scores and values of 1, the context of each of L x B x H queries is its number of kept keys / (N (1 - rate)), where
+    N is the number of keys that it sees (all L, or those in its window). The mean is 1 and the variance rate / ((1 - rate) N).
     """
     shape = (case.rows, case.length, case.heads * case.head_width)
     zeros, ones = jnp.zeros(shape, case.dtype), jnp.ones(shape, case.dtype)
@@ -192,7 +200,10 @@ def _mask_figures(case: Case, attend: Callable[[Dropout], Attend]) -> Iterator[F
 
     found = [np.asarray(contexts(jnp.uint32(seed)).astype(jnp.float32)) for seed in SEEDS]
     heads = np.concatenate([x.reshape(*shape[:2], case.heads, -1)[..., 0].transpose(0, 2, 1) for x in found])
-    units, wanted = heads.reshape(-1, case.length) - 1.0, (case.rate / ((1 - case.rate) * case.length)) ** 0.5
+    places, radius = np.arange(case.length), case.length if case.radius is None else case.radius
+    sees = np.minimum(places + radius, case.length - 1) - np.maximum(places - radius, 0) + 1
+    units = (heads.reshape(-1, case.length) - 1.0) * (sees / case.length) ** 0.5  # as if each saw L
+    wanted = (case.rate / ((1 - case.rate) * case.length)) ** 0.5
     count, unit = units.size, 2**-8 if case.dtype == "bfloat16" else 0.0
     yield Figure(str(case), "scale of dropout", abs(float(units.mean())), DEVIATIONS * wanted / count**0.5 + unit)
     spread = float(np.sqrt(np.square(units).mean()))

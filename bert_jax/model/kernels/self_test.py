@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
 """Platform -> the operations with a kernel; each is a field of `ModelConfig`."""
-BY_ITSELF = ("tpu",)
-"""The platforms on which "auto" chooses kernels."""
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
 SOURCES = ("attention.py", "residual_norm.py", "layers.py", "matmul.py")
@@ -54,8 +52,7 @@ def compare_kernels_once(asked: Mapping[str, str] | None = None, gather: Gather 
     """
     device = jax.local_devices()[0]
     settings = {operation: (asked or {}).get(operation, "auto") for operation in KERNELS.get(device.platform, ())}
-    wanted = {"fused", "auto"} if device.platform in BY_ITSELF else {"fused"}
-    operations = [operation for operation, setting in settings.items() if setting in wanted]
+    operations = [operation for operation, setting in settings.items() if setting != "plain"]
     if not operations:
         return {}
     own = verdicts([device], operations)

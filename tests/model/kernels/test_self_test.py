@@ -55,7 +55,6 @@ def chip(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Chip:
     monkeypatch.setattr(dispatch, "no_attention_kernel", lambda *_: None)
     monkeypatch.setattr(dispatch, "no_residual_norm_kernel", lambda *_: None)
     monkeypatch.setattr(self_test, "KERNELS", {"cpu": ("attention", "residual_norm")})
-    monkeypatch.setattr(self_test, "BY_ITSELF", ("cpu",))
     made = Chip()
     monkeypatch.setattr(agreement, "compare", made.compare)
     return made
@@ -132,12 +131,9 @@ def test_only_kernels_that_may_run_are_compared_and_one_asked_for_is_used_with_a
     assert "attention: fused" in in_words(rejected, attention="fused")
 
 
-def test_where_auto_chooses_no_kernel_none_is_compared(chip: Chip, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(self_test, "BY_ITSELF", ())
-    compare_kernels_once()
+def test_kernels_that_are_not_asked_for_are_not_compared(chip: Chip):
+    assert compare_kernels_once({"attention": "plain", "residual_norm": "plain"}) == {}
     assert chip.compared == []
-    compare_kernels_once({"attention": "fused"})
-    assert chip.compared == ["attention"]
 
 
 def test_a_kernel_that_disagrees_in_one_process_is_used_in_none(chip: Chip):
