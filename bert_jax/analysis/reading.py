@@ -14,7 +14,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.streams import Field, Records, read_records
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import Records, read_records
 from bert_jax.tasks.readers.conllu import Line, Sentence, read_blocks, read_sentence
 from bert_jax.tasks.readers.tables import Say, note
 

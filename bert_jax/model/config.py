@@ -361,6 +361,9 @@ class Resolved(ModelConfig):
     target: Target
 
 
+SIZES = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size", "layer_types")
+"""The fields of `Architecture` that say how large a Transformer is, with the type of each layer: models of one kind differ in
+these."""
 BLOCK_FIELDS = (
     "norm", "norm_scale", "norm_bias", "norm_placement", "first_attention_norm", "embedding_norm", "final_norm",
     "attention_bias", "intermediate_bias", "output_bias", "gate", "rotary_theta", "sliding_rotary_theta", "rotary_pairing",

@@ -21,9 +21,9 @@ from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import as_tags, entities, is_tag
 from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, Window, best_spans, most_context, window_starts, windows
 

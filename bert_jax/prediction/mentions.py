@@ -11,10 +11,10 @@ from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.labels import head_of, logits_of
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import shortened
-from bert_jax.prediction.streams import Field
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import read_mentions
 

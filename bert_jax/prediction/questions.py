@@ -17,8 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
-from bert_jax.prediction.streams import Field
 
 
 class Question(Protocol):

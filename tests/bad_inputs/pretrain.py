@@ -77,6 +77,8 @@ CASES = [
       "$train is a file; name the directory that holds config.json and model.safetensors"),
     Case("a new part without a model", "--config.init_new=pooler",
       "config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model"),
+    Case("a tiling without a model", "--config.init_tiled=true",
+      "config.init_tiled makes a larger model from config.init_from, which is empty; name a model"),
     Case("a dropped part without a model", "--config.init_drop=pooler",
       "config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model"),
     Case("a model with another vocabulary", "--config.init_from=$model",

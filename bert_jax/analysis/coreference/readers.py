@@ -42,7 +42,8 @@ from bert_jax.analysis.reading import Treebank
 from bert_jax.errors import UserError
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
-from bert_jax.prediction.streams import Field, Record, read_records
+from bert_jax.prediction.fields import Field, Record
+from bert_jax.prediction.streams import read_records
 from bert_jax.storage.fetching import fetched
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers.conll import is_blank

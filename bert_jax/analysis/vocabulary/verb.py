@@ -10,7 +10,8 @@ from bert_jax.analysis.vocabulary.measure import groups
 from bert_jax.data.corpus.verification import staged
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.prediction.streams import Field, read_records
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_records
 
 
 def run(flags: argparse.Namespace) -> int:
