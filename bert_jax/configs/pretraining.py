@@ -264,7 +264,7 @@ class PretrainingExperiment:
                 raise UserError(f"{key}.length={phase.length} {wrong}")
             if phase.batch_size % phase.accumulation:
                 raise UserError(
-                    f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
+                    f"{key}.batch_size={phase.batch_size} is not divisible by {phase.accumulation} microbatches (accumulation)"
                 )
             given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
             if given and self.model.positions != "rotary":
