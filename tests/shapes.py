@@ -15,7 +15,7 @@ import jaxtyping
 import numpy as np
 
 ALWAYS, THEN_EVERY = 20, 100
-"""The first calls of a function in each test are all checked, later ones now and then: a check takes 0.1 ms, and some functions are
+"""The first calls of a function in a test are all checked, later ones now and then: a check takes 0.1 ms, and some functions are
 called 100,000 times. Counted by the test, so that no result depends on the tests before. CHECK_EVERY_CALL=1 checks all calls."""
 if os.environ.get("CHECK_EVERY_CALL"):
     ALWAYS = sys.maxsize
