@@ -78,8 +78,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
 
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
-    """The steps of every arm by name: process 0 fixes them; the others wait for its plan, or train meanwhile where it measures a
-    speed. Raises Stopped."""
+    """Returns the steps of every arm by name: process 0 fixes them; the others wait for its plan, or train meanwhile where it
+    measures a speed. Raises Stopped."""
 
     def wait() -> None:
         if _waiting(run):
@@ -93,7 +93,7 @@ def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str
 
 
 def _waiting(run: Run) -> bool:
-    """Whether this process, which waits for the others, was asked to stop."""
+    """Returns whether this process, which waits for the others, was asked to stop."""
     run.watchdog.alive("waiting for the other processes")
     return run.preemption.requested(0)
 
@@ -110,7 +110,7 @@ def _write(whole: Planned, run: Run) -> None:
 
 
 def main() -> int:
-    """The verb."""
+    """Returns the verb."""
     flags = parse_flags("study", __doc__, schema=StudyExperiment)
     # The parts compute, in processes of their own. This process only traces, and must not take a TPU that they need.
     jax.config.update("jax_platforms", "cpu")

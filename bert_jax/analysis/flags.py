@@ -53,7 +53,7 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
-    """The verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    """Returns the verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = choose_verb("python -m bert_jax.analyse", description, VERBS, arguments)
     if name is None:
@@ -62,7 +62,7 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> t
 
 
 def flag_parser(name: str) -> FlagParser:
-    """The parser of the flags of a verb."""
+    """Returns the parser of the flags of a verb."""
     prog = f"python -m bert_jax.analyse {name}"
     summary = VERBS[name][0].upper() + VERBS[name][1:]
     description = f"{summary}.\n\n    {prog} --model=MODEL --output=DIR {EXAMPLES[name]}"

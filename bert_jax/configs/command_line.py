@@ -97,13 +97,13 @@ def _found(schema: type | str | None) -> type | None:
 
 
 def suggested_key(argument: str) -> str:
-    """The end of an error message about an unknown flag that is similar to a key of pretraining or of fine-tuning; "" for any
-    other flag."""
+    """Returns the end of an error message about an unknown flag that is similar to a key of pretraining or of fine-tuning; "" for
+    any other flag."""
     return next(filter(None, (suggested_flag(argument, _found(SCHEMAS[verb])) for verb in ("pretrain", "finetune"))), "")
 
 
 def flag_parser(verb: str, description: str | None, schema: type | str | None = None) -> FlagParser:
-    """The parser of the flags of `pretrain`, `finetune` or `study`, without the overrides `--config.key=value`."""
+    """Returns the parser of the flags of `pretrain`, `finetune` or `study`, without the overrides `--config.key=value`."""
     prog = f"python -m bert_jax.{verb}"
     usage = f"{prog} --config=FILE[:ARG] --workdir=DIR [--config.KEY=VALUE ...] [--FLAG=VALUE ...]"
     parser = FlagParser(prog=prog, usage=usage, description=description)

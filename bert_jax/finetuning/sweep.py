@@ -132,13 +132,13 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 
 
 def _waiting(run: Run) -> bool:
-    """Whether this process, which waits for the others, was asked to stop."""
+    """Returns whether this process, which waits for the others, was asked to stop."""
     run.watchdog.alive("waiting for the runs of the other processes")
     return run.preemption.requested(0)
 
 
 def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
-    """The groups of devices on which runs train in parallel; one group of all devices for a single run, and where
+    """Returns the groups of devices on which runs train in parallel; one group of all devices for a single run, and where
     devices_per_run is 0. Raises UserError where devices_per_run does not divide the devices of a process."""
     devices, size = jax.devices(), experiment.sweep.devices_per_run
     if not experiment.side_by_side:
@@ -198,7 +198,7 @@ def _trained(
 
 
 def _stored(directory: Place) -> JsonObject | None:
-    """The results of a run that an earlier start has finished; None without any."""
+    """Returns the results of a run that an earlier start has finished; None without any."""
     try:
         results = parse_json(read_bytes(directory / RESULTS))
     except (OSError, ValueError):
@@ -285,7 +285,7 @@ def draw(workdir: pathlib.Path, summary: JsonObject, formats: Sequence[str] = ("
 
 
 def table(summary: JsonObject) -> str:
-    """The summary as a text table, with a line for each setting."""
+    """Returns the summary as a text table, with a line for each setting."""
 
     def cell(value: Json) -> str:
         return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -53,7 +53,8 @@ def model_of_step(workdir: Place, step: int) -> Model:
 
 
 def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """The tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the end."""
+    """Returns the tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the
+    end."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

@@ -60,12 +60,13 @@ class Run:
     """The formats in which curves and figures are drawn."""
 
     def durable(self, path: pathlib.Path) -> Place:
-        """The lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints are
-        written there at once."""
+        """Returns the lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints
+        are written there at once."""
         return self.mirror.durable(path) if self.mirror else path
 
     def compiling(self, ledger: Ledger) -> contextlib.AbstractContextManager[None]:
-        """A context for a compilation: its time counts as compiling in `ledger`, and the watchdog uses its longer limit."""
+        """Returns a context for a compilation: its time counts as compiling in `ledger`, and the watchdog uses its longer
+        limit."""
         self.watchdog.compiling()
         return ledger.during(Activity.COMPILING)
 

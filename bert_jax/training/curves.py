@@ -184,8 +184,8 @@ def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """The running mean over `window` values centred on each value; near the ends the window shrinks on both sides, so the mean
-    does not lag."""
+    """Returns the running mean over `window` values centred on each value; near the ends the window shrinks on both sides, so the
+    mean does not lag."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     here = np.arange(len(values))
     reach = np.minimum(np.minimum(here, len(values) - 1 - here), window // 2)

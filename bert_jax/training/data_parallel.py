@@ -99,16 +99,16 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
 
 
 def own_rows(rows: int, accumulation: int) -> UInt32[Array, " B"]:
-    """The index of each of this device's `rows` among the rows of all devices in its microbatch, from which its random masks
-    follow (`Tokens.rows`)."""
+    """Returns the index of each of this device's `rows` among the rows of all devices in its microbatch, from which its random
+    masks follow (`Tokens.rows`)."""
     own = jax.lax.broadcasted_iota(jnp.uint32, (rows,), 0) // np.uint32(accumulation)
     return jax.lax.axis_index("data").astype(jnp.uint32) * np.uint32(rows // accumulation) + own
 
 
 def rings_along_data(mesh: Mesh) -> list[list[list[int]] | None]:
-    """The `axis_index_groups` of collectives over the data axis, for each dimension of the box of chips that the axis runs
-    through, slowest first: collectives over one dimension after the other give the collective over all chips. [None] is a single
-    collective over all chips.
+    """Returns the `axis_index_groups` of collectives over the data axis, for each dimension of the box of chips that the axis
+    runs through, slowest first: collectives over one dimension after the other give the collective over all chips. [None] is a
+    single collective over all chips.
 
     With `ALL_REDUCE_FROM` chips or more in one collective XLA lowers a reduce-scatter to an all-reduce, which sends twice the
     bytes. On the two-dimensional slices of v5e and v6e one dimension after the other is faster (BERT-Large, 256 rows on v5e:8x8,
