@@ -17,9 +17,8 @@ from bert_jax.interop.families.family import Family, family_named, family_of
 from bert_jax.model import ENCODERS, POSITIONS
 from bert_jax.model.config import Architecture, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
+from bert_jax.model.heads.head import TaskHead, head_class
 from bert_jax.model.heads.outputs import OUTPUTS
-from bert_jax.model.heads.registry import head_class
 
 WRITER_FIELDS = (
     "model_type", "architectures", "num_labels", "torch_dtype", "dtype", "transformers_version", "use_return_dict",

@@ -30,8 +30,7 @@ from bert_jax.interop.families.family import Family, Row, family_of
 from bert_jax.interop.weights import check_finite
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads.head import TaskHead, head_classes
 from bert_jax.model.positions import fixed_table
 from bert_jax.model.pretraining import NEVER_TRAINED, abstract_parameters
 from bert_jax.objectives.model import unboxed
@@ -246,7 +245,7 @@ def part_of(name: str, expected: Mapping[str, Row]) -> str:
     module = name.split(".")[0]
     if module in HEAD_PARTS:
         return module
-    return next((f"{kind}_head" for kind, head in HEADS.items() if head.module == module), "")
+    return next((f"{kind}_head" for kind, head in head_classes().items() if head.module == module), "")
 
 
 def wrapper_of(names: Collection[str], family: Family) -> str:

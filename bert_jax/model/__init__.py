@@ -13,11 +13,11 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     residual_norm.py   LayerNorm(x + dropout(y))
     kernels/           fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` says which runs where
     encoder.py         the stack of layers
-    lstm.py            the recurrence of an LSTM, in one or two directions
+    lstm.py            the recurrence of an LSTM, in one or two directions; the LSTM of task heads
     bilm.py            the layers of a bidirectional LSTM language model
     static.py          the layers of a static model: none
     bert.py            embeddings, encoder, pooler
-    features.py        the features of task heads: mixes of layers, pooling over tokens, an LSTM
+    features.py        the features of task heads: mixes of layers, pooling over tokens
     crf.py             a conditional random field over the labels of words
     heads/             the pooler and the heads of pretraining and of tasks
     pretraining.py     BERT with the two pretraining heads

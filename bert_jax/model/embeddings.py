@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
-from bert_jax.model.characters import CharacterCnn
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Initializer, Norm, Seed, dropout, initializer, parameter
 from bert_jax.model.positions import acts_on, make_positions
@@ -71,6 +70,8 @@ class WordEmbeddings(nn.Module):
         """Declares the table, or the convolutions over characters in its place."""
         c = self.config
         if c.character_cnn:
+            from bert_jax.model.characters import CharacterCnn
+
             self.characters = CharacterCnn(c)
             return
         self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))

@@ -1,5 +1,4 @@
-"""The features that task heads read besides the last layer and the pooler: other layers, other tokens, an LSTM over the
-tokens."""
+"""The features that task heads read besides the last layer and the pooler: other layers, other tokens."""
 
 from __future__ import annotations
 
@@ -8,9 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.model.config import Target
-from bert_jax.model.layers import Dense, gather_positions, parameter, truncated_normal
-from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
+from bert_jax.model.layers import gather_positions, parameter
 
 
 def chosen_layers(
@@ -108,45 +105,3 @@ def mention_features(marked: Float[Array, "B P 3 I"]) -> Float[Array, "B P 5*I"]
     names."""
     m0, ma, mb = (marked[:, :, i].astype(jnp.float32) for i in range(3))
     return jnp.concatenate([m0, ma, mb, m0 * ma, m0 * mb], axis=-1)
-
-
-class Lstm(nn.Module):
-    """A two-layer bidirectional LSTM over the tokens of each text, float32.
-
-    The state is reset where `sequence_ids` change, in both directions, so a text is independent of other texts and of padding.
-    `model/lstm.py` computes the recurrence.
-    """
-
-    width: int
-    target: Target
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"]) -> Float[Array, "B L O"]:
-        """Returns the concatenated outputs of both directions for each token, O = 2 W."""
-        w = self.width
-        x = x.astype(jnp.float32)
-        for name, axis in (("lower", "embed"), ("upper", None)):
-            inputs = (x.shape[-1],)
-            axes = (axis, None, None, None)
-            init, dtype = truncated_normal(inputs[0] ** -0.5), jnp.dtype(jnp.float32)
-            projected = Dense(inputs, (2, 4, w), axes, init, dtype, self.target, name=f"{name}_input")(x)
-            kernel = Recurrence(w, name=f"{name}_recurrence")()
-            projected = projected.reshape(*x.shape[:2], 2, 4 * w)
-            directions = tuple(
-                Direction(time_major(projected[:, :, n], n), carried(time_major(sequence_ids, n)), kernel[n]) for n in (0, 1)
-            )
-            x = jnp.concatenate([batch_major(h, n) for n, h in enumerate(recurrence(directions))], axis=-1)
-        return x
-
-
-class Recurrence(nn.Module):
-    """The recurrent kernels of both directions: from the previous output to the four gates."""
-
-    width: int
-
-    @nn.compact
-    def __call__(self) -> Float[Array, "2 W O"]:
-        """Returns the recurrent kernels of both directions, O = 4 W."""
-        w = self.width
-        kernel = parameter(self, "kernel", truncated_normal(w**-0.5), (None,) * 4, (2, w, 4, w), (1, 2))
-        return kernel.reshape(2, w, 4 * w)
