@@ -26,7 +26,7 @@ from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.processes import Share, meet, require_shared_directory
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
-from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
+from bert_jax.sharding.device_errors import Demand, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.objects import require_bucket
