@@ -10,6 +10,5 @@ In: an experiment and a corpus. Out: trained weights, held-out scores, log lines
     replay.py              a training step once more, from the workdir alone
     pretraining_log.py     PretrainingLog: log lines, metrics.jsonl, the plot of the curves
     reference_curves.py    the band of an experiment over seeds, and whether a run lies in it
-    results.py             results.json and the exported model
-    checkpointed_model.py  the model of an earlier step, from a checkpoint that was kept
+    results.py             results.json; the model to export, of the last step or from a checkpoint that was kept
 """

@@ -1,8 +1,9 @@
-"""The results of a pretraining run: `results.json` and the exported model."""
+"""The results of a pretraining run: `results.json`, and the model to export, of the last step or of an earlier one."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import pathlib
 import platform
 from collections.abc import Mapping
@@ -11,10 +12,12 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.hub import is_hub_name
-from bert_jax.data.corpus.store import SETTINGS
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.corpus.store import SETTINGS, open_splits
+from bert_jax.data.corpus.verification import staged
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.named import Record
@@ -29,8 +32,15 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import Corpora
-from bert_jax.pretraining.program import EXPORTED
+from bert_jax.pretraining.corpora import FINGERPRINT, Corpora
+from bert_jax.pretraining.program import EXPORTED, pretraining_program
+from bert_jax.runtime.workdir import MODEL, from_start, run_config
+from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.mesh import make_mesh
+from bert_jax.storage.fetching import fetched
+from bert_jax.storage.paths import Place, is_remote
+from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.training.exporting import on_host
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
@@ -136,3 +146,39 @@ def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], 
     parts = exported_parts(experiment.trained_objective, experiment.model)
     own = {part: tree for part, tree in params.items() if part in parts}
     return Model(params=own, config=experiment.model, tokenizer=tokenizer)
+
+
+def model_of_step(workdir: Place, step: int) -> Model:
+    """Loads the model that the pretraining run in `workdir` had after `step` steps; the run may still be training.
+
+    Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
+    one.
+    """
+    stored = with_defaults(PretrainingExperiment, run_config(workdir, "pretrain", "--from"), beside=FINGERPRINT)
+    stored.pop(FINGERPRINT, None)
+    experiment = dataclasses.replace(PretrainingExperiment.from_dict(stored), mesh=MeshConfig())
+    directory, there = workdir / "checkpoints", list[int]()
+    mesh = make_mesh(experiment.mesh, jax.devices()[:1])
+    if directory.is_dir():
+        with Checkpoints(directory, read_only=True) as checkpoints:
+            there = checkpoints.steps
+            if step in there:
+                program = pretraining_program(experiment, mesh)
+                state = checkpoints.restore(step, program.state)
+                params = on_host(state.params, mesh)
+                phase = experiment.phase_after(max(step - 1, 0))
+                return trained_model(experiment.of_phase(phase), params, _tokenizer(workdir, experiment))
+    has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
+    raise UserError(
+        f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "
+        f"--config.checkpoints.keep_at='[{step}]'"
+    )
+
+
+def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer | None:
+    """Returns the tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the
+    end."""
+    if (workdir / MODEL).is_dir():
+        model = workdir / MODEL
+        return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)
+    return open_splits(staged(from_start(workdir, experiment.corpus.directory)))[0].tokenizer
