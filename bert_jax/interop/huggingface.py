@@ -16,6 +16,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import flax.linen as nn
 import jax
@@ -33,7 +34,7 @@ from bert_jax.files import Json, JsonObject, read_object, write_json
 from bert_jax.interface.words import counted
 from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
-from bert_jax.interop.directory import FORMATS, OURS, TEXT_VECTORS, replaced_when_complete
+from bert_jax.interop.directory import CONFIG, FORMATS, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
 from bert_jax.interop.families.family import Family, TokenId, family_of
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
@@ -48,7 +49,6 @@ from bert_jax.interop.huggingface_config import (
     recorded,
     untrained_parts,
 )
-from bert_jax.interop.locate import CONFIG, MODULES, find_model_directory, transformer_folder
 from bert_jax.interop.names import (
     OWN_PREFIX,
     REQUIRED_PARTS,
@@ -62,13 +62,15 @@ from bert_jax.interop.names import (
     tensors_from_params,
     their_names,
 )
-from bert_jax.interop.sentence_transformers import TextVectors, read_text_vectors, write_text_vectors
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters, with_fixed_tables
+
+if TYPE_CHECKING:
+    from bert_jax.interop.sentence_transformers import TextVectors
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +163,8 @@ def export_model(
         tokenizer.save(incomplete)
         _adapt_tokenizer(incomplete / TOKENIZER_CONFIG, config)
         if model.vectors is not None and model.head is None:
+            from bert_jax.interop.sentence_transformers import write_text_vectors
+
             write_text_vectors(incomplete, model.vectors, config)
         _save(tensors, incomplete / WEIGHTS)
         (incomplete / WEIGHTS).chmod((incomplete / CONFIG).stat().st_mode)  # safetensors writes it readable by the owner only
@@ -205,6 +209,8 @@ def import_model(
     `lowercase`. `labels` replace those of config.json. Raises UserError listing every tensor that is missing, unexpected or of
     another shape.
     """
+    from bert_jax.interop.locate import find_model_directory
+
     check_parts(new.names)
     directory = find_model_directory(path)
     fields = read_model_config(directory)
@@ -475,6 +481,8 @@ def _check_recorded(ours: JsonObject, pad: Json, tokenizer: Tokenizer, where: st
 def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
     """Returns the pooling of a directory's text vectors; None if the directory names none, or one that is not implemented here,
     which `embed` reports."""
+    from bert_jax.interop.sentence_transformers import read_text_vectors
+
     with contextlib.suppress(UserError):
         found = read_text_vectors(directory, tokenizer)
         return found if found and found.pooling in TEXT_POOLINGS else None
@@ -484,6 +492,8 @@ def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors 
 def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[str, ...]:
     """Returns a clause about JSON files and folders of the directory that are not read, such as another module of
     sentence-transformers."""
+    from bert_jax.interop.locate import transformer_folder
+
     read = [name for name in FILES if vectors or name not in TEXT_VECTORS]
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in read]
     above = directory.absolute().parent

@@ -14,7 +14,6 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.corpus.hub import is_hub_name
 from bert_jax.data.corpus.store import SETTINGS, open_splits
 from bert_jax.data.corpus.verification import staged
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -26,7 +25,6 @@ from bert_jax.interop.card import Training
 from bert_jax.interop.card import training_of as read_training
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.huggingface_config import ARCHITECTURES
-from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.names import REQUIRED_PARTS, rows
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import count_parameters
@@ -90,7 +88,14 @@ def training_of(
         if train.directory is not None:
             sources = read_object(train.directory / SETTINGS).get("sources", [])
         if experiment.init_from:
+            from bert_jax.interop.locate import find_model_directory
+
             start, _ = read_training(find_model_directory(experiment.init_from))
+    base_model = start.base_model
+    if experiment.init_from:
+        from bert_jax.data.corpus.hub import is_hub_name
+
+        base_model = experiment.init_from if is_hub_name(experiment.init_from) else base_model
     name = f" of {pathlib.PurePath(experiment.corpus.directory).name}" if experiment.corpus.directory else ""
     phases = ", ".join(
         f"{phase.steps:,} of {counted(phase.batch_size, 'row')} of {counted(phase.length, 'token')}"
@@ -106,7 +111,7 @@ def training_of(
         scores=card_scores(experiment.trained_objective, scores),
         language="en" if "embedded" in sources else start.language,
         license=start.license,
-        base_model=experiment.init_from if experiment.init_from and is_hub_name(experiment.init_from) else start.base_model,
+        base_model=base_model,
     )
 
 

@@ -24,7 +24,6 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model, part_names
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
-from bert_jax.model.characters import symbols_of
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
@@ -36,7 +35,6 @@ from bert_jax.storage.objects import place
 from bert_jax.storage.paths import Place, checked, is_remote
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.steps import Program, TrainState
-from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +49,8 @@ def first_state(experiment: PretrainingExperiment, program: Program, corpus: Cor
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size
     if experiment.model.character_cnn:
+        from bert_jax.model.characters import symbols_of
+
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
         facts["embeddings", "characters", "symbols"] = symbols_of(corpus.tokenizer.pieces, rows)
     flat = flatten_dict(state.params)
@@ -85,6 +85,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
             "does not train; leave it out there, or choose other pairs"
         )
+    from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
+
     model = load_start(
         experiment.init_from,
         init_new=experiment.init_new,
@@ -269,6 +271,8 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
             f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
             "a pretrained BERT"
         )
+    from bert_jax.training.warm_start import same_vocabulary
+
     theirs = model.tokenizer.vocabulary
     if not same_vocabulary(theirs, vocabulary):
         raise UserError(

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS, JsonTokenizer
-from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer_files import (
     BACKENDS,
@@ -301,6 +300,8 @@ class Tokenizer:
             self._save_json(self._model, directory, names)
             return
         config: JsonObject = {"do_lower_case": self.vocabulary.lowercase, **names}
+        from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
+
         rust = rust_tokenizer(self._model, specials, self.added)
         if isinstance(self._model, WordPiece):
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
