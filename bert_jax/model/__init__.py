@@ -17,7 +17,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     bilm.py            the layers of a bidirectional LSTM language model
     static.py          the layers of a static model: none
     bert.py            embeddings, encoder, pooler
-    features.py        the features of task heads: mixes of layers, pooling over tokens
+    features.py        the features of task heads: layers, their mixes, means over tokens
     crf.py             a conditional random field over the labels of words
     heads/             the pooler and the heads of pretraining and of tasks
     pretraining.py     BERT with the two pretraining heads
