@@ -140,6 +140,9 @@ class PretrainingExperiment:
     init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub; empty for random
     weights."""
+    init_tiled: bool = False
+    """True: `init_from` is a smaller Transformer of the same kind, and the larger one of `config.model` begins as its tiling, as
+    ModernBERT-large did (`interop/tiling.py`). The sizes are then those of `config.model`, everything else is the model's."""
     init_state: PathText = ""
     """WORKDIR@STEP: the state of another run that this one goes on from, with its optimizer and its step: a checkpoint that the
     run keeps. The phases describe the whole run: the same as WORKDIR's up to STEP, then any. Empty to start at step 0."""
@@ -216,6 +219,8 @@ class PretrainingExperiment:
             raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
+        if self.init_tiled and not self.init_from:
+            raise UserError("config.init_tiled makes a larger model from config.init_from, which is empty; name a model")
         if empty := [i for i, phase in enumerate(self.phases) if not phase.steps]:
             raise UserError(f"config.phases.{empty[0]} needs steps, at least 1, or a budget in tokens")
         if self.init_state and self.init_from:
@@ -259,7 +264,7 @@ class PretrainingExperiment:
                 raise UserError(f"{key}.length={phase.length} {wrong}")
             if phase.batch_size % phase.accumulation:
                 raise UserError(
-                    f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
+                    f"{key}.batch_size={phase.batch_size} is not divisible by {phase.accumulation} microbatches (accumulation)"
                 )
             given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
             if given and self.model.positions != "rotary":

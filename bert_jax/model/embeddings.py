@@ -1,4 +1,4 @@
-"""The embeddings of tokens: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
+"""Token embeddings: word + position + token-type embeddings, LayerNorm, dropout (paper section 3, Figure 2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Embedding(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """The sum of the embeddings of every token, three in BERT, normalised, in the dtype of the products."""
+    """The normalised sum of the embeddings of each token (three in BERT), in the dtype of the products."""
 
     config: ModelConfig
 
@@ -48,7 +48,7 @@ class Embeddings(nn.Module):
             self.layer_norm = Norm(c)
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """Returns the sum of the embeddings of each token, normalised and dropped out."""
+        """Returns the normalised sum of the embeddings of each token, with dropout."""
         c, tokens = self.config, tokens.reading(None)
         x = self.word_embeddings(tokens.ids)
         if acts_on(c, "embeddings"):
@@ -61,13 +61,12 @@ class Embeddings(nn.Module):
 
 
 class WordEmbeddings(nn.Module):
-    """A vector for each token, without position, token type or LayerNorm: the input of a bidirectional LSTM, and all there is of
-    a static model."""
+    """Word vectors without position, token type or LayerNorm: the input of an LSTM, or the whole of a static model."""
 
     config: ModelConfig
 
     def setup(self) -> None:
-        """Declares the table, or the convolutions over characters in its place."""
+        """Declares the table, or the character CNN that replaces it."""
         c = self.config
         if c.character_cnn:
             from bert_jax.model.characters import CharacterCnn
@@ -77,7 +76,7 @@ class WordEmbeddings(nn.Module):
         self.word_embeddings = Embedding(c.padded_vocab_size, c.word_width, initializer(c), ("vocab", "embed"))
 
     def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """Returns the vector of each token, once for each direction: twice where two directions have half of D, as in ELMo."""
+        """Returns the vector of each token. For two directions of width D / 2 the vector is repeated, as in ELMo."""
         c = self.config
         words = self.characters(tokens.ids) if c.character_cnn else self.word_embeddings(tokens.ids)
         x = jnp.tile(words, c.hidden_size // c.word_width)
@@ -85,16 +84,16 @@ class WordEmbeddings(nn.Module):
 
 
 def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, " ..."]) -> None:
-    """Raises UserError for ids outside their tables. The check runs on the host: in compiled code such ids give NaN, no error.
+    """Raises UserError for ids outside their tables. The check runs on the host; compiled code would return NaN without an error.
 
     `ids` are input_ids, token_type_ids and position_ids of any shape, as numpy or concrete jax arrays; traced arrays are not
-    checked. The error names the id, the size of the table and the likely cause.
+    checked.
     """
     limits = {
-        "input_ids": (config.vocab_size, "the text was tokenised with another vocabulary than the model's"),
+        "input_ids": (config.vocab_size, "the text was tokenised with a different vocabulary than the model's"),
         "token_type_ids": (
             config.type_vocab_size,
-            "the model was made with fewer token types; python -m bert_jax.convert --token-types=2 adds them",
+            "the model has fewer token types; add them with python -m bert_jax.convert --token-types=2",
         ),
         "position_ids": (
             config.max_position,

@@ -1,4 +1,4 @@
-"""The features that task heads read besides the last layer and the pooler: other layers, their mixes, means over tokens."""
+"""Features of task heads other than the last layer and the pooler: layers, their mixes, means over tokens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bert_jax.model.layers import parameter
 def chosen_layers(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: str
 ) -> Float[Array, "B L I"]:
-    """Returns the features of every token for the values of `TaskHead.layers` without trained weights, the rows of the paper's
-    Table 7.
+    """Returns the features of every token for the values of `TaskHead.layers` that have no trained weights (Table 7 of the
+    paper).
 
-    "all" are the N layers without the embeddings. Sums are float32.
+    "all" means the N layers without the embeddings. Sums are float32.
     """
     match layers:
         case "last":
@@ -50,8 +50,8 @@ class LayerMix(nn.Module):
 
 
 def mean_pooling(x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"], texts: int) -> Float[Array, "B {texts} I"]:
-    """Returns the mean over the tokens of each text, float32; the tokens of text p have the sequence id p + 1. Zero for a slot
-    without a text."""
+    """Returns the mean over the tokens of each text, float32. The tokens of text p have sequence id p + 1; empty slots are
+    zero."""
 
     def mean(x: Float[Array, "L I"], ids: Int[Array, " L"]) -> Float[Array, "P I"]:
         sums, counts = (jax.ops.segment_sum(y, ids, texts + 1)[1:] for y in (x, jnp.ones_like(x[:, :1])))  # padding is segment 0

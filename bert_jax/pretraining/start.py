@@ -22,9 +22,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model, import_model, part_names
+from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
@@ -73,8 +73,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
     """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
     Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
-    sentence pairs leaves the `PAIR_PARTS` out and logs that. Raises UserError for a model of another architecture, another
-    vocabulary, or with undeclared parts.
+    sentence pairs leaves the `PAIR_PARTS` out and logs that. With `init_tiled` they are a tiling of the model's. Raises UserError
+    for a model of another architecture, another vocabulary, or with undeclared parts.
     """
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
@@ -87,13 +87,20 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
         )
     from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
+    tiling = experiment.init_tiled
     model = load_start(
         experiment.init_from,
-        init_new=experiment.init_new,
-        init_drop=experiment.init_drop,
+        init_new="" if tiling else experiment.init_new,
+        init_drop=",".join((*drop, *new)) if tiling else experiment.init_drop,
         seed=experiment.seed,
         vocab_multiple=experiment.model.vocab_multiple,
     )
+    if tiling:
+        from bert_jax.interop.tiling import tiled  # which other runs do not load
+
+        log.info("tiling %s, %s, to %s", model.source, model.config.in_words, experiment.model.in_words)
+        model = tiled(model, experiment.model)
+        model = with_new_parts(model, NewParts(new, seed=experiment.seed)) if new else model
     check_shape(experiment.model, model)
     if not same_vocabulary(model.tokenizer.vocabulary, vocabulary):
         raise UserError(
@@ -123,7 +130,10 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
     differing = [name for name in asked if asked[name] != there[name]]
     if differing:
         flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
-        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}")
+        sizes = ("num_layers", "hidden_size", "intermediate_size")
+        larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
+        tiling = "; to begin a larger model as its tiling, give --config.init_tiled=True" if larger else ""
+        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}{tiling}")
 
 
 # ------------------------------------------------------------------------------------- the state of another run

@@ -1,5 +1,5 @@
-"""The head of text classification and regression (paper Figure 4a, b): a layer on the pooled [CLS] of a text or a pair, on its
-last token, or on an LSTM over its tokens."""
+"""The head for text classification and regression (paper Figure 4a, b), on the pooled [CLS] of a text or pair, on its last token,
+or on an LSTM over its tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceHead(TaskHead):
-    """One label, several labels or a number for each text: logits [B, P, C]."""
+    """One label, several labels or a number per text: logits [B, P, C]."""
 
     kind = "sequence"
     has_labels = True
@@ -36,7 +36,7 @@ class SequenceHead(TaskHead):
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [B, P]; float32 [B, P] of a regression, float32 [B, P, C] of multi-label classification."""
+        """labels int32 [B, P]; float32 [B, P] for regression, float32 [B, P, C] for multi-label classification."""
         return LabelLayout(shape=self.outputs.label_shape(len(self.labels)), dtype=self.outputs.dtype)
 
     def input_width(self, hidden_size: int) -> int:
@@ -44,14 +44,14 @@ class SequenceHead(TaskHead):
         return super().input_width(hidden_size) * (3 if self.pooling == "concat" else 1)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
-        """Returns the positions of the [CLS]s, or of the last tokens."""
+        """Returns the positions of the [CLS] tokens, or of the last tokens."""
         if self.pooling == "last_token":
             return last_positions(batch["sequence_ids"], batch["cls_positions"].shape[1])
         return super().positions(batch)
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """Returns the input of the layer, from the features of all tokens: the pooled [CLS], the last token, the final states of
-        the LSTM, or `concat_pooling` with the [CLS] (not pooled) or these states as its first part."""
+        """Computes the input of the layer from the features of all tokens: the pooled [CLS], the last token, the final states of
+        the LSTM, or `concat_pooling` starting with the unpooled [CLS] or with these states."""
         if self.reads_pooler or self.pooling == "last_token":
             return super().inputs(tokens, batch, pooler)
         ids, cls = batch["sequence_ids"], batch["cls_positions"]
@@ -65,8 +65,8 @@ def concat_pooling(
     """Returns the concatenation of [CLS], the mean and the maximum over the tokens of each text, float32 (arXiv:1801.06146,
     section 3.3).
 
-    cls: the vectors of the [CLS]s, or the `final_states` of an LSTM over the tokens, as in ULMFiT. The tokens of text p have the
-    sequence id p + 1. Mean and maximum of a text without tokens are zero.
+    cls: the vectors of the [CLS] tokens, or the `final_states` of an LSTM, as in ULMFiT. The tokens of text p have sequence id p
+    + 1. Mean and maximum of a text without tokens are zero.
     """
     texts = cls.shape[1] + 1  # padding is segment 0
 
@@ -83,8 +83,8 @@ def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_id
     """Returns the final states of both directions of an LSTM over each text, concatenated: the forward half of `x` at the last
     token and the backward half at the first.
 
-    x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have the sequence id p +
-    1. A slot without a text has a finite vector without meaning.
+    x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have sequence id p + 1.
+    Empty slots have a finite, meaningless vector.
     """
     forward, backward = jnp.split(x, 2, axis=-1)
     both = gather_positions(forward, last_positions(sequence_ids, first.shape[1])), gather_positions(backward, first)
@@ -92,8 +92,8 @@ def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_id
 
 
 def last_positions(sequence_ids: Int[Array, "B L"], texts: int) -> Int[Array, "B {texts}"]:
-    """Returns the position of the last token of each text; the tokens of text p have the sequence id p + 1. 0 for a slot without
-    a text."""
+    """Returns the position of the last token of each text. The tokens of text p have sequence id p + 1; empty slots have position
+    0."""
     positions = jnp.arange(sequence_ids.shape[1], dtype=jnp.int32)
     last = jax.vmap(lambda ids: jax.ops.segment_max(positions, ids, texts + 1)[1:])(sequence_ids)  # padding is segment 0
     return jnp.maximum(last, 0)
