@@ -14,7 +14,7 @@ from bert_jax.data import plan
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.corpus.verification import Verification, Verifications, staged
-from bert_jax.data.rows import Batch
+from bert_jax.data.rows import DECODER, Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
@@ -60,7 +60,9 @@ class PhaseBatches:
     def rows(self, step: int) -> Batch:
         """The rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
         batch = self.source.at(step - self._start + self.skipped_batches, self._shard)
-        check_ids(self._model, **{name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")})
+        for prefix in ("", DECODER):
+            names = ("input_ids", "token_type_ids", "position_ids") if prefix + "input_ids" in batch else ()
+            check_ids(self._model, **{name: batch[prefix + name] for name in names})
         return batch
 
 
