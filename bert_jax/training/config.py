@@ -39,7 +39,8 @@ class OptimizerConfig:
     """The schedule of pretraining: "original" (warmup, then the polynomial decay), "slanted_triangular" (ULMFiT,
     arXiv:1801.06146, section 3.2), which rises over `warmup_steps` from 1/32 of the learning rate and falls back linearly; or a
     piece of a schedule, which phases put together: "warmup" over the whole phase, and after a warmup "constant", "linear"
-    (transformers'), "cosine", or "1-sqrt" (arXiv:2405.18392, the decay of ModernBERT), which fall to the phase's `end_fraction`.
+    (transformers'), "cosine", or "1-sqrt" (arXiv:2405.18392, the decay of ModernBERT), which fall to the phase's `end_fraction`,
+    or "inverse_sqrt" (the Transformer's, arXiv:1706.03762), whose `learning_rate` is (width * warmup_steps)^-0.5 in the paper.
     Or FILE.py:NAME. A phase may name its own."""
     layer_decay: Fraction = 1.0
     """The learning rate of a layer in pretraining, as a fraction of the learning rate of the layer above: the discriminative
