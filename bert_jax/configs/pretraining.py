@@ -154,8 +154,9 @@ class PretrainingExperiment:
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
     predicted from those before it. "bilm": from those before it and, apart from that, from those after it. "skip_gram": its
-    neighbours are predicted from a word. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an
-    `Objective` in a file of your own."""
+    neighbours are predicted from a word. "translation": the words of a translation are predicted from the text and the words
+    before. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an `Objective` in a file of your
+    own."""
     objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
@@ -529,4 +530,8 @@ def _with_row_defaults(values: JsonObject) -> JsonObject:
     if not isinstance(phases, list | tuple):
         return values
     given = {name: examples[name] for name in ROW_KEYS if name in examples}
-    return {**values, "phases": [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]}
+    found = [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]
+    for phase in found:
+        if isinstance(phase, dict) and examples.get("targets") == "translated":  # every token of a translation is predicted
+            phase["max_predictions"] = phase.get("length", PhaseConfig.length)
+    return {**values, "phases": found}
