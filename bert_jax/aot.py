@@ -34,7 +34,7 @@ from bert_jax.tpu.programs import cases
 
 
 def main() -> int:
-    """The verb."""
+    """Returns the verb."""
     options, overrides, others = parse_flags(__doc__)
     require_stdout("open it, or send it to a file with >FILE")
     quiet_libraries()
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def as_json(found: list[list[JsonObject]], options: argparse.Namespace) -> JsonObject:
-    """The JSON object of the report on all experiments."""
+    """Returns the JSON object of the report on all experiments."""
     experiments = []
     for group in found:
         fitting = [one for one in group if one["fits"]]
@@ -60,7 +60,7 @@ def as_json(found: list[list[JsonObject]], options: argparse.Namespace) -> JsonO
 
 
 def as_text(found: list[list[JsonObject]], options: argparse.Namespace) -> list[str]:
-    """The paragraphs of the text report on all experiments."""
+    """Returns the paragraphs of the text report on all experiments."""
     paragraphs = []
     for group in found:
         paragraphs += [text(one) if one["fits"] else refusal(one) for one in group]

@@ -372,7 +372,7 @@ def _verify(flags: argparse.Namespace) -> None:
 
 
 def _tokenizer(flags: argparse.Namespace, config: BuildConfig) -> Tokenizer:
-    """The vocabulary of --vocab, or a new one, which is trained once and then read from the output directory."""
+    """Returns the vocabulary of --vocab, or a new one, which is trained once and then read from the output directory."""
     if (flags.vocab is None) == (flags.train_vocab is None):
         raise UserError("give either --vocab=PATH for an existing vocabulary or --train-vocab=wordpiece for a new one")
     if flags.vocab is not None:

@@ -47,7 +47,7 @@ FAULT = 1
 
 
 def main() -> int:
-    """The verb."""
+    """Returns the verb."""
     flags, overrides = parse_flags(__doc__)
     require_stdout("open it, or send it to a file with >FILE")
     quiet_libraries()
@@ -114,7 +114,7 @@ def _run_checks(
     workdir: Place | None,
     records: list[JsonObject],
 ) -> list[Check]:
-    """The checks of the workdir and of the experiment that are given."""
+    """Returns the checks of the workdir and of the experiment that are given."""
     checks = []
     if workdir is not None:
         checks.append(workdir_check(processes, workdir))

@@ -23,8 +23,8 @@ class UserError(Exception):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` where no known name is similar. Leading dashes of
-    a flag are ignored; dashes inside a name count as underscores."""
+    """Returns the hint for an unknown `name`: `did you mean 'x'?`, or `known: a, b, c` where no known name is similar. Leading
+    dashes of a flag are ignored; dashes inside a name count as underscores."""
     known = sorted(known)
     bare = {other.lstrip("-").replace("_", "-"): other for other in known}
     given = name.lstrip("-").replace("_", "-")
@@ -36,7 +36,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def missing_path(path: str | os.PathLike[str]) -> str:
-    """A missing path as text for an error message: with the current directory if the path is relative, and with the most
+    """Returns a missing path as text for an error message: with the current directory if the path is relative, and with the most
     similar existing path if there is one. A path in a bucket is given as it is."""
     if "://" in os.fspath(path):
         return os.fspath(path)
@@ -47,8 +47,8 @@ def missing_path(path: str | os.PathLike[str]) -> str:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> str | None:
-    """The existing path most similar to `path`, found part by part up to the last part that has a match; None if every part of
-    `path` exists or the first missing part resembles nothing."""
+    """Returns the existing path most similar to `path`, found part by part up to the last part that has a match; None if every
+    part of `path` exists or the first missing part resembles nothing."""
     found, corrected = pathlib.Path(), False
     for part in pathlib.Path(path).parts:
         try:

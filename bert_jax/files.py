@@ -45,7 +45,7 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, e
 
 
 def _bucket_of(path: Path) -> Any:
-    """The module for a path in a bucket; None for a local path."""
+    """Returns the module for a path in a bucket; None for a local path."""
     scheme, separator, _ = os.fspath(path).partition("://")
     return importlib.import_module(BUCKETS[scheme]) if separator and scheme in BUCKETS else None
 
@@ -136,7 +136,7 @@ class PartialFile:
 
 
 def is_being_written(part: pathlib.Path) -> bool:
-    """Whether a process that still runs writes the temporary file `part`."""
+    """Returns whether a process that still runs writes the temporary file `part`."""
     with contextlib.suppress(OSError), _leftover(part) as is_free:
         return not is_free
     return False
@@ -299,7 +299,7 @@ def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -
 
 
 def is_locked(path: pathlib.Path) -> bool:
-    """Whether a process holds a lock file that exists."""
+    """Returns whether a process holds a lock file that exists."""
     try:
         with locked(path, "it is"):
             return False
@@ -308,7 +308,7 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def is_still(path: pathlib.Path, descriptor: int) -> bool:
-    """Whether the file or directory at `path`, which is not a link, is still the one opened as `descriptor`."""
+    """Returns whether the file or directory at `path`, which is not a link, is still the one opened as `descriptor`."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:

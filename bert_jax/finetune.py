@@ -166,9 +166,9 @@ def finetune(job: Job) -> JsonObject | None:
 def results(
     job: Job, state: TrainState, best: BestWeights, logits: Mapping[str, Sequence[np.ndarray]], seconds: float
 ) -> JsonObject:
-    """The content of `results.json`: the final numbers of a run whose best weights have these `logits` on each dev split and each
-    test split with labels, and of which `seconds` have passed since its last start. Includes the `PUBLISHED` scores of other
-    systems, if there are any."""
+    """Returns the content of `results.json`: the final numbers of a run whose best weights have these `logits` on each dev split
+    and each test split with labels, and of which `seconds` have passed since its last start. Includes the `PUBLISHED` scores of
+    other systems, if there are any."""
     scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
     return {

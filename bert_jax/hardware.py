@@ -32,7 +32,7 @@ PEAKS = {
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """The bf16 peak of one device in FLOP/s; None if the table does not list it."""
+    """Returns the bf16 peak of one device in FLOP/s; None if the table does not list it."""
     known = [name for name in PEAKS if re.match(rf"{re.escape(name)}(?!\w)", device_kind)]
     return PEAKS[max(known, key=len)] if known else None
 

@@ -29,11 +29,11 @@ from typing import Any
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
-from bert_jax.prediction.answers import Writer, answer_records
+from bert_jax.prediction.answers import VectorWriter, Writer, answer_records
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Record
 from bert_jax.prediction.questions import ask_each
-from bert_jax.prediction.streams import Record, read_records, read_texts
-from bert_jax.prediction.vectors import VectorWriter
+from bert_jax.prediction.streams import read_records, read_texts
 from bert_jax.prediction.verbs import VERBS, Verb, parse_flags
 from bert_jax.runtime.environment import enable_compilation_cache
 from bert_jax.runtime.profile import PROFILE, Profile
@@ -112,7 +112,7 @@ def ask(name: str, verb: Verb, flags: argparse.Namespace) -> int:
 
 
 def _beside(output: str | None) -> pathlib.Path:
-    """The directory of the output; the current one for the terminal."""
+    """Returns the directory of the output; the current one for the terminal."""
     return pathlib.Path(output).parent if output and output != "-" else pathlib.Path()
 
 

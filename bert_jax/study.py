@@ -27,6 +27,7 @@ from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.files import write_json, write_text
 from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.interface.figures import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.processes import ProcessesLost
@@ -71,13 +72,14 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
         return run.preemption.exit_status if run.share.index == 0 else 0
     _write(whole, run)
     print(report.plain(table(whole)), flush=True)
-    log.info("table: %s\npicture: %s", *(run.durable(run.workdir / name) for name in (TEXT, PICTURE)))
+    places = (run.durable(run.workdir / name) for name in (TEXT, in_formats(PICTURE, run.figure_formats)[0]))
+    log.info("table: %s\npicture: %s", *places)
     return 0
 
 
 def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str, list[int]]:
-    """The steps of every arm by name: process 0 fixes them; the others wait for its plan, or train meanwhile where it measures a
-    speed. Raises Stopped."""
+    """Returns the steps of every arm by name: process 0 fixes them; the others wait for its plan, or train meanwhile where it
+    measures a speed. Raises Stopped."""
 
     def wait() -> None:
         if _waiting(run):
@@ -91,7 +93,7 @@ def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str
 
 
 def _waiting(run: Run) -> bool:
-    """Whether this process, which waits for the others, was asked to stop."""
+    """Returns whether this process, which waits for the others, was asked to stop."""
     run.watchdog.alive("waiting for the other processes")
     return run.preemption.requested(0)
 
@@ -104,11 +106,11 @@ def _write(whole: Planned, run: Run) -> None:
     content = table(whole)
     write_json(run.workdir / TABLE, content)
     write_text(run.workdir / TEXT, report.markdown(content))
-    draw(content, whole.study, run.workdir / PICTURE)
+    draw(content, whole.study, run.workdir / PICTURE, run.figure_formats)
 
 
 def main() -> int:
-    """The verb."""
+    """Returns the verb."""
     flags = parse_flags("study", __doc__, schema=StudyExperiment)
     # The parts compute, in processes of their own. This process only traces, and must not take a TPU that they need.
     jax.config.update("jax_platforms", "cpu")

@@ -61,7 +61,7 @@ class Analyser:
         return cls(Engine(load_model(model)), show_progress=show_progress)
 
     def heads(self, texts: Iterable[str], **options: Any) -> HeadStatistics:
-        """The statistics of all heads over texts of any number and length; `options` are the fields of `Heads`.
+        """Returns the statistics of all heads over texts of any number and length; `options` are the fields of `Heads`.
 
         Texts without a token are left out. Raises UserError where none has one.
         """
@@ -69,17 +69,17 @@ class Analyser:
             return measure_heads(self.engine, self._windows(read), Heads(**options), say)
 
     def neighbours(self, words: Sequence[str], texts: Iterable[str], **options: Any) -> Neighbours:
-        """The words of `texts` nearest to words in context such as "the [bank] of the river", and the occurrences there of all
-        `words`: see `find_neighbours`; `options` are the fields of `Neighbouring`."""
+        """Returns the words of `texts` nearest to words in context such as "the [bank] of the river", and the occurrences there
+        of all `words`: see `find_neighbours`; `options` are the fields of `Neighbouring`."""
         with self._reading(texts) as (read, say):
             return find_neighbours(self.engine, words, self._windows(read), Neighbouring(**options), say)
 
     def nearest_pieces(self, words: Sequence[str], count: int = 10) -> list[WordPieces]:
-        """The pieces nearest to each word by the cosine of their input embeddings: see `neighbours/measure.py`."""
+        """Returns the pieces nearest to each word by the cosine of their input embeddings: see `neighbours/measure.py`."""
         return nearest_pieces(self.engine.model, words, count)
 
     def attention(self, text: str, text_b: str | None = None) -> Attention:
-        """The attention weights of all layers and heads for a text, or for a pair.
+        """Returns the attention weights of all layers and heads for a text, or for a pair.
 
         Raises UserError for a text without a token, and for more tokens than the position table has.
         """
@@ -88,7 +88,7 @@ class Analyser:
     def dependencies(
         self, treebank: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any
     ) -> DependencyScores:
-        """The heads that find the relations of a CoNLL-U file; `options` are the fields of `Dependencies`.
+        """Returns the heads that find the relations of a CoNLL-U file; `options` are the fields of `Dependencies`.
 
         Heads and offsets are chosen on the treebank `choose`; without it on every other sentence, from the first on. Raises
         UserError for files that hold no sentence with heads.
@@ -100,8 +100,8 @@ class Analyser:
     def coreference(
         self, path: str | os.PathLike[str], choose: str | os.PathLike[str] | None = None, **options: Any
     ) -> CoreferenceScores:
-        """The heads that find the antecedents of mentions in a file of CoNLL-U with `Entity=`, of CoNLL-2012 or of GAP; `options`
-        are the fields of `Coreference`.
+        """Returns the heads that find the antecedents of mentions in a file of CoNLL-U with `Entity=`, of CoNLL-2012 or of GAP;
+        `options` are the fields of `Coreference`.
 
         Heads are chosen on the file `choose`; without it on every other document, from the first on. Raises UserError for files
         in which no mention has an antecedent.
@@ -129,13 +129,13 @@ class Analyser:
         *,
         with_splits: bool = False,
     ) -> Vocabulary:
-        """The pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""
+        """Returns the pieces of the vocabulary and the parameters of the model: see `read_vocabulary`."""
         directory = None if corpus is None else os.fspath(corpus)
         return read_vocabulary(self.engine.model, directory, names, with_splits=with_splits)
 
     def compare(self, other: Analyser, texts: Iterable[str], **options: Any) -> Comparison:
-        """The differences between this model and another on the words of `texts`: see `compare_models`; `options` are the fields
-        of `Comparing`."""
+        """Returns the differences between this model and another on the words of `texts`: see `compare_models`; `options` are the
+        fields of `Comparing`."""
         with self._reading(texts) as (read, say):
             pairs = (
                 pair

@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 
 def poisson_weights(seed: int, units: Sequence[int] | Int64[np.ndarray, " units"], replicates: int) -> Num[np.ndarray, "units _"]:
-    """The number of times that each replicate draws each unit: Poisson numbers of mean 1, float32 [units, replicates].
+    """Returns the number of times that each replicate draws each unit: Poisson numbers of mean 1, float32 [units, replicates].
 
     They take the place of the counts of a sample with replacement, which are Poisson in the limit of many units (Hanley and
     MacGibbon 2006, doi:10.1016/j.cmpb.2006.04.006). A unit has the same weights wherever it occurs, so that two results from the

@@ -14,21 +14,22 @@ from bert_jax.tasks.readers.conllu import Sentence
 
 
 def random_weights(model: Model, seed: int = 0) -> Model:
-    """The model with random embeddings and layers, drawn as at the start of pretraining; its heads for tasks are left out."""
+    """Returns the model with random embeddings and layers, drawn as at the start of pretraining; its heads for tasks are left
+    out."""
     bare = dataclasses.replace(without_parts(model, model.parts), source=f"{model.source} with random weights")
     drawn = tuple(part for part in ("embeddings", "encoder") if part in model.params)  # a static model has no layers
     return with_new_parts(bare, NewParts(drawn, seed=seed))
 
 
 def engine_with_random_weights(engine: Engine, seed: int = 0) -> Engine:
-    """An engine for `random_weights` of the engine's model, with batches of the same size."""
+    """Returns an engine for `random_weights` of the engine's model, with batches of the same size."""
     control = Engine(random_weights(engine.model, seed))
     control.tokens = engine.tokens
     return control
 
 
 def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:
-    """The sentence with its words, and all that is said of each, in a random order; every word keeps its head."""
+    """Returns the sentence with its words, and all that is said of each, in a random order; every word keeps its head."""
     order = rng.permutation(len(sentence.words))
     place = np.argsort(order)
     heads = tuple(int(place[h]) if (h := sentence.heads[i]) >= 0 else -1 for i in order) if sentence.heads else ()
@@ -38,7 +39,8 @@ def shuffled_words(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 
 
 def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
-    """The sentence in which the heads of all words but the root are in a random order, none being its own; no tree any more."""
+    """Returns the sentence in which the heads of all words but the root are in a random order, none being its own; no tree any
+    more."""
     heads = np.array(sentence.heads, np.int64)
     words = np.flatnonzero(heads >= 0)
     heads[words] = _none_at_home(words, rng.permutation(heads[words]), rng)
@@ -48,7 +50,7 @@ def permuted_heads(sentence: Sentence, rng: np.random.Generator) -> Sentence:
 def _none_at_home(
     words: Int64[np.ndarray, " words"], heads: Int64[np.ndarray, " words"], rng: np.random.Generator
 ) -> Int64[np.ndarray, " words"]:
-    """The heads, of which those that are their own word are exchanged with others.
+    """Returns the heads, of which those that are their own word are exchanged with others.
 
     There always is another: the head that this word has in the tree is among the heads, and it is not this word.
     """

@@ -45,19 +45,21 @@ def cross_entropies(maps: Float[Array, "heads R Z"], others: Float[Array, "_ R Z
 
 
 def entropies(maps: Float[Array, "heads R Z"]) -> Float[Array, " heads"]:
-    """The entropy of each head summed over R, in nats."""
+    """Returns the entropy of each head summed over R, in nats."""
     return jax.scipy.special.entr(maps).sum((1, 2))
 
 
 def crosswise(
     mixtures: Float64[np.ndarray, "_ heads"], own: Float64[np.ndarray, " heads"], others: Float64[np.ndarray, " _"]
 ) -> Float64[np.ndarray, "heads _"]:
-    """The Jensen-Shannon divergence of every head and every head of another model, from their `cross_entropies` and entropies."""
+    """Returns the Jensen-Shannon divergence of every head and every head of another model, from their `cross_entropies` and
+    entropies."""
     return np.maximum(mixtures.T - (own[:, None] + others[None, :]) / 2, 0.0)
 
 
 def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "heads heads"]:
-    """The Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of every two heads, from their `mixture_entropies`."""
+    """Returns the Jensen-Shannon divergence H((p + q) / 2) - (H(p) + H(q)) / 2 of every two heads, from their
+    `mixture_entropies`."""
     count = mixtures.shape[1]
     own = mixtures[0]
     divergences = np.zeros((count, count))
@@ -70,7 +72,7 @@ def symmetric(mixtures: Float64[np.ndarray, "_ heads"]) -> Float64[np.ndarray, "
 
 
 def tree(divergence: Float64[np.ndarray, "heads heads"]) -> Float64[np.ndarray, "_ 4"]:
-    """The average-linkage tree of heads by their distances, the roots of the divergences: as scipy's `linkage`."""
+    """Returns the average-linkage tree of heads by their distances, the roots of the divergences: as scipy's `linkage`."""
     condensed = scipy.spatial.distance.squareform(np.sqrt(divergence))
     return np.asarray(scipy.cluster.hierarchy.linkage(condensed, "average"), np.float64)
 

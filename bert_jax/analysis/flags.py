@@ -12,7 +12,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from bert_jax.interface.command import choose_verb
-from bert_jax.interface.flags import FlagParser, names_with_commas, nonempty
+from bert_jax.interface.flags import FlagParser, nonempty
 
 VERBS = {
     "attention": "the attention of every head for a text or a pair, as a page or pictures",
@@ -38,8 +38,6 @@ EXAMPLES = {
 }
 """The arguments of an example of each verb, after the model and the output."""
 
-FORMATS = ("png", "pdf", "svg")
-"""Of figures."""
 CONTROLS = {
     "random-weights": "a model of the same shape with the weights that pretraining begins with",
     "shuffled-words": "the words of each sentence in a random order, which the model reads; the heads move with them",
@@ -55,7 +53,7 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
-    """The verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    """Returns the verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = choose_verb("python -m bert_jax.analyse", description, VERBS, arguments)
     if name is None:
@@ -64,7 +62,7 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> t
 
 
 def flag_parser(name: str) -> FlagParser:
-    """The parser of the flags of a verb."""
+    """Returns the parser of the flags of a verb."""
     prog = f"python -m bert_jax.analyse {name}"
     summary = VERBS[name][0].upper() + VERBS[name][1:]
     description = f"{summary}.\n\n    {prog} --model=MODEL --output=DIR {EXAMPLES[name]}"
@@ -84,9 +82,3 @@ def text_flags(parser: FlagParser) -> None:
     of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"
     texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
     texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
-
-
-def format_flag(parser: FlagParser) -> None:
-    """The flag of verbs that draw figures."""
-    form, of_format = names_with_commas(FORMATS), "the formats of figures: png, pdf, svg"
-    parser.group("output").add_argument("--format", type=form, default=("png",), metavar="F,F", help=of_format)

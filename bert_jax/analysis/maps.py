@@ -48,7 +48,7 @@ class Slots:
 
 
 def word_slots(batch: Batch, in_words: bool = True) -> Slots:
-    """The words of a batch; each piece is a word of its own where `in_words` is False."""
+    """Returns the words of a batch; each piece is a word of its own where `in_words` is False."""
     sequences, positions = batch["sequence_ids"], batch["position_ids"]
     numbers = batch["words"] if in_words else positions
     columns = jnp.broadcast_to(jnp.arange(sequences.shape[1], dtype=jnp.int32)[None], sequences.shape)
@@ -86,7 +86,7 @@ def from_chosen_words(
 
 
 def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, in_words: bool) -> list[Float[Array, "B H Z Z"]]:
-    """The attention of each layer between words, or where `in_words` is False between pieces, float32. Between pieces
+    """Returns the attention of each layer between words, or where `in_words` is False between pieces, float32. Between pieces
     padding attends to padding."""
     weights = attention_weights(params, config, Tokens.of(batch))
     return [between_words(layer, slots) for layer in weights] if in_words else list(weights)
@@ -95,7 +95,7 @@ def layer_maps(params: Params, batch: Batch, slots: Slots, config: ModelConfig, 
 def word_vectors(
     params: Params, batch: Batch, slots: Slots, config: ModelConfig, layers: Sequence[int]
 ) -> Float[Array, "S B Z D"]:
-    """The mean over the pieces of every word of the vectors of each of `layers`, float32; 0 in empty columns.
+    """Returns the mean over the pieces of every word of the vectors of each of `layers`, float32; 0 in empty columns.
 
     Layer 0 is the embeddings, with position and LayerNorm; layer N the output of the last layer.
     """
@@ -108,7 +108,7 @@ def word_vectors(
 
 @compiled
 def first_row(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[Float[Array, "N H L L"], Float[Array, "N H Z Z"]]:
-    """The attention weights of the batch's first row, float32: between its tokens, and between its words."""
+    """Returns the attention weights of the batch's first row, float32: between its tokens, and between its words."""
     weights = attention_weights(params, config, Tokens.of(batch))
     slots = word_slots(batch)
     pieces = jnp.stack([layer[0] for layer in weights])

@@ -34,7 +34,7 @@ class NamedArray:
             raise ValueError(f"axes of {sizes} labels for an array of shape {np.shape(self.values)}")
 
     def __getitem__(self, axis: str) -> Sequence[Label]:
-        """The labels of an axis."""
+        """Returns the labels of an axis."""
         return self.axes[axis]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -46,8 +46,8 @@ class NamedArray:
         return tuple(np.shape(self.values))
 
     def sel(self, **labels: Label) -> NamedArray:
-        """The part of the array at one label of each named axis, without these axes. Raises UserError for a label or an axis that
-        is not there."""
+        """Returns the part of the array at one label of each named axis, without these axes. Raises UserError for a label or an
+        axis that is not there."""
         values, axes = self.values, dict(self.axes)
         for axis, label in labels.items():
             if axis not in axes:

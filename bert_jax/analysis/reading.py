@@ -14,7 +14,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.streams import Field, Records, read_records
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import Records, read_records
 from bert_jax.tasks.readers.conllu import Line, Sentence, read_blocks, read_sentence
 from bert_jax.tasks.readers.tables import Say, note
 
@@ -58,7 +59,7 @@ class AnnotatedSource(abc.ABC):
             self._report(problem)
 
     def open_lines(self) -> Records:
-        """The lines of the file; decompressed if it is compressed. Raises UserError if the file cannot be read."""
+        """Returns the lines of the file; decompressed if it is compressed. Raises UserError if the file cannot be read."""
         lines = read_records((), self.path, (Field("line", whole=True),), blank_lines=True)
         self.file, self.count = lines.file, lines.count
         return lines
@@ -83,8 +84,8 @@ class Treebank(AnnotatedSource):
         return self._sentences()
 
     def half(self, which: int) -> Iterator[Sentence]:
-        """Every other sentence of the file: of half 0 the first, third, ..., of half 1 the second, fourth, ... The others are not
-        parsed, which takes half of the time of reading a file."""
+        """Returns every other sentence of the file: of half 0 the first, third, ..., of half 1 the second, fourth, ... The others
+        are not parsed, which takes half of the time of reading a file."""
         return self._sentences(which)
 
     def _sentences(self, half: int | None = None) -> Iterator[Sentence]:
@@ -125,11 +126,11 @@ class Reading:
         self.texts = self.failed = 0
 
     def windows(self) -> Iterator[Window]:
-        """The windows of all texts; a record without a text is reported."""
+        """Returns the windows of all texts; a record without a text is reported."""
         return self.each(lambda text: read_windows(self._engine, text))
 
     def each(self, windows: Callable[[str], Iterator[T]]) -> Iterator[T]:
-        """The values that `windows` returns for each text; a record without a text is reported."""
+        """Yields the values that `windows` returns for each text; a record without a text is reported."""
         total = self._records.count()
         for record in self._records:
             self._line, self._total = record.number, total

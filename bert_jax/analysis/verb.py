@@ -51,7 +51,8 @@ def score_with_controls(flags: argparse.Namespace, score: Callable[[str], Scores
 def open_folder(
     flags: argparse.Namespace, names: Sequence[str], sources: Iterable[os.stat_result | None] = (), *others: str, under: str = ""
 ) -> Folder:
-    """The folder of --output, or its subfolder `under`, whose figures name the model, and `others` with which it is compared.
+    """Returns the folder of --output, or its subfolder `under`, whose figures name the model, and `others` with which it is
+    compared.
 
     Raises UserError if it cannot be written, and if one of the `sources` that are read is among its files, `names`.
     """
@@ -63,7 +64,7 @@ def open_folder(
 
 
 def load_analyser(flags: argparse.Namespace) -> Analyser:
-    """The model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
+    """Returns the model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
     analyser = Analyser.load(flags.model)
     if local_place(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
         raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")

@@ -54,7 +54,7 @@ class Window:
     """The number in its text of the first word after [CLS]: 0, and more in later windows of a text that is cut."""
 
     def item(self, of_pairs: bool = True) -> Item:
-        """The pieces, with two columns: "words", the number of each piece's word from 0, and "kinds", the word's kind.
+        """Returns the pieces, with two columns: "words", the number of each piece's word from 0, and "kinds", the word's kind.
 
         The second text has token type 1, but with `of_pairs` False, for a model that has one token type.
         """
@@ -73,7 +73,8 @@ class Window:
 
 
 def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """The words of `text` with their pieces, punctuation marks as words of their own; "[MASK]" in the text is that token."""
+    """Returns the words of `text` with their pieces, punctuation marks as words of their own; "[MASK]" in the text is that
+    token."""
     names = {tokenizer.pieces[i]: i for i in sorted(tokenizer.special_ids)}
     mask = tokenizer.pieces[tokenizer.mask_id]
     words: list[Word] = []
@@ -107,7 +108,7 @@ def _kind(word: str) -> Kind:
 
 
 def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:
-    """A text or a pair as one window. Raises UserError for a text without a token, and for more tokens than positions."""
+    """Returns a text or a pair as one window. Raises UserError for a text without a token, and for more tokens than positions."""
     parts = [text_words(engine.model.tokenizer, part) for part in (text, text_b) if part is not None]
     for part, words in zip((text, text_b), parts, strict=False):
         if not words:
@@ -155,7 +156,7 @@ def grouped(windows: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def read_windows(engine: Engine, text: str) -> Iterator[Window]:
-    """A text of any length in as many windows as the position table makes necessary, cut between words.
+    """Returns a text of any length in as many windows as the position table makes necessary, cut between words.
 
     Raises UserError for a text without a token.
     """
@@ -193,7 +194,7 @@ def _windows(engine: Engine, words: Iterable[Word]) -> Iterator[Window]:
 
 
 def as_window(engine: Engine, first: Sequence[Word], second: Sequence[Word] = ()) -> Window:
-    """The words of one text, or of two, with [CLS] and [SEP]; the position table is not regarded."""
+    """Returns the words of one text, or of two, with [CLS] and [SEP]; the position table is not regarded."""
     tokenizer = engine.model.tokenizer
     cls, sep = (Word(tokenizer.pieces[i], (i,), kind) for i, kind in ((tokenizer.cls_id, Kind.CLS), (tokenizer.sep_id, Kind.SEP)))
     if not second:

@@ -13,7 +13,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.flags import FlagParser, nonempty_path, steps_to_profile
+from bert_jax.interface.flags import FlagParser, format_flag, nonempty_path, steps_to_profile
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.runtime.flags import TIME, StartFlags, add_process_flags
 from bert_jax.storage.objects import place
@@ -78,6 +78,7 @@ def parse_flags(
         profile=getattr(values, "profile", None),
         compiled=getattr(values, "compiled", None),
         changed_files=values.changed_files,
+        figure_formats=values.format,
         config=read_experiment(values.config, overrides, _found(schema)) if replayed is None else {},
         given=frozenset(key for key, text in overrides if text != UNSET),
         experiment=values.config or "",
@@ -96,13 +97,13 @@ def _found(schema: type | str | None) -> type | None:
 
 
 def suggested_key(argument: str) -> str:
-    """The end of an error message about an unknown flag that is similar to a key of pretraining or of fine-tuning; "" for any
-    other flag."""
+    """Returns the end of an error message about an unknown flag that is similar to a key of pretraining or of fine-tuning; "" for
+    any other flag."""
     return next(filter(None, (suggested_flag(argument, _found(SCHEMAS[verb])) for verb in ("pretrain", "finetune"))), "")
 
 
 def flag_parser(verb: str, description: str | None, schema: type | str | None = None) -> FlagParser:
-    """The parser of the flags of `pretrain`, `finetune` or `study`, without the overrides `--config.key=value`."""
+    """Returns the parser of the flags of `pretrain`, `finetune` or `study`, without the overrides `--config.key=value`."""
     prog = f"python -m bert_jax.{verb}"
     usage = f"{prog} --config=FILE[:ARG] --workdir=DIR [--config.KEY=VALUE ...] [--FLAG=VALUE ...]"
     parser = FlagParser(prog=prog, usage=usage, description=description)
@@ -120,6 +121,7 @@ def flag_parser(verb: str, description: str | None, schema: type | str | None = 
     start.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help=hang)
     changed = "continue although a FILE.py that the run uses has changed"
     start.add_argument("--changed-files", action="store_true", help=changed)
+    format_flag(start)
     if verb == "pretrain":
         compiled = "use the compiled steps that `aot --save=DIR` has written"
         start.add_argument("--compiled", type=nonempty_path, metavar="DIR", help=compiled)

@@ -166,13 +166,13 @@ class FinetuningExperiment:
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> FinetuningExperiment:
-        """The experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
+        """Returns the experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         experiment = dataclass_from_dict(cls, values, "config")
         experiment.validate()
         return experiment
 
     def to_dict(self) -> JsonObject:
-        """The inverse of `from_dict`, with every default written out."""
+        """Returns the inverse of `from_dict`, with every default written out."""
         return dataclasses.asdict(self)
 
     def validate(self) -> None:
@@ -202,8 +202,8 @@ class FinetuningExperiment:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")
 
     def runs(self) -> list[FinetuningExperiment]:
-        """The runs of the sweep, each with an empty sweep. Seeds vary fastest, so that the first results cover all seeds of one
-        setting."""
+        """Returns the runs of the sweep, each with an empty sweep. Seeds vary fastest, so that the first results cover all seeds
+        of one setting."""
         t, s = self.training, self.sweep
         rates, seeds = s.learning_rates or (t.learning_rate,), s.seeds or (self.seed,)
         axes = (s.batch_sizes or (t.batch_size,), rates, s.epochs or (t.epochs,), seeds)
@@ -229,7 +229,7 @@ class FinetuningExperiment:
         return f"batch-{t.batch_size}_rate-{t.learning_rate:g}_epochs-{t.epochs}_seed-{self.seed}"
 
     def head_config(self, own: TaskHead) -> TaskHead:
-        """The task's `own` head with the overrides of `config.head`."""
+        """Returns the task's `own` head with the overrides of `config.head`."""
         c = self.head
         dropout = c.dropout
         if dropout is None and self.training.freeze_encoder and own.has_dropout:
@@ -240,8 +240,8 @@ class FinetuningExperiment:
         return dataclasses.replace(own, **asked, dropout=dropout)
 
     def model_config(self, loaded: ModelConfig, platform: str) -> ModelConfig:
-        """The `loaded` configuration with the overrides of `config.model` on a `platform` ("cpu", "gpu" or "tpu"); a frozen
-        encoder has no dropout."""
+        """Returns the `loaded` configuration with the overrides of `config.model` on a `platform` ("cpu", "gpu" or "tpu"); a
+        frozen encoder has no dropout."""
         asked = dataclasses.asdict(self.model)
         if self.model.dtype == "auto":
             asked["dtype"] = "bfloat16" if platform == "tpu" else "float32"

@@ -100,8 +100,8 @@ def renamed_key(key: str, schema: Any) -> str | None:
 
 
 def did_you_mean(key: str, schema: Any, inside: Any = None) -> str:
-    """The end of an error message about an unknown key: the new name of a renamed key, the suggested keys, or
-    else the names `inside` its group."""
+    """Returns the end of an error message about an unknown key: the new name of a renamed key, the suggested keys, or else the
+    names `inside` its group."""
     if now := renamed_key(key, schema):
         return f"it is called {now!r} now"
     if found := suggested_keys(key, schema):

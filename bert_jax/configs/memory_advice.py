@@ -24,8 +24,8 @@ ELSEWHERE = "(in another --workdir: it changes the trained model)"
 
 
 def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, mesh: Mesh, layers: int = 1) -> float:
-    """A lower bound on the bytes that a step takes on one device for its part of `rows`: the hidden states of `layers` layers,
-    and the logits of the predicted tokens."""
+    """Returns a lower bound on the bytes that a step takes on one device for its part of `rows`: the hidden states of `layers`
+    layers, and the logits of the predicted tokens."""
     hidden = layers * length * model.hidden_size * jnp.dtype(model.dtype).itemsize
     logits = 0 if model.encoder == "static" else 4 * predictions * model.vocab_size
     return rows / mesh.size * (hidden + logits)
@@ -40,12 +40,12 @@ def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh:
 
 
 def state_demand(experiment: PretrainingExperiment, mesh: Mesh) -> Demand:
-    """The memory message about the parameters and the optimizer state of a pretraining run."""
+    """Returns the memory message about the parameters and the optimizer state of a pretraining run."""
     return Demand("the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {KEPT}")
 
 
 def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
-    """The memory message about the training step of a phase."""
+    """Returns the memory message about the training step of a phase."""
     p, key, parts = experiment.phases[phase], f"--config.phases.{phase}", row_multiple(mesh)
     k, per_device = p.accumulation, p.batch_size // parts
     more = next((n for n in range(2 * k, per_device + 1) if per_device % n == 0), None)
@@ -61,7 +61,7 @@ def pretraining_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh
 
 
 def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> Demand:
-    """The memory message about the evaluation step on held-out rows of a phase's length."""
+    """Returns the memory message about the evaluation step on held-out rows of a phase's length."""
     rows, parts = experiment.evaluation.batch_size, row_multiple(mesh)
     fewer = rows // 2 // parts * parts
     remedies = [*([f"--config.evaluation.batch_size={fewer}"] if fewer else []), *_sharding(experiment.mesh, mesh)]
@@ -70,7 +70,7 @@ def evaluation_demand(experiment: PretrainingExperiment, phase: int, mesh: Mesh)
 
 
 def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches, length: int, mesh: Mesh) -> Demand:
-    """The memory message about the training step of a task, on rows of `length` tokens."""
+    """Returns the memory message about the training step of a task, on rows of `length` tokens."""
     t, rows = experiment.training, batches.row_counts[-1]
     remedies = [
         *([f"--config.training.accumulation={2 * t.accumulation}"] if rows >= 2 * t.accumulation * row_multiple(mesh) else []),
@@ -84,7 +84,7 @@ def finetuning_demand(experiment: FinetuningExperiment, batches: LabelledBatches
 
 
 def scoring_demand(experiment: FinetuningExperiment, rows: int, length: int, mesh: Mesh) -> Demand:
-    """The memory message about the evaluation of a task, in batches of `rows` with `length` tokens each."""
+    """Returns the memory message about the evaluation of a task, in batches of `rows` with `length` tokens each."""
     remedies = [*_sharding(experiment.mesh, mesh), f"--config.task.length below {experiment.task.length} {ELSEWHERE}"]
     return Demand("the evaluation", _rows(rows, length, mesh), remedies, KEPT)
 

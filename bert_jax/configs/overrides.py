@@ -82,7 +82,7 @@ def override(config: dict[str, Any], schema: Any, key: str, text: str, flag: str
 
 
 def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, asked: tuple[Any, str, str]) -> Any:
-    """The annotation of `name` in a group or in a list of groups. Raises UserError where the group or list has no `name`.
+    """Returns the annotation of `name` in a group or in a list of groups. Raises UserError where the group or list has no `name`.
 
     `asked` is the schema, the whole key and the flag that sets it, for messages.
     """
@@ -108,7 +108,8 @@ def _child_annotation(node: Any, hint: Any, above: Sequence[str], name: str, ask
 
 
 def _current_value(there: Any, schema: Any, key: str) -> str:
-    """The end of an error message, " (now VALUE)": the key's value in the experiment file, or its default; "" without either."""
+    """Returns the end of an error message, " (now VALUE)": the key's value in the experiment file, or its default; "" without
+    either."""
     if there is None and schema is not None:
         for name in key.split("."):
             if not is_group(schema):
@@ -172,7 +173,7 @@ def _type_name(kind: Any) -> str:
 
 
 def suggested_flag(argument: str, schema: Any) -> str:
-    """The end of an error message about an unknown flag that is similar to a key of the experiment, such as `--learning_rate`:
-    "did you mean --config.optimizer.learning_rate?"; "" for any other flag."""
+    """Returns the end of an error message about an unknown flag that is similar to a key of the experiment, such as
+    `--learning_rate`: "did you mean --config.optimizer.learning_rate?"; "" for any other flag."""
     found = suggested_keys(argument.lstrip("-").partition("=")[0], schema) if schema is not None else []
     return f"did you mean {' or '.join(f'--config.{key}' for key in found)}?" if found else ""

@@ -140,6 +140,9 @@ class PretrainingExperiment:
     init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub; empty for random
     weights."""
+    init_tiled: bool = False
+    """True: `init_from` is a smaller Transformer of the same kind, and the larger one of `config.model` begins as its tiling, as
+    ModernBERT-large did (`interop/tiling.py`). The sizes are then those of `config.model`, everything else is the model's."""
     init_state: PathText = ""
     """WORKDIR@STEP: the state of another run that this one goes on from, with its optimizer and its step: a checkpoint that the
     run keeps. The phases describe the whole run: the same as WORKDIR's up to STEP, then any. Empty to start at step 0."""
@@ -195,7 +198,7 @@ class PretrainingExperiment:
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> PretrainingExperiment:
-        """The experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
+        """Returns the experiment of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         if isinstance(values, Mapping):
             values = _with_budgets(_with_objective(values))
             # first, so that an error in config.examples is not reported as one of the phases that inherit its values
@@ -206,7 +209,7 @@ class PretrainingExperiment:
         return experiment
 
     def to_dict(self) -> JsonObject:
-        """The inverse of `from_dict`, with every default written out."""
+        """Returns the inverse of `from_dict`, with every default written out."""
         return dataclasses.asdict(self)
 
     def validate(self) -> None:
@@ -217,6 +220,8 @@ class PretrainingExperiment:
             raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
+        if self.init_tiled and not self.init_from:
+            raise UserError("config.init_tiled makes a larger model from config.init_from, which is empty; name a model")
         if empty := [i for i, phase in enumerate(self.phases) if not phase.steps]:
             raise UserError(f"config.phases.{empty[0]} needs steps, at least 1, or a budget in tokens")
         if self.init_state and self.init_from:
@@ -260,7 +265,7 @@ class PretrainingExperiment:
                 raise UserError(f"{key}.length={phase.length} {wrong}")
             if phase.batch_size % phase.accumulation:
                 raise UserError(
-                    f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
+                    f"{key}.batch_size={phase.batch_size} is not divisible by {phase.accumulation} microbatches (accumulation)"
                 )
             given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
             if given and self.model.positions != "rotary":
@@ -312,39 +317,39 @@ class PretrainingExperiment:
             )
 
     def example_config(self, phase: int) -> ExampleConfig:
-        """The configuration of a phase's examples and rows."""
+        """Returns the configuration of a phase's examples and rows."""
         p = self.phases[phase]
         row: JsonObject = {name: getattr(p, name) for name in ROW_KEYS}
         return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
 
     def eval_config(self, phase: int) -> ExampleConfig:
-        """The configuration of the held-out rows in a phase: its length, and the same masks in all phases."""
+        """Returns the configuration of the held-out rows in a phase: its length, and the same masks in all phases."""
         mix = {name: getattr(self.examples, name) for name in ("mask_probability", "random_probability")}
         rows = self.example_config(phase).with_masked_fraction(self.evaluation.masked_fraction)
         return dataclasses.replace(rows, **mix)
 
     def phase_starts(self) -> list[int]:
-        """The first step of every phase, followed by the number of steps of the whole run."""
+        """Returns the first step of every phase, followed by the number of steps of the whole run."""
         starts = [0]
         for phase in self.phases:
             starts.append(starts[-1] + phase.steps)
         return starts
 
     def phase_after(self, step: int) -> int:
-        """The number of the phase, from 0, that the step after `step` steps belongs to."""
+        """Returns the number of the phase, from 0, that the step after `step` steps belongs to."""
         return bisect.bisect(self.phase_starts(), step) - 1
 
     def span_steps(self, phase: int) -> int:
-        """The steps of a phase and of those that continue its schedule."""
+        """Returns the steps of a phase and of those that continue its schedule."""
         later = itertools.takewhile(lambda other: other.continue_schedule, self.phases[phase + 1 :])
         return self.phases[phase].steps + sum(other.steps for other in later)
 
     def phase_seed(self, phase: int) -> int:
-        """The seed of a phase's rows: every phase reads the corpus in a different order."""
+        """Returns the seed of a phase's rows: every phase reads the corpus in a different order."""
         return self.seed + phase * 2**32
 
     def schedules(self) -> list[Span]:
-        """The schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
+        """Returns the schedules: one for every phase without `continue_schedule`, extended over the phases with it."""
         from bert_jax.training.schedules import Span
 
         return [
@@ -364,8 +369,8 @@ class PretrainingExperiment:
         ]
 
     def of_phase(self, phase: int) -> PretrainingExperiment:
-        """The experiment with the model and the optimizer of a phase: its rotary bases, and the `weight_decay` that is multiplied
-        by the learning rate."""
+        """Returns the experiment with the model and the optimizer of a phase: its rotary bases, and the `weight_decay` that is
+        multiplied by the learning rate."""
         from bert_jax.objectives.model import Model
 
         bases = {name: base for name in ROTARY_KEYS if (base := getattr(self.phases[phase], name)) is not None}
@@ -383,7 +388,7 @@ class PretrainingExperiment:
 
 
 def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
-    """The steps of all phases times `factor`, at least 1 each.
+    """Returns the steps of all phases times `factor`, at least 1 each.
 
     >>> scaled_steps([7_000, 2_000], 0.01)
     [70, 20]
@@ -392,7 +397,7 @@ def scaled_steps(steps: Sequence[int], factor: float) -> list[int]:
 
 
 def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
-    """The values of a pretraining experiment with other numbers of steps, and warmups of the same proportion."""
+    """Returns the values of a pretraining experiment with other numbers of steps, and warmups of the same proportion."""
     values, phases = _with_budgets(values), []
     for phase, count in zip(values["phases"], steps, strict=True):
         warmup = phase.get("warmup_steps", 0)
@@ -403,8 +408,8 @@ def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
 
 
 def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
-    """The values of a phase with a budget in tokens as several phases, in which the batch grows: equal numbers of steps with each
-    of `sizes`, which take `tokens` together, then the `batch_size` of the phase. All have the schedule of the phase.
+    """Returns the values of a phase with a budget in tokens as several phases, in which the batch grows: equal numbers of steps
+    with each of `sizes`, which take `tokens` together, then the `batch_size` of the phase. All have the schedule of the phase.
 
     A size is a program of its own, since shapes are static. Raises UserError for a ramp that is longer than its phase.
 
@@ -422,8 +427,8 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
 
 
 def with_total_steps(values: JsonObject, total: int) -> JsonObject:
-    """The values of a pretraining experiment that takes `total` steps: phases, warmups, and the steps between evaluations,
-    checkpoints and log lines keep their proportions. Raises UserError for fewer steps than phases."""
+    """Returns the values of a pretraining experiment that takes `total` steps: phases, warmups, and the steps between
+    evaluations, checkpoints and log lines keep their proportions. Raises UserError for fewer steps than phases."""
     values = _with_budgets(values)
     phases = values.get("phases")
     given = phases if isinstance(phases, list | tuple) else []
@@ -452,8 +457,8 @@ def with_total_steps(values: JsonObject, total: int) -> JsonObject:
 
 
 def _with_budgets(values: JsonObject) -> JsonObject:
-    """The `values` of an experiment, in which phases with a budget in `tokens` have their `steps` too. Raises UserError for
-    steps that contradict the budget."""
+    """Returns the `values` of an experiment, in which phases with a budget in `tokens` have their `steps` too. Raises UserError
+    for steps that contradict the budget."""
     examples, phases = values.get("examples", {}), values.get("phases")
     if not isinstance(phases, list | tuple):
         return values
@@ -478,7 +483,7 @@ def _with_budgets(values: JsonObject) -> JsonObject:
 
 
 def objective_class(name: str, model: ModelConfig) -> type[Objective]:
-    """The class of the objective `name` in `config.objective`. Raises UserError for a name that is not one."""
+    """Returns the class of the objective `name` in `config.objective`. Raises UserError for a name that is not one."""
     from bert_jax.objectives.objective import Objective
 
     found = load_named(natural_objective(model) if name == "auto" else name, OBJECTIVES, OBJECTIVE)
@@ -493,7 +498,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
 
 
 def objective_of_values(values: JsonObject) -> type[Objective]:
-    """The class of the objective that the values of an experiment name."""
+    """Returns the class of the objective that the values of an experiment name."""
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     name = values.get("objective", "auto")
     if not isinstance(name, str):
@@ -502,8 +507,8 @@ def objective_of_values(values: JsonObject) -> type[Objective]:
 
 
 def _with_objective(values: JsonObject) -> JsonObject:
-    """The `values` of an experiment with the name of its objective in place of "auto", all of its settings, and the targets of
-    its examples.
+    """Returns the `values` of an experiment with the name of its objective in place of "auto", all of its settings, and the
+    targets of its examples.
 
     So a stored configuration holds all of them. Raises UserError for targets that differ from the objective's, and for settings
     that it does not have.
@@ -525,7 +530,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
 
 
 def _with_row_defaults(values: JsonObject) -> JsonObject:
-    """The `values` of an experiment, in which phases take the `ROW_KEYS` that they leave out from `config.examples`."""
+    """Returns the `values` of an experiment, in which phases take the `ROW_KEYS` that they leave out from `config.examples`."""
     examples, phases = values.get("examples", {}), values.get("phases")
     if not isinstance(phases, list | tuple):
         return values

@@ -145,21 +145,21 @@ class StudyExperiment:
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> StudyExperiment:
-        """The study of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
+        """Returns the study of nested plain values. Raises UserError for unknown keys, wrong types and impossible values."""
         study = dataclass_from_dict(cls, values, "config")
         study.validate()
         return study._chosen()
 
     def to_dict(self) -> JsonObject:
-        """The inverse of `from_dict`, with every default written out."""
+        """Returns the inverse of `from_dict`, with every default written out."""
         return dataclasses.asdict(self)
 
     def arm(self, name: str) -> ArmConfig:
-        """The arm of a name that is known."""
+        """Returns the arm of a name that is known."""
         return next(arm for arm in self.arms if arm.name == name)
 
     def trainer(self, arm: ArmConfig) -> ArmConfig:
-        """The arm that pretrains the model of `arm`: itself, or the one that it shares."""
+        """Returns the arm that pretrains the model of `arm`: itself, or the one that it shares."""
         return self.arm(arm.shares) if arm.shares else arm
 
     @property
@@ -168,8 +168,8 @@ class StudyExperiment:
         return self.arm(self.reference) if self.reference else self.arms[0]
 
     def _chosen(self) -> StudyExperiment:
-        """The study with the arms of `only_arms`, those that they depend on, and the tasks of `only_tasks`. Expected orders keep
-        the arms that are left; a reference that is not among them gives way to the first."""
+        """Returns the study with the arms of `only_arms`, those that they depend on, and the tasks of `only_tasks`. Expected
+        orders keep the arms that are left; a reference that is not among them gives way to the first."""
         wanted = [*self.only_arms]
         for name in wanted:  # grows as it is read
             arm = self.arm(name)

@@ -78,7 +78,7 @@ class BatchSource:
         self.rows_per_epoch = self._blocks.count * self._rows_per_block
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """The batch of `step`, or its rows [index B/count, (index + 1) B/count) for the host `shard` = (index, count)."""
+        """Returns the batch of `step`, or its rows [index B/count, (index + 1) B/count) for the host `shard` = (index, count)."""
         places = step * self.batch_size + shard_rows(self.batch_size, shard)
         blocks, places = np.divmod(places, self._rows_per_block)
         parts = []
@@ -90,11 +90,11 @@ class BatchSource:
         return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def plan(self, block: int) -> EpochPlan:
-        """The plan of a block, numbered through all epochs; waits until it is computed."""
+        """Returns the plan of a block, numbered through all epochs; waits until it is computed."""
         return self._start(block).result()[1]
 
     def _start(self, block: int) -> Future[tuple[Corpus, EpochPlan]]:
-        """The future of the texts and the plan of a block, which a background thread computes.
+        """Returns the future of the texts and the plan of a block, which a background thread computes.
 
         The thread is a daemon: the plan of a large corpus takes a minute, and a program that ends should not wait for it.
         """
@@ -120,12 +120,12 @@ class BatchSource:
 
 
 def tables_of(corpus: Corpus) -> MaskingTables:
-    """The masking tables of the corpus's vocabulary and tokenizer."""
+    """Returns the masking tables of the corpus's vocabulary and tokenizer."""
     return masking_tables(corpus.vocabulary, corpus.tokenizer)
 
 
 def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B"]:
-    """The indices of the batch_size / count rows of a batch for the host `shard` = (index, count). Raises UserError if
+    """Returns the indices of the batch_size / count rows of a batch for the host `shard` = (index, count). Raises UserError if
     `batch_size` is not divisible by `count`."""
     index, count = shard
     if not 0 <= index < count:
@@ -207,11 +207,11 @@ class LabelledBatches:
         """The numbers of rows of the batches, ascending."""
 
     def _order(self, epoch: int) -> Int64[np.ndarray, " _"]:
-        """The indices of all features in the order of an epoch."""
+        """Returns the indices of all features in the order of an epoch."""
         return permutation(len(self._features), key_of(self._seed, epoch), np.int64)
 
     def _needed(self, epochs: int) -> Int64[np.ndarray, " _"]:
-        """The rows that each of the first `PACKED_AHEAD` steps needs, as multiples of `row_multiple`."""
+        """Returns the rows that each of the first `PACKED_AHEAD` steps needs, as multiples of `row_multiple`."""
         sizes = np.array([feature.size for feature in self._features])
         rows: list[int] = []
         for epoch in range(epochs):
@@ -226,12 +226,12 @@ class LabelledBatches:
         return -(-rows // self._row_multiple) * self._row_multiple
 
     def members(self, step: int) -> list[int]:
-        """The indices of the features of a step."""
+        """Returns the indices of the features of a step."""
         epoch, place = divmod(step, self.steps_per_epoch)
         return self._order(epoch)[place * self._batch_size : (place + 1) * self._batch_size].tolist()
 
     def at(self, step: int, shard: tuple[int, int] = (0, 1)) -> Batch:
-        """The rows of `step`, or the part of them for the host `shard` = (index, count)."""
+        """Returns the rows of `step`, or the part of them for the host `shard` = (index, count)."""
         features = [self._features[i] for i in self.members(step)]
         rows = pack_features(features, self._shape)
         count = next((count for count in self.row_counts if count >= len(rows)), self._rounded(len(rows)))
@@ -240,8 +240,8 @@ class LabelledBatches:
 
 
 def choose_row_counts(needed: Int64[np.ndarray, " _"], length: int) -> tuple[int, ...]:
-    """The numbers of rows to compile for: the most rows that any step needs, and a smaller number for most steps if that saves a
-    tenth of the rows and `WORTH_COMPILING` tokens in rows of `length`."""
+    """Returns the numbers of rows to compile for: the most rows that any step needs, and a smaller number for most steps if that
+    saves a tenth of the rows and `WORTH_COMPILING` tokens in rows of `length`."""
     most = int(needed.max())
     totals = {count: int(np.where(needed <= count, count, most).sum()) for count in np.unique(needed).tolist()}
     best = min(totals, key=lambda count: (totals[count], count))
@@ -264,7 +264,7 @@ class EvaluationBatches:
         mine: Sequence[int] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Float[np.ndarray, " ..."]]:
-        """The logits of all features, in their order, in the shapes of `feature_logits`.
+        """Returns the logits of all features, in their order, in the shapes of `feature_logits`.
 
         `forward` takes the rows `mine` of a batch, those that this host holds (None: all rows), and returns the logits of all
         rows. `progress` is called after each batch with the number of features that are done, and the number of all features.
@@ -292,7 +292,7 @@ class EvaluationBatches:
 
 
 def evaluation_rows(shape: RowShape, platform: str, row_multiple: int) -> int:
-    """The number of rows of an evaluation batch over `row_multiple` devices."""
+    """Returns the number of rows of an evaluation batch over `row_multiple` devices."""
     tokens = EVALUATED.get(platform, EVALUATED_ELSEWHERE)
     return row_multiple * max(1, tokens // shape.length)
 
@@ -325,8 +325,8 @@ def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
 
 
 def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.ndarray, " B"]:
-    """The rows, of the `rows` rows of a global array, that this process holds; ascending, as `to_device` expects them. They need
-    not be contiguous."""
+    """Returns the rows, of the `rows` rows of a global array, that this process holds; ascending, as `to_device` expects them.
+    They need not be contiguous."""
     pieces: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((rows,)))
     own = [range(rows)[piece] for device, (piece,) in pieces.items() if device.process_index == jax.process_index()]
     return np.unique(np.concatenate([np.array(piece) for piece in own]))
@@ -353,7 +353,7 @@ def _ways(mesh: Mesh, batch_axes: PartitionSpec) -> int:
 
 
 def _axes(batch_axes: PartitionSpec) -> tuple[str, ...]:
-    """The mesh axes that split the rows."""
+    """Returns the mesh axes that split the rows."""
     first = batch_axes[0] if len(batch_axes) else None
     if first is None:
         return ()

@@ -107,7 +107,7 @@ class ExampleConfig:
         return self.length - self.special_tokens
 
     def with_masked_fraction(self, fraction: float) -> ExampleConfig:
-        """The same rows with another fraction of predicted tokens, and with room for it in `max_predictions`."""
+        """Returns the same rows with another fraction of predicted tokens, and with room for it in `max_predictions`."""
         if fraction == self.masked_fraction or self.targets != "masked":
             return self
         wide = dataclasses.replace(self, masked_fraction=fraction, max_predictions=self.max_tokens)
@@ -115,7 +115,7 @@ class ExampleConfig:
         return dataclasses.replace(wide, max_predictions=scaled if self.counts_words else _most_predictions(wide))
 
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """The number of predicted tokens of examples with these `lengths`, special tokens included.
+        """Returns the number of predicted tokens of examples with these `lengths`, special tokens included.
 
         Of masked tokens, the original's formula, which rounds half to even. Of next tokens, all up to `max_predictions`; in
         packed rows an example has a share of `max_predictions` in proportion to its length, so that a row never has more.
@@ -126,11 +126,11 @@ class ExampleConfig:
         return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
 
     def predicted_words(self, words: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """The number of predicted words of examples with `words` words, if words are counted (`masking="words"`)."""
+        """Returns the number of predicted words of examples with `words` words, if words are counted (`masking="words"`)."""
         return np.maximum(1, np.rint(self.masked_fraction * words)).astype(np.int64)
 
     def most_pieces(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """The maximum number of predicted tokens of examples with these `lengths` if `counts_words`, or of next tokens:
+        """Returns the maximum number of predicted tokens of examples with these `lengths` if `counts_words`, or of next tokens:
         `max_predictions`, or an example's share of it in a packed row."""
         if self.packed_examples == 1:
             return np.full(len(lengths), self.max_predictions, np.int64)
@@ -139,7 +139,7 @@ class ExampleConfig:
 
 @functools.lru_cache(maxsize=64)
 def _most_predictions(config: ExampleConfig) -> int:
-    """The maximum number of predicted tokens of all examples in a packed row.
+    """Returns the maximum number of predicted tokens of all examples in a packed row.
 
     most[n] is the maximum for n tokens; each round of the recursion adds an example. Because of rounding, several short examples
     can need more than one long example: 21 for four at length 128, against 19 for one; 80 for eight at length 512, against 77.

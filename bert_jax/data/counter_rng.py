@@ -16,7 +16,7 @@ _ALL = (1 << 64) - 1
 
 
 def key_of(*parts: int) -> np.uint64:
-    """A 64-bit key from integers such as (seed, epoch, purpose); (1, 2) and (2, 1) give different keys."""
+    """Returns a 64-bit key from integers such as (seed, epoch, purpose); (1, 2) and (2, 1) give different keys."""
     key = 0
     for part in parts:
         key = (key + part + _GOLDEN) & _ALL
@@ -62,7 +62,7 @@ def bernoulli(probability: float, bits: UInt64[np.ndarray, "*shape"]) -> Bool[np
 
 
 def _scramble(x: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
-    """The finaliser of SplitMix64, computed in place."""
+    """Returns the finaliser of SplitMix64, computed in place."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(_MIX_1)
     x ^= x >> np.uint64(27)

@@ -51,8 +51,8 @@ class MaskingTables:
 
 @functools.lru_cache(maxsize=4)  # the held-out set is evaluated many times
 def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = None) -> MaskingTables:
-    """The tables of a vocabulary. Without its tokenizer, placeholders such as [unused7] are legal, and `continuation` is None, as
-    it is for a vocabulary whose pieces do not tell whether they continue a word."""
+    """Returns the tables of a vocabulary. Without its tokenizer, placeholders such as [unused7] are legal, and `continuation` is
+    None, as it is for a vocabulary whose pieces do not tell whether they continue a word."""
     illegal = set(vocabulary.special_ids)
     if tokenizer:
         pieces = enumerate(tokenizer.pieces)
@@ -96,7 +96,7 @@ replacement, None for bits of its own)."""
 
 
 def choose(examples: Examples) -> Chosen:
-    """The positions to predict, by the policy that the configuration names."""
+    """Returns the positions to predict, by the policy that the configuration names."""
     policy = _policy(examples.config.masking)
     return _choose_one_by_one(examples, policy) if is_in_file(examples.config.masking) else policy(examples)
 
@@ -119,7 +119,7 @@ def mask_tokens(examples: Examples) -> Chosen:
 
 
 def mask_whole_words(examples: Examples) -> Chosen:
-    """All pieces of a word together, until `masked_fraction` of the pieces is reached, as the original."""
+    """Returns all pieces of a word together, until `masked_fraction` of the pieces is reached, as the original."""
     width = examples.config.max_predictions
     return choose_whole_words(examples.key, examples.candidates, examples.continues, examples.counts, width), None
 
@@ -160,13 +160,13 @@ class Example:
     """The text of the ids of one word."""
 
     def text(self, word: tuple[int, ...]) -> str:
-        """The text of one of the `words`."""
+        """Returns the text of one of the `words`."""
         return self.spell([int(self.ids[i]) for i in word]).removeprefix("##").lstrip("\u2581")
 
 
 def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.random.Generator], Any]) -> Chosen:
-    """The positions that a policy of the user's own chooses. Raises UserError for positions that may not be predicted, and for
-    what the policy raises."""
+    """Returns the positions that a policy of the user's own chooses. Raises UserError for positions that may not be predicted,
+    and for what the policy raises."""
     config, tables = examples.config, examples.tables
     assert tables.spell is not None, "a policy of the user's own needs the tokenizer"
     most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
@@ -198,7 +198,7 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
 def choose_tokens(
     key: UInt64[np.ndarray, "E 1"], candidates: Bool[np.ndarray, "E L"], counts: Int[np.ndarray, " E"], width: int
 ) -> UInt16[np.ndarray, "E {width}"]:
-    """The positions of `counts` random candidates of each example, ascending, then `UNUSED`.
+    """Returns the positions of `counts` random candidates of each example, ascending, then `UNUSED`.
 
     `key` is the key of the random numbers of each example, `candidates` is True where a token may be predicted, and `counts` is
     at most the number of candidates and at most `width`.
@@ -356,7 +356,7 @@ def replace_tokens(
     tables: MaskingTables,
     fates: UInt64[np.ndarray, "*shape"] | None = None,
 ) -> Integer[np.ndarray, "*shape"]:
-    """The replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
+    """Returns the replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
 
     The upper halves of `fates`, by default of `bits`, decide which of the three; tokens with the same fate have the same. Random
     tokens follow from `bits` and are independent of each other.

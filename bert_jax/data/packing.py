@@ -21,7 +21,7 @@ _SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the keys of random n
 def pack_rows(
     lengths: Integer[np.ndarray, " E"], row_length: int, most: int, key: int
 ) -> Int[np.ndarray, "plan_rows {most}"]:
-    """The numbers of the examples in each row, -1 at unused slots; rows are in random order.
+    """Returns the numbers of the examples in each row, -1 at unused slots; rows are in random order.
 
     `lengths` include the special tokens; `most` is P; `key` determines the order. int32, or int64 for 2**31 and more examples.
     """
@@ -98,7 +98,7 @@ def best_fit(
 
 
 def permutation(count: int, key: np.uint64, dtype: type) -> Int[np.ndarray, " {count}"]:
-    """A random permutation of 0..count-1."""
+    """Returns a random permutation of 0..count-1."""
     order: np.ndarray = np.arange(count, dtype=dtype)
     np.random.Generator(np.random.Philox(key=int(key))).shuffle(order)
     return order

@@ -74,7 +74,7 @@ def epoch_chunks(
     config: ExampleConfig,
     key: int,
 ) -> Iterator[Chunks]:
-    """The chunks of an epoch, block by block in corpus order.
+    """Yields the chunks of an epoch, block by block in corpus order.
 
     Sentences and documents must not be empty (the store has no empty ones). The result does not depend on the size of a block.
     """
@@ -146,7 +146,8 @@ def _documents(
 
 
 def _visited(following: Int64[np.ndarray, " sentences"], starts: Int64[np.ndarray, " _"]) -> Int64[np.ndarray, " chosen"]:
-    """The positions, ascending, that are reached from `starts` by the pointers `following`; a pointer beyond the end stops.
+    """Returns the positions, ascending, that are reached from `starts` by the pointers `following`; a pointer beyond the end
+    stops.
 
     Pointer jumping (Wyllie 1979): after round k all positions within 2**k steps are reached, and `jump` takes 2**k steps at once.
     """
@@ -182,7 +183,8 @@ def pairs_of(
     config: ExampleConfig,
     key: int,
 ) -> Pairs:
-    """The spans of the example of each chunk; `key` and the number of its first sentence determine all random decisions."""
+    """Returns the spans of the example of each chunk; `key` and the number of its first sentence determine all random
+    decisions."""
     a_start = sentence_offsets[chunks.start]
     b_start = sentence_offsets[chunks.split]
     a_length = b_start - a_start
@@ -262,7 +264,7 @@ def _first_reaching(
 
 
 def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[Lengths, Lengths]:
-    """The numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
+    """Returns the numbers of tokens to remove from A and from B so that both have at most `max_tokens` together.
 
     a_length, b_length: two arrays of lengths, or two ints. The result equals the original's (create_pretraining_data.py, and
     `_truncate_seq_pair` of run_classifier.py), which removes one token at a time from the longer segment, or from B if both are
@@ -276,8 +278,8 @@ def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[L
 
 
 def _half_of(cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-    """The number of the `cut` tokens that are removed at the front; each is with probability 1/2: the ones among `cut` random
-    bits."""
+    """Returns the number of the `cut` tokens that are removed at the front; each is with probability 1/2: the ones among `cut`
+    random bits."""
     front = np.zeros(len(cut), np.int64)
     where, left, word = np.flatnonzero(cut), cut[cut > 0], 0
     while len(where):
@@ -309,7 +311,7 @@ class EpochPlan:
         return len(self.pairs.a_start)
 
     def lengths(self) -> UInt16[np.ndarray, " E"]:
-        """The number of tokens of each example, special tokens included."""
+        """Returns the number of tokens of each example, special tokens included."""
         return lengths_of(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
@@ -331,7 +333,8 @@ class EpochPlan:
 
 
 def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) -> EpochPlan:
-    """The plan of `epoch`. With `duplicates=k`, epochs e and e + k have the same examples and masks, in a different order.
+    """Returns the plan of `epoch`. With `duplicates=k`, epochs e and e + k have the same examples and masks, in a different
+    order.
 
     Raises UserError for a corpus from which no example can be made.
     """
@@ -359,7 +362,7 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
 
 
 def lengths_of(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
-    """The number of tokens of each example, special tokens included; of a pair that is translated, of its longer side."""
+    """Returns the number of tokens of each example, special tokens included; of a pair that is translated, of its longer side."""
     if config.targets == "translated":
         return np.maximum(pairs.a_length, pairs.b_length) + np.uint16(config.special_tokens)
     return pairs.a_length + pairs.b_length + np.uint16(config.special_tokens)
@@ -416,7 +419,7 @@ class Blocks:
         return part, int(key_of(self._seed, number, _BLOCK_KEY)), epoch
 
     def documents(self, segment: int) -> tuple[int, int]:
-        """The documents [first, last) that begin in the segment; of all segments, every document once."""
+        """Returns the documents [first, last) that begin in the segment; of all segments, every document once."""
         return self._first_document(segment), self._first_document(segment + 1)
 
     def require_documents(self) -> None:
@@ -437,6 +440,6 @@ class Blocks:
             )
 
     def _first_document(self, segment: int) -> int:
-        """The first document that begins at or after the beginning of the segment."""
+        """Returns the first document that begins at or after the beginning of the segment."""
         token = segment * self._corpus.num_tokens // (self.count * SEGMENTS)
         return self._documents.first_reaching(self._sentences.first_reaching(token))

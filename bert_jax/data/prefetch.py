@@ -41,7 +41,7 @@ class prefetch(Iterator[Made], Generic[Made]):
         return batch
 
     def is_ready(self, within: float = 0.0) -> bool:
-        """Whether the next call of `next` returns at once; waits for that up to `within` seconds."""
+        """Returns whether the next call of `next` returns at once; waits for that up to `within` seconds."""
         return self._closed or self._next >= self._stop or self._made.holds(self._next, within)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class _Made:
         return noted
 
     def holds(self, step: int, within: float) -> bool:
-        """Whether the batch of `step` is made, or is made within this many seconds."""
+        """Returns whether the batch of `step` is made, or is made within this many seconds."""
         if step in self._steps or not within:
             return step in self._steps
         with self._changed:

@@ -33,16 +33,14 @@ _BLOCK = 1 << 17  # tokens at a time (1,024 rows of 128): temporaries of at most
 
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
-    """The batch of the plan's rows with the numbers `rows`; -1 gives an empty row, with padding only and nothing to predict.
+    """Returns the batch of the plan's rows with the numbers `rows`; -1 gives an empty row, with padding only and nothing to
+    predict.
 
-    input_ids         int32 [B, L]
-    token_type_ids    int32 [B, L]   0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding
-    sequence_ids      int32 [B, L]   0 = padding, 1..P = the number of the example in the row
-    position_ids      int32 [B, L]   from 0 for every example; 0 at padding
-    masked_positions  int32 [B, M]   positions in the row, ascending; 0 where unused
-    masked_targets    int32 [B, M]   the original tokens; with targets="next" those after the positions; -1 where unused
-    cls_positions     int32 [B, P]   positions in the row of the [CLS]s; 0 where unused
-    nsp_labels        int32 [B, P]   0 = B follows A, 1 = random; -1 = no example, or pairs="none"
+    input_ids int32 [B, L] token_type_ids int32 [B, L] 0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding sequence_ids int32 [B, L] 0 =
+    padding, 1..P = the number of the example in the row position_ids int32 [B, L] from 0 for every example; 0 at padding
+    masked_positions int32 [B, M] positions in the row, ascending; 0 where unused masked_targets int32 [B, M] the original tokens;
+    with targets="next" those after the positions; -1 where unused cls_positions int32 [B, P] positions in the row of the [CLS]s;
+    0 where unused nsp_labels int32 [B, P] 0 = B follows A, 1 = random; -1 = no example, or pairs="none"
 
     With targets="centres" it has `centres` int32 [B, M], the positions of targets="next" and -1 where unused, in place of the
     masked ones. For targets="translated" see `_assemble_pairs`.
@@ -85,7 +83,7 @@ class _Examples:
 
 
 def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables) -> _Examples:
-    """The plan's examples with the numbers `examples`, masked unless their targets are the next tokens."""
+    """Returns the plan's examples with the numbers `examples`, masked unless their targets are the next tokens."""
     config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
     a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
     length = a + b + config.special_tokens
@@ -322,8 +320,8 @@ class RowShape:
 
 
 def row_shape(features: Sequence[Feature], layout: LabelLayout) -> RowShape:
-    """The shape of rows for `features`: the shortest row into which the longest feature fits, with slots for twice the average
-    number of features in a row (more slots would hardly ever be used)."""
+    """Returns the shape of rows for `features`: the shortest row into which the longest feature fits, with slots for twice the
+    average number of features in a row (more slots would hardly ever be used)."""
     longest = max(feature.size for feature in features)
     length = next((length for length in ROW_LENGTHS if length >= longest), -(-longest // 128) * 128)
     mean = sum(feature.size for feature in features) / len(features)
@@ -344,8 +342,8 @@ def pack_sizes(sizes: Sequence[int], shape: RowShape) -> list[list[int]]:
 def assemble_features(
     features: Sequence[Feature], rows: Sequence[Sequence[int]], count: int, shape: RowShape, pad_id: int
 ) -> Batch:
-    """The batch of `count` rows: `rows` are the indices in `features` of the members of each of the first rows; the others are
-    empty.
+    """Returns the batch of `count` rows: `rows` are the indices in `features` of the members of each of the first rows; the
+    others are empty.
 
     input_ids, token_type_ids, position_ids, sequence_ids int32 [B, L]; cls_positions int32 [B, P]; read_positions int32 [B, U, n]
     if the layout has them; labels [B, U, ...] or [B, L]; label_weights float32 [B, U] or [B, L], 1 where there is a target; of a
@@ -396,7 +394,7 @@ def assemble_features(
 def feature_logits(
     logits: Float[np.ndarray, "B _ C"], features: Sequence[Feature], rows: Sequence[Sequence[int]], shape: RowShape
 ) -> list[Float[np.ndarray, " ..."]]:
-    """The logits of each of the `features` of a batch, in their order.
+    """Returns the logits of each of the `features` of a batch, in their order.
 
     `logits` are float32, by the layout [B, U, C], [B, L, C] per token, or [B, P, 1] per candidate; the logits of a feature are
     then [C], [tokens, C] or [candidates]. `rows` are the result of `assemble_features`.

@@ -80,12 +80,12 @@ class BestWeights:
                 self.checkpoints.save(step, self._best)
 
     def ends_run(self, step: int) -> bool:
-        """Whether early stopping ends the run: `patience` evaluations up to `step` without an improvement."""
+        """Returns whether early stopping ends the run: `patience` evaluations up to `step` without an improvement."""
         return self.step is not None and early(self._job.experiment, self._job.evaluations, step, self.step)
 
     def logits(self, split: str) -> list[np.ndarray]:
-        """The logits of the best weights on a split. If this process ran the evaluation that selected them, its logits are
-        reused; any other split is evaluated once, with a log line."""
+        """Returns the logits of the best weights on a split. If this process ran the evaluation that selected them, its logits
+        are reused; any other split is evaluated once, with a log line."""
         job, best = self._job, self.found
         if split not in job.predicted:
             examples = counted(len(job.data.features[split]), "example")
@@ -122,7 +122,7 @@ class BestWeights:
 
 
 def training_of(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:
-    """The training section of the exported model's card, for a fine-tuning run with these `results`."""
+    """Returns the training section of the exported model's card, for a fine-tuning run with these `results`."""
     before, _ = read_training(pathlib.Path(start.source)) if start.source else (Training(), "")
     name = experiment.init_from
     scores: list[tuple[str, float, float | None]] = []
@@ -145,20 +145,20 @@ def training_of(experiment: FinetuningExperiment, task: str, start: Model, resul
 
 
 def early(experiment: FinetuningExperiment, evaluations: frozenset[int], step: int, best_step: int) -> bool:
-    """Whether `patience` evaluations have passed since `best_step` without an improvement."""
+    """Returns whether `patience` evaluations have passed since `best_step` without an improvement."""
     patience = experiment.selection.patience
     return bool(patience) and sum(best_step < e <= step for e in evaluations) >= patience
 
 
 def better(experiment: FinetuningExperiment, step: int, score: float, best: Mapping[str, Any]) -> bool:
-    """Whether the weights of `step` replace the `best` so far."""
+    """Returns whether the weights of `step` replace the `best` so far."""
     if experiment.selection.select == "last":
         return step > int(best["step"])
     return float(np.float32(score)) > float(best["score"])  # the stored score is float32
 
 
 def best_layout(state: TrainState, mesh: Mesh) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-    """The abstract arrays of the best evaluation's parameters, score and step, derived from the state's."""
+    """Returns the abstract arrays of the best evaluation's parameters, score and step, derived from the state's."""
     whole = NamedSharding(mesh, PartitionSpec())
     scalars = {"score": jnp.float32, "step": jnp.int32}
     kept = {name: jax.ShapeDtypeStruct((), dtype, sharding=whole) for name, dtype in scalars.items()}

@@ -67,7 +67,7 @@ class FinetuningLog(RunLog):
             yield
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
-        """The loss, and the accuracy of heads that have one."""
+        """Returns the loss, and the accuracy of heads that have one."""
         scores = {"loss": float(window["loss"]) / max(float(window["weight"]), 1e-6)}
         if self._task.head.outputs.has_accuracy:
             scores["accuracy"] = float(window["correct"]) / max(float(window["labels"]), 1.0)
@@ -79,7 +79,7 @@ class FinetuningLog(RunLog):
         return [score.text(scores[name]) for name, score in named if name in scores]
 
     def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """The examples, the FLOPs of their rows, and the FLOPs of the steps left if they are like these."""
+        """Returns the examples, the FLOPs of their rows, and the FLOPs of the steps left if they are like these."""
         flops, since = float(window["rows"]) * self._job.row_flops, step - self._done
         self._done = step
         return float(window["examples"]), flops, flops / since * (self._job.last_step - step)
@@ -119,11 +119,13 @@ class FinetuningLog(RunLog):
             title=f"{self._task.name}: {self._job.directory.name}",
             metric=f"{split}/{self._task.metric}",
             baselines=self._job.data.baselines[split].named,
+            formats=self._run.figure_formats,
         )
 
 
 def shown(scores: Mapping[str, float], metric: str, bar: float | None = None, most: int = 8) -> str:
-    """The scores in a line, with the baseline `bar` of the main `metric`: "f1 0.8912 (baseline 0.8122)  accuracy 0.8456"."""
+    """Returns the scores in a line, with the baseline `bar` of the main `metric`: "f1 0.8912 (baseline 0.8122) accuracy
+    0.8456"."""
     beside = "" if bar is None else f" (baseline {bar:.4g})"
     parts = [f"{name} {value:.4g}" + (beside if name == metric else "") for name, value in scores.items()]
     return "  ".join(parts[:most])

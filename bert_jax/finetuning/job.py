@@ -119,21 +119,21 @@ class Job:
         return own + forward_flops(task_row_flops(teacher.config, teacher.head, shape))
 
     def begin(self) -> TrainState:
-        """The state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
+        """Returns the state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
         params = with_own_head(self.start, self.config, self.head, self.experiment).params
         state: TrainState = self.program.begin(dict, params)
         return state
 
     def rows(self, step: int) -> Batch:
-        """The rows of the batch of `step` that belong to this process. Checks on the host that their ids are within the model's
-        embedding tables."""
+        """Returns the rows of the batch of `step` that belong to this process. Checks on the host that their ids are within the
+        model's embedding tables."""
         batch = self.batches.at(step, self._shard)
         ids = {name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")}
         check_ids(self.start.config, **ids)
         return batch
 
     def arguments(self, state: TrainState, batch: Batch) -> tuple[PyTree[jax.Array], ...]:
-        """The arguments of the training step: the state, the global batch with the teacher's outputs, the scalars."""
+        """Returns the arguments of the training step: the state, the global batch with the teacher's outputs, the scalars."""
         teach = self._inputs.teaching_on(self.mesh)
         return self.program.arguments(state, teach(to_device(batch, self.mesh, BATCH)), self.scalars)
 
@@ -143,20 +143,21 @@ class Job:
         return evaluation(self)
 
     def evaluate(self, params: PyTree[jax.Array]) -> tuple[dict[str, Mapping[str, float]], dict[str, list[np.ndarray]]]:
-        """The scores and the logits of `params` on every dev split."""
+        """Returns the scores and the logits of `params` on every dev split."""
         logits = {split: self.logits(params, split) for split in self.data.dev}
         return {split: self.data.task.scores(split, found) for split, found in logits.items()}, logits
 
 
 def evaluation_steps(epochs: int, steps_per_epoch: int, per_epoch: int) -> frozenset[int]:
-    """The steps after which the dev splits are scored: `per_epoch` evenly spaced steps of every epoch, including its last."""
+    """Returns the steps after which the dev splits are scored: `per_epoch` evenly spaced steps of every epoch, including its
+    last."""
     each = {max(1, round(steps_per_epoch * i / per_epoch)) for i in range(1, per_epoch + 1)}
     return frozenset(epoch * steps_per_epoch + step for epoch in range(epochs) for step in each)
 
 
 def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:
-    """A function (parameters, split) -> the logits of each of the split's features, in their order. It logs compilations, and the
-    progress of long evaluations."""
+    """Returns a function (parameters, split) -> the logits of each of the split's features, in their order. It logs compilations,
+    and the progress of long evaluations."""
     data, program, mesh = job.data, job.program, job.mesh
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)

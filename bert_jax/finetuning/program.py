@@ -37,7 +37,7 @@ Array = jax.Array
 def finetuning_program(
     experiment: FinetuningExperiment, config: ModelConfig, head: TaskHead, loss: LabelLoss, steps_per_epoch: int, mesh: Mesh
 ) -> Program:
-    """The program of a run that fine-tunes a model of this `config` with a task `head`, whose epochs have so many steps.
+    """Returns the program of a run that fine-tunes a model of this `config` with a task `head`, whose epochs have so many steps.
 
     Runs that differ in what their program does not depend on, as those of a sweep do, get the same one.
     """
@@ -90,7 +90,7 @@ def _program(
 
 
 def scalars_of(experiment: FinetuningExperiment, steps: int) -> dict[str, np.generic]:
-    """The scalars of every step of a run of so many steps."""
+    """Returns the scalars of every step of a run of so many steps."""
     return {
         "steps": np.int32(steps),
         "warmup_steps": np.int32(round(experiment.training.warmup_fraction * steps)),
@@ -100,8 +100,8 @@ def scalars_of(experiment: FinetuningExperiment, steps: int) -> dict[str, np.gen
 
 
 def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:
-    """The loss settings of the experiment for these training `features`. Raises UserError unless the class weights are one per
-    label."""
+    """Returns the loss settings of the experiment for these training `features`. Raises UserError unless the class weights are
+    one per label."""
     weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
     takes = task.head.outputs.takes_class_weights and bool(labels)
     if takes and weights == (0.0,):
@@ -132,7 +132,7 @@ Teach = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
-    """A function that adds the teacher's outputs to a batch: "teacher_logits", and, where the loss compares them,
+    """Returns a function that adds the teacher's outputs to a batch: "teacher_logits", and, where the loss compares them,
     "teacher_hidden_states" [R, N+1, L, D] of as many of its layers as the student has. Without a teacher it adds nothing."""
     if teacher is None or teacher.head is None:
         return lambda batch: batch

@@ -123,7 +123,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         if run.is_first:
             if unwritten := write_results(run.workdir, summary):
                 unsaved.append(str(unwritten))
-            draw(run.workdir, summary)
+            draw(run.workdir, summary, run.figure_formats)
     finish(chosen)
     if unsaved:
         raise UserError(". ".join(unsaved))
@@ -132,13 +132,13 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
 
 
 def _waiting(run: Run) -> bool:
-    """Whether this process, which waits for the others, was asked to stop."""
+    """Returns whether this process, which waits for the others, was asked to stop."""
     run.watchdog.alive("waiting for the runs of the other processes")
     return run.preemption.requested(0)
 
 
 def device_groups(experiment: FinetuningExperiment) -> list[list[jax.Device]]:
-    """The groups of devices on which runs train in parallel; one group of all devices for a single run, and where
+    """Returns the groups of devices on which runs train in parallel; one group of all devices for a single run, and where
     devices_per_run is 0. Raises UserError where devices_per_run does not divide the devices of a process."""
     devices, size = jax.devices(), experiment.sweep.devices_per_run
     if not experiment.side_by_side:
@@ -198,7 +198,7 @@ def _trained(
 
 
 def _stored(directory: Place) -> JsonObject | None:
-    """The results of a run that an earlier start has finished; None without any."""
+    """Returns the results of a run that an earlier start has finished; None without any."""
     try:
         results = parse_json(read_bytes(directory / RESULTS))
     except (OSError, ValueError):
@@ -261,7 +261,7 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
     }
 
 
-def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
+def draw(workdir: pathlib.Path, summary: JsonObject, formats: Sequence[str] = ("png",)) -> None:
     """Plots the scores of all runs to `curves.png`, the best setting first."""
     split, metric = summary["metric"].split("/")
 
@@ -274,11 +274,18 @@ def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
 
     settings = [(label(setting), scores(setting)) for setting in summary["settings"]]
     title = f"{workdir.name}: {counted(len(summary['runs']), 'run')}"
-    draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baselines=summary["baseline_answers"])
+    draw_sweep(
+        workdir / PICTURE,
+        title=title,
+        metric=summary["metric"],
+        settings=settings,
+        baselines=summary["baseline_answers"],
+        formats=formats,
+    )
 
 
 def table(summary: JsonObject) -> str:
-    """The summary as a text table, with a line for each setting."""
+    """Returns the summary as a text table, with a line for each setting."""
 
     def cell(value: Json) -> str:
         return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

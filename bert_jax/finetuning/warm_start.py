@@ -63,7 +63,7 @@ def with_pooling(
 
 
 def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
-    """The model that a fine-tuning run starts from, without the head that `with_own_head` adds for each seed.
+    """Returns the model that a fine-tuning run starts from, without the head that `with_own_head` adds for each seed.
 
     `own` is the task's head. Parts that the task does not use (the pretraining heads, another task's head) are left out, which is
     logged. Raises UserError where the head needs a pooler that the model lacks, or `keep_head` finds another head than the
@@ -148,8 +148,8 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
 
 
 def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
-    """The teacher of a distillation; None without one. Raises UserError where it has another task or vocabulary than the student,
-    reads fewer tokens, or has another hidden size although hidden states are compared."""
+    """Returns the teacher of a distillation; None without one. Raises UserError where it has another task or vocabulary than the
+    student, reads fewer tokens, or has another hidden size although hidden states are compared."""
     name = experiment.distillation.teacher
     if not name:
         return None

@@ -155,7 +155,7 @@ _REFUSED_VARIABLE = re.compile(r"for environment '(?P<name>JAX_\w+)'|for JAX fla
 
 
 def _refusal_of_jax(error: Exception) -> UserError | None:
-    """The sentence about JAX that does not start; None for another error."""
+    """Returns the sentence about JAX that does not start; None for another error."""
     text = str(error)
     if isinstance(error, AssertionError):  # JAX asserts that it has found a device of a platform that it knows
         code = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
@@ -238,7 +238,8 @@ def _signal_main_thread() -> None:
 
 
 def choose_verb(program: str, description: str | None, verbs: Mapping[str, str], arguments: Sequence[str]) -> str | None:
-    """The verb that the `arguments` of a command with several verbs begin with; None after printing the help that they ask for.
+    """Returns the verb that the `arguments` of a command with several verbs begin with; None after printing the help that they
+    ask for.
 
     `program` is how the command is called, and `verbs` maps each verb to its summary. Raises UserError for an unknown verb.
     """

@@ -44,7 +44,7 @@ def label(text: str) -> str:
 
 
 def new_figure(width: float, height: float, title: str) -> Figure:
-    """A figure of that many inches, which needs no display."""
+    """Returns a figure of that many inches, which needs no display."""
     figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=12, x=0.012, ha="left", fontweight="bold")
@@ -95,10 +95,9 @@ def heat_map(
 
 
 def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption: str = "") -> bytes:
-    """The figure as a PNG, PDF or SVG file, by `form`. A character that the font lacks, such as an ideograph, is a box.
+    """Returns the figure as a PNG, PDF or SVG file, by `form`. A character that the font lacks, such as an ideograph, is a box.
 
-    tight: fit the image to what is drawn.
-    caption: a line in small letters at the bottom right, such as the name of the model.
+    tight: fit the image to what is drawn. caption: a line in small letters at the bottom right, such as the name of the model.
     """
     if caption and not any(text.get_gid() == _CAPTION for text in figure.texts):
         right, below = (0.99, -0.01) if tight else (0.995, 0.005)
@@ -118,6 +117,11 @@ def rendered(figure: Figure, form: str = "png", *, tight: bool = False, caption:
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {})
         figure.savefig(file, format=form, dpi=figure.dpi, bbox_inches="tight" if tight else None, metadata=metadata)
     return file.getvalue()
+
+
+def in_formats(name: str, formats: Sequence[str]) -> list[str]:
+    """The files of the figure `name`, which ends in .png, one for each format; any other file's name alone."""
+    return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
 
 
 def name_points(axes: Axes, points: np.ndarray, names: Sequence[str], colours: Sequence[str], size: float = 7) -> None:

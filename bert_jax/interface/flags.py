@@ -24,6 +24,9 @@ HELP_WIDTH = 100
 """Columns of a help text at most, on any terminal."""
 
 
+FIGURE_FORMATS = ("png", "pdf", "svg")
+
+
 def expand_home(path: str, given: str) -> str:
     """`path` with the home directory in the place of `~` or `~USER` at its beginning; any other path unchanged.
 
@@ -54,7 +57,8 @@ def nonempty_path(text: str) -> pathlib.Path:
 
 
 def steps_to_profile(text: str) -> range:
-    """The steps that `text`, FIRST:LAST, names: the `type=` of the flag. Raises argparse.ArgumentTypeError for any other text."""
+    """Returns the steps that `text`, FIRST:LAST, names: the `type=` of the flag. Raises argparse.ArgumentTypeError for any other
+    text."""
     numbers = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text)
     if not numbers or not (steps := range(int(numbers[1]), int(numbers[2]))):
         raise argparse.ArgumentTypeError(
@@ -64,8 +68,8 @@ def steps_to_profile(text: str) -> range:
 
 
 def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """The `type=` of a flag that takes some of the names `known`, with commas between them. Raises argparse.ArgumentTypeError for
-    another name."""
+    """Returns the `type=` of a flag that takes some of the names `known`, with commas between them. Raises
+    argparse.ArgumentTypeError for another name."""
 
     def read(text: str) -> tuple[str, ...]:
         for name in (found := tuple(text.split(","))):
@@ -76,8 +80,17 @@ def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
+def format_flag(parser: Flags, pages: bool = False) -> None:
+    """Adds the flag of a command that draws figures; with `pages`, its results are HTML pages unless figures are asked for."""
+    known, of_format = FIGURE_FORMATS, "the formats of figures: png, pdf, svg"
+    if pages:
+        known, of_format = ("html", *FIGURE_FORMATS), "html is a page; png, pdf and svg are figures"  # type: ignore[assignment]
+    parser.add_argument("--format", type=names_with_commas(known), default=known[:1], metavar="F,F", help=of_format)
+
+
 def flag(default: Any, text: str, metavar: str | None = None, name: str = "") -> Any:
-    """A field of an options dataclass that is a flag: its default, the help `text`, and its `name` if that is not the field's."""
+    """Returns a field of an options dataclass that is a flag: its default, the help `text`, and its `name` if that is not the
+    field's."""
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "flag": name})
 
 
@@ -105,7 +118,7 @@ def add_option_flags(parser: Flags, options: type, *names: str) -> None:
 
 
 def read_options(options: type[Options], flags: argparse.Namespace) -> Options:
-    """The options dataclass with the values of its flags."""
+    """Returns the options dataclass with the values of its flags."""
     fields = [field.name for field in dataclasses.fields(options) if "flag" in field.metadata]  # type: ignore[arg-type]
     values = {name: getattr(flags, name) for name in fields}
     return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
@@ -173,7 +186,7 @@ class FlagParser(argparse.ArgumentParser):
         return next(there, None) or self.add_argument_group(title, description)
 
     def format_help(self) -> str:
-        """The help: a short line of usage, the description, and the groups of flags."""
+        """Returns the help: a short line of usage, the description, and the groups of flags."""
         needed = [
             f"{action.option_strings[-1]}={action.metavar or action.dest.upper()}"
             for action in self._actions
@@ -192,7 +205,8 @@ class FlagParser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """The values of all flags. Raises UserError for unknown arguments and for a flag given twice with different values."""
+        """Returns the values of all flags. Raises UserError for unknown arguments and for a flag given twice with different
+        values."""
         given = list(sys.argv[1:] if args is None else args)
         self._refuse_contradictions(given)
         values, unknown = self.parse_known_args(given, namespace)
@@ -243,7 +257,7 @@ class FlagParser(argparse.ArgumentParser):
 
 
 def _expanded(value: Any, flag: str) -> Any:
-    """The value of a flag with home directories expanded. No other flag accepts a value that starts with `~`."""
+    """Returns the value of a flag with home directories expanded. No other flag accepts a value that starts with `~`."""
     if isinstance(value, list):
         return [_expanded(item, flag) for item in value]
     if not isinstance(value, str | pathlib.Path) or not os.fspath(value).startswith("~"):

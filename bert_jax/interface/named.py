@@ -35,7 +35,7 @@ class Record(TypedDict):
 
 
 def is_in_file(value: str) -> bool:
-    """Whether `value` is FILE.py:NAME, and not a plain name."""
+    """Returns whether `value` is FILE.py:NAME, and not a plain name."""
     return IN_FILE.fullmatch(value) is not None
 
 
@@ -49,7 +49,7 @@ def split_named(value: str) -> tuple[str, str, str | None]:
 
 
 def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
-    """The object that `value` names: a name in `known`, whose values are "package.module:attribute", or FILE.py:NAME.
+    """Returns the object that `value` names: a name in `known`, whose values are "package.module:attribute", or FILE.py:NAME.
 
     A relative FILE is looked up in the current directory, then in the checkout. A file is executed once for each content, so
     that the same value gives the same object. `key` is the key or flag that has this value, such as "config.objective", for
@@ -77,12 +77,12 @@ def load_named(value: str, known: Mapping[str, str], key: str) -> Any:
 
 
 def file_of(value: str) -> str:
-    """The FILE of FILE.py:NAME; "" for a plain name. For `python_files.file_errors_explained`."""
+    """Returns the FILE of FILE.py:NAME; "" for a plain name. For `python_files.file_errors_explained`."""
     return split_named(value)[0]
 
 
 def record_of(value: str, key: str = "") -> Record | None:
-    """The path, hash and source of the user's file that `value` names; None for a plain name."""
+    """Returns the path, hash and source of the user's file that `value` names; None for a plain name."""
     file = file_of(value)
     if not file:
         return None

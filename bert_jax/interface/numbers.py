@@ -17,8 +17,8 @@ _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def whole_number(text: str, low: int = 0, high: int = LARGEST) -> int | None:
-    """The integer that `text` writes in decimal digits, with or without a sign; None if it is another text, or a number outside
-    [low, high]."""
+    """Returns the integer that `text` writes in decimal digits, with or without a sign; None if it is another text, or a number
+    outside [low, high]."""
     if not _WHOLE.fullmatch(text):
         return None
     digits = text.lstrip("+-").lstrip("0")
@@ -29,8 +29,8 @@ def whole_number(text: str, low: int = 0, high: int = LARGEST) -> int | None:
 
 
 def decimal_number(text: str, low: float = -math.inf, high: float = math.inf) -> float | None:
-    """The number that `text` writes, such as "2", "-0.5" or "1e-3"; None if it is another text ("nan", "inf", "1_000"), a number
-    outside [low, high], or one too large for a float."""
+    """Returns the number that `text` writes, such as "2", "-0.5" or "1e-3"; None if it is another text ("nan", "inf", "1_000"), a
+    number outside [low, high], or one too large for a float."""
     if not _DECIMAL.fullmatch(text):
         return None
     value = float(text)

@@ -24,7 +24,8 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def load(given: str, flag: str = "--config") -> dict[str, Any]:
-    """The settings of the experiment file FILE[:ARG], as plain dicts, lists and values. `flag` is the flag that named the file.
+    """Returns the settings of the experiment file FILE[:ARG], as plain dicts, lists and values. `flag` is the flag that named the
+    file.
 
     Raises UserError if the file does not exist, has no get_config or raises an exception; then with the part of the traceback
     that lies in the file.
@@ -57,7 +58,7 @@ def load(given: str, flag: str = "--config") -> dict[str, Any]:
 
 
 def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
-    """The error message for an argument of an experiment file that is not one of the `known`, if they are known."""
+    """Returns the error message for an argument of an experiment file that is not one of the `known`, if they are known."""
     says = f"{file}:{argument}: its get_config does not accept {argument!r}; "
     if not known:
         return says + "see its docstring"
@@ -66,7 +67,8 @@ def _unknown_argument(file: str, argument: str, known: Sequence[str]) -> str:
 
 
 def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
-    """The keys of the dictionaries that the line of `file` that raised `error` looks names up in; [] where that is not known."""
+    """Returns the keys of the dictionaries that the line of `file` that raised `error` looks names up in; [] where that is not
+    known."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
     if not frames:
         return []
@@ -84,7 +86,7 @@ def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
 
 
 def load_module(given: str, flag: str, wanted: str) -> ModuleType:
-    """The Python file `given` as a module; a relative path is looked up in the current directory, then in the checkout.
+    """Returns the Python file `given` as a module; a relative path is looked up in the current directory, then in the checkout.
 
     `flag` is the flag that named the file, `wanted` the sentence about the expected file for the error. Raises UserError if the
     file does not exist or raises an exception.
@@ -108,7 +110,7 @@ def file_errors_explained(given: str, flag: str) -> Iterator[None]:
 
 
 def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
-    """The absolute path of the user's file `given`, as `load_module` finds it. Raises UserError if it does not exist."""
+    """Returns the absolute path of the user's file `given`, as `load_module` finds it. Raises UserError if it does not exist."""
     for path in (pathlib.Path(given), CHECKOUT / given):
         if path.is_file():
             return path.resolve()
@@ -156,8 +158,8 @@ def _find(given: str, flag: str) -> tuple[pathlib.Path, str | None]:
 
 
 def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
-    """The result of `action`, a call into an experiment file. Raises UserError, with the file's part of the traceback, for any
-    exception."""
+    """Returns the result of `action`, a call into an experiment file. Raises UserError, with the file's part of the traceback,
+    for any exception."""
     try:
         return action()
     except SyntaxError as error:
@@ -173,7 +175,7 @@ def _run(file: pathlib.Path, flag: str, action: Callable[[], Any]) -> Any:
 
 
 def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
-    """The UserError for an exception, with the part of its traceback that begins in the file."""
+    """Returns the UserError for an exception, with the part of its traceback that begins in the file."""
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename == str(file)), len(frames))
     traced = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
@@ -181,7 +183,8 @@ def _fault(error: Exception, file: pathlib.Path, flag: str) -> UserError:
 
 
 def _plain(config: Any, file: pathlib.Path, flag: str) -> dict[str, Any]:
-    """A ConfigDict (anything with `items`) as plain dicts, lists and values, the only kind of tree that callers handle."""
+    """Returns a ConfigDict (anything with `items`) as plain dicts, lists and values, the only kind of tree that callers
+    handle."""
 
     def plain(node: Any) -> Any:
         if hasattr(node, "items"):

@@ -66,7 +66,7 @@ class OneOf:
     words: tuple[str, ...]
 
     def error(self, value: str) -> str:
-        """The error text for a value that is not allowed."""
+        """Returns the error text for a value that is not allowed."""
         words = [word or "nothing" for word in self.words]
         hint = nearest(value, words)
         return f"is not one of {', '.join(words)}" + (f"; {hint}" if hint.startswith("did") else "")
@@ -77,12 +77,12 @@ class NamedIn(OneOf):
     """The names that a string may have; FILE.py:NAME, an object in the user's own file, is allowed too (`interface/named.py`)."""
 
     def error(self, value: str) -> str:
-        """The error text for a name that is not known; "" for FILE.py:NAME, which is checked when it is loaded."""
+        """Returns the error text for a name that is not known; "" for FILE.py:NAME, which is checked when it is loaded."""
         return "" if is_in_file(value) else f"{super().error(value)}; FILE.py:NAME is one in a file of your own"
 
 
 def range_text(interval: Interval) -> str:
-    """The range as text: "at least 0 and below 1"; "" if it contains every number."""
+    """Returns the range as text: "at least 0 and below 1"; "" if it contains every number."""
     bounds = (("at least", interval.ge), ("above", interval.gt), ("at most", interval.le), ("below", interval.lt))
     return " and ".join(f"{words} {_written(bound)}" for words, bound in bounds if bound is not None)
 
@@ -92,7 +92,7 @@ def _written(bound: Any) -> str:
 
 
 def range_error(value: float, interval: Interval) -> str:
-    """The error text for a value outside the range, "must be at least 1 and at most 9"; "" for a value inside it."""
+    """Returns the error text for a value outside the range, "must be at least 1 and at most 9"; "" for a value inside it."""
     if isinstance(value, float) and not math.isfinite(value):
         return ", ".join(filter(None, ("must be a finite number", range_text(interval))))
     inside = (
@@ -112,7 +112,7 @@ class InRange(Generic[Number]):
     interval: Interval
 
     def __call__(self, text: str) -> Number:
-        """The number that `text` spells. Raises argparse.ArgumentTypeError if it is not a number, or out of range."""
+        """Returns the number that `text` spells. Raises argparse.ArgumentTypeError if it is not a number, or out of range."""
         try:
             value = self.kind(text)
             wrong = range_error(value, self.interval)
@@ -125,12 +125,12 @@ class InRange(Generic[Number]):
 
 
 def is_group(hint: Any) -> bool:
-    """Whether an annotation is a settings dataclass: a group of keys in the configuration."""
+    """Returns whether an annotation is a settings dataclass: a group of keys in the configuration."""
     return dataclasses.is_dataclass(hint)
 
 
 def hints(kind: Any) -> dict[str, Any]:
-    """The annotation of every field of a settings dataclass, with its range."""
+    """Returns the annotation of every field of a settings dataclass, with its range."""
     return _hints(kind)
 
 
@@ -141,7 +141,7 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
-    """The types in an annotation, without ranges: `(tuple[float, ...],)` for a list, `(float, NoneType)` for an optional
+    """Returns the types in an annotation, without ranges: `(tuple[float, ...],)` for a list, `(float, NoneType)` for an optional
     value."""
     if typing.get_origin(hint) is Annotated:
         return kinds_of(typing.get_args(hint)[0])
@@ -151,21 +151,21 @@ def kinds_of(hint: Any) -> tuple[Any, ...]:
 
 
 def intervals(hint: Any) -> list[Interval]:
-    """All ranges in an annotation, nested ones included."""
+    """Returns all ranges in an annotation, nested ones included."""
     inside = typing.get_args(hint)
     found = [part for part in inside if isinstance(part, Interval)]
     return found + [nested for part in inside if not isinstance(part, Interval) for nested in intervals(part)]
 
 
 def one_of(hint: Any) -> tuple[str, ...]:
-    """The allowed words in an annotation, nested ones included; () if any word is allowed."""
+    """Returns the allowed words in an annotation, nested ones included; () if any word is allowed."""
     inside = typing.get_args(hint)
     found = [part.words if isinstance(part, OneOf) else one_of(part) for part in inside]
     return next((words for words in found if words), ())
 
 
 def is_path(hint: Any) -> bool:
-    """Whether a text of this annotation is a path."""
+    """Returns whether a text of this annotation is a path."""
     return any(isinstance(part, IsPath) or is_path(part) for part in typing.get_args(hint))
 
 

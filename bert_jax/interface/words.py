@@ -10,17 +10,17 @@ PLURALS = {"batch": "batches", "entry": "entries", "pass": "passes", "process": 
 
 
 def counted(number: int, noun: str) -> str:
-    """The number with its noun in the singular or plural: "1 epoch", "1,234 rows", "0 batches"."""
+    """Returns the number with its noun in the singular or plural: "1 epoch", "1,234 rows", "0 batches"."""
     return f"{number:,} {noun if number == 1 else PLURALS.get(noun, noun + 's')}"
 
 
 def cut(text: str, most: int = 60) -> str:
-    """A text for an error message, cut to `most` characters with "..." at the end."""
+    """Returns a text for an error message, cut to `most` characters with "..." at the end."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def shown(value: object) -> str:
-    """A value as `repr` writes it, for an error message; also an integer of more digits than Python writes."""
+    """Returns a value as `repr` writes it, for an error message; also an integer of more digits than Python writes."""
     try:
         return repr(value)
     except ValueError:

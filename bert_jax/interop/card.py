@@ -80,8 +80,8 @@ _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --m
 
 
 def model_card(model: Any, training: Training, form: str = "huggingface") -> str:
-    """The text of the card of `model` (a `huggingface.Model`) in a format of `directory.FORMATS`. Equal models have equal cards,
-    wherever they are."""
+    """Returns the text of the card of `model` (a `huggingface.Model`) in a format of `directory.FORMATS`. Equal models have equal
+    cards, wherever they are."""
     head, config = model.head, model.config
     is_bert = config.encoder == "transformer"
     family = family_of(config)
@@ -167,7 +167,7 @@ def training_of(directory: pathlib.Path) -> tuple[Training, str]:
 
 
 def _front(text: str, key: str) -> str:
-    """A field of the YAML front matter of a card; the first of a list."""
+    """Returns a field of the YAML front matter of a card; the first of a list."""
     matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     found = re.search(rf"^{key}:[ \t]*\n?[ \t]*(?:- +)?[\"']?([\w.-]+)", matter[1] if matter else "", re.MULTILINE)
     return found[1] if found else ""

@@ -60,7 +60,8 @@ from bert_jax.storage.paths import checked, is_remote
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """The model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, or a checkpoint of the original.
+    """Returns the model at `path`: a Hugging Face directory, the workdir of a run, a name on the hub, or a checkpoint of the
+    original.
 
     A checkpoint with just "gelu" is read with the exact form, which a line of `Model.notes` reports.
     """
@@ -71,7 +72,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 
 def read(path: str, flags: argparse.Namespace) -> Model:
-    """The model at `path`, without the parts of --drop and with the new parts of --new."""
+    """Returns the model at `path`, without the parts of --drop and with the new parts of --new."""
     path = os.fspath(local_model(path))
     new = NewParts(flags.new, _new_head(flags), flags.seed)
     lowercase = None if flags.replace_vocab else flags.lowercase
@@ -113,7 +114,8 @@ def _read_tf1(path: str, **options: Any) -> Model:
 
 
 def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
-    """The lines of output that describe the `model` that was read. It already has the `new` parts, which are not counted."""
+    """Returns the lines of output that describe the `model` that was read. It already has the `new` parts, which are not
+    counted."""
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
@@ -131,7 +133,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
 
 
 def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
-    """The lines of output for some parts: their names, and a description of the task head if it is one of them."""
+    """Returns the lines of output for some parts: their names, and a description of the task head if it is one of them."""
     if not parts:
         return []
     head = model.head
@@ -142,7 +144,7 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
 
 
 def _count_of(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
-    """The numbers in the arrays of a model that was read, whose vocabulary is not padded."""
+    """Returns the numbers in the arrays of a model that was read, whose vocabulary is not padded."""
     first = {row.ours: row.first for row in rows(config, head)}  # no layer before it reads its part
     sizes = {path: int(x[first.get(path, 0) :].size if x.ndim else 1) for path, x in flatten_dict(params, sep="/").items()}
     fixed = sum(size for path, size in sizes.items() if path in NEVER_TRAINED)
@@ -259,8 +261,8 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
 
 
 def _card_of(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
-    """The card of a converted model: its source's card if somebody else wrote or changed it, otherwise a new card with the
-    training recorded in the source's."""
+    """Returns the card of a converted model: its source's card if somebody else wrote or changed it, otherwise a new card with
+    the training recorded in the source's."""
     training, text = training_of(pathlib.Path(model.source))
     if text:
         return text
@@ -306,8 +308,8 @@ def read_all(sources: Sequence[str], flags: argparse.Namespace) -> Iterator[Mode
 
 
 def _is_tf1(path: pathlib.Path) -> bool:
-    """Whether `path` is a checkpoint of the original: it has the files or the configuration of one, and no weights of another
-    format."""
+    """Returns whether `path` is a checkpoint of the original: it has the files or the configuration of one, and no weights of
+    another format."""
     if path.name and not path.exists() and aside(path).is_dir():  # an export was killed while swapping directories
         path = aside(path)
     if path.is_dir():
@@ -347,7 +349,8 @@ def _relabelled(model: Model, flags: argparse.Namespace) -> Model:
 
 
 def _new_head(flags: argparse.Namespace) -> TaskHead | None:
-    """The new task head of --new; None without one, and without --labels, since the model's head may provide its labels."""
+    """Returns the new task head of --new; None without one, and without --labels, since the model's head may provide its
+    labels."""
     kinds = [HEADS[part.removesuffix("_head")] for part in flags.new if part in HEAD_PARTS]
     if not kinds or (kinds[0].has_labels and not flags.labels):
         return None

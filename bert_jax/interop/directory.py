@@ -150,14 +150,14 @@ def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
 
 
 def _is_ours(directory: pathlib.Path) -> bool:
-    """Whether `directory` is empty, an export of this package, or one that it has left half written or half removed."""
+    """Returns whether `directory` is empty, an export of this package, or one that it has left half written or half removed."""
     if directory.is_symlink() or not directory.is_dir():
         return False
     return not any(directory.iterdir()) or (directory / _MARK).is_file() or bool(exported_formats(directory))
 
 
 def exported_formats(directory: pathlib.Path) -> list[str]:
-    """The FORMATS in which this package has exported a model to `directory`."""
+    """Returns the FORMATS in which this package has exported a model to `directory`."""
 
     def has(name: str, files: tuple[str, ...]) -> bool:
         if not (directory / name).is_file() or not any((directory / file).exists() for file in files if file != name):
@@ -190,13 +190,13 @@ def _is_our_card(path: pathlib.Path) -> bool:
 
 
 def signed_card(text: str, facts: JsonObject) -> str:
-    """A card with a comment at its end, from which `card_facts` reads `facts` as long as nobody has changed the text."""
+    """Returns a card with a comment at its end, from which `card_facts` reads `facts` as long as nobody has changed the text."""
     content = json.dumps(facts).replace(">", "\\u003e")  # nothing in it ends the comment
     return f"{text}\n<!-- bert_jax {_hash(text)} {content} -->\n"
 
 
 def card_facts(text: str) -> JsonObject | None:
-    """The facts of a card that `signed_card` has made; None for one that somebody else has written or changed."""
+    """Returns the facts of a card that `signed_card` has made; None for one that somebody else has written or changed."""
     signed = _SIGNED.fullmatch(text)
     if signed is None or _hash(signed[1].removesuffix("\n")) != signed[2]:
         return None
@@ -250,6 +250,6 @@ def recover(directory: pathlib.Path) -> None:
 
 
 def aside(directory: pathlib.Path) -> pathlib.Path:
-    """The path to which the older directory is moved while the new one is renamed."""
+    """Returns the path to which the older directory is moved while the new one is renamed."""
     directory = pathlib.Path(os.path.realpath(directory))  # "." has no name of its own
     return directory.parent / f".{directory.name}.replaced"

@@ -29,7 +29,7 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The flags. Raises UserError, also for unknown values and for flags that contradict each other."""
+    """Returns the flags. Raises UserError, also for unknown values and for flags that contradict each other."""
     flags: argparse.Namespace = flag_parser(description).parse_args(argv)
     _check_values(flags)
     return flags
@@ -58,7 +58,7 @@ def _check_values(flags: argparse.Namespace) -> None:
 
 
 def flag_parser(description: str | None) -> FlagParser:
-    """The parser of the flags."""
+    """Returns the parser of the flags."""
     parser = FlagParser(prog="python -m bert_jax.convert", description=description)
     parser.may_be_in_bucket = ("--from", "--to", "--average")
     read = parser.group("the model that is read")

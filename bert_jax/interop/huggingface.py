@@ -328,7 +328,7 @@ def with_classifier_layers(model: Model, head: TaskHead) -> Model:
 def _drawing(
     config: ModelConfig, head: TaskHead | None, parts: tuple[str, ...]
 ) -> Callable[[jax.Array], dict[str, PyTree[jax.Array]]]:
-    """A jitted function from a key to random weights of `parts`; jit removes the initialisation of all other parts."""
+    """Returns a jitted function from a key to random weights of `parts`; jit removes the initialisation of all other parts."""
 
     def draw(key: jax.Array) -> dict[str, PyTree[jax.Array]]:
         parameters = {} if head is not None and parts == (head.part,) else initial_parameters(config, key)
@@ -351,7 +351,7 @@ def without_parts(model: Model, drop: Collection[str]) -> Model:
 def _own_head(
     fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None, drop: Collection[str]
 ) -> TaskHead | None:
-    """The task head of config.json. Its labels do not matter if the head is left out."""
+    """Returns the task head of config.json. Its labels do not matter if the head is left out."""
     try:
         return head_from_json(fields, architecture, source, labels)
     except UserError:
@@ -385,7 +385,7 @@ def _check_outputs(
 
 
 def labels_needed(given: int, part: str, outputs: int) -> str:
-    """The message about another number of labels than a head has outputs."""
+    """Returns the message about another number of labels than a head has outputs."""
     return f"{counted(given, 'label')} for the {counted(outputs, 'output')} of the {part}; give {outputs}"
 
 
@@ -413,7 +413,7 @@ def check_parts(new: Collection[str]) -> None:
 
 
 def read_model_config(directory: pathlib.Path) -> JsonObject:
-    """The fields of the directory's `config.json`. Raises UserError where it is missing, or is not a JSON object."""
+    """Returns the fields of the directory's `config.json`. Raises UserError where it is missing, or is not a JSON object."""
     return read_object(directory / CONFIG, "copy the model again")
 
 
@@ -429,7 +429,7 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, where: str) -> N
 
 
 def rows_without_pieces(tokenizer: Tokenizer, config: ModelConfig) -> tuple[str, ...]:
-    """A clause for messages about rows of the word embeddings behind the last piece, if there are any."""
+    """Returns a clause for messages about rows of the word embeddings behind the last piece, if there are any."""
     if config.vocab_size == tokenizer.size:
         return ()
     return (
@@ -452,8 +452,8 @@ def check_same_vocabulary(ours: JsonObject, tokenizer: Tokenizer, where: str) ->
 
 
 def _renamed_pieces(fields: JsonObject, tokenizer: Tokenizer, directory: pathlib.Path) -> tuple[str, ...]:
-    """A clause about the pieces of `tokenizer` that take the places of unused ones in the vocabulary of `directory`, which is how
-    BERT's authors add words; () if the two differ in anything else."""
+    """Returns a clause about the pieces of `tokenizer` that take the places of unused ones in the vocabulary of `directory`,
+    which is how BERT's authors add words; () if the two differ in anything else."""
     if not vocabulary_files(directory):
         return ()
     pieces = load_tokenizer(directory, lowercase=tokenizer.vocabulary.lowercase).pieces
@@ -482,7 +482,7 @@ def _text_vectors(directory: pathlib.Path, tokenizer: Tokenizer) -> TextVectors 
 
 
 def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[str, ...]:
-    """A clause about JSON files and folders of the directory that are not read, such as another module of
+    """Returns a clause about JSON files and folders of the directory that are not read, such as another module of
     sentence-transformers."""
     read = [name for name in FILES if vectors or name not in TEXT_VECTORS]
     left = [path.name for path in directory.iterdir() if (path.suffix == ".json" or path.is_dir()) and path.name not in read]
@@ -496,17 +496,17 @@ def _files_left(directory: pathlib.Path, vectors: TextVectors | None) -> tuple[s
 
 
 def _read_by(head: TaskHead | None, config: ModelConfig) -> tuple[str, ...]:
-    """The parts whose output a task head needs."""
+    """Returns the parts whose output a task head needs."""
     if head is None:
         return ()
     return ("pooler", head.part) if head.has_pooler(config) else (head.part,)
 
 
 def _other_fields(fields: JsonObject, family: Family, head: TaskHead | None, *, keep_vocabulary: bool) -> JsonObject:
-    """The fields of config.json that this package does not use, and those whose spelling an export keeps, such as `hidden_act`
-    with its several names for a function. Fields about labels are unused if the model has no task head, and `auto_map` names code
-    that is not exported. With another vocabulary, the class of the tokenizer and the ids of special tokens are other ones.
-    """
+    """Returns the fields of config.json that this package does not use, and those whose spelling an export keeps, such as
+    `hidden_act` with its several names for a function. Fields about labels are unused if the model has no task head, and
+    `auto_map` names code that is not exported. With another vocabulary, the class of the tokenizer and the ids of special tokens
+    are other ones."""
     left = {*WRITER_FIELDS, OURS, "auto_map", *(head_to_json(head) if head else ())}
     for key in family.keys:
         left |= set(key.names) if not key.carried or (isinstance(key, TokenId) and not keep_vocabulary) else set()

@@ -54,8 +54,8 @@ PROBLEM_TYPES = {
 def architecture_of(
     parts: Collection[str], head: TaskHead | None = None, direction: str = "both", family: Family = BERT
 ) -> str:
-    """The class of the family with these parts and no others, for a model of this `direction`. A task head takes precedence over
-    the pretraining heads, and is ignored where transformers has no class for it."""
+    """Returns the class of the family with these parts and no others, for a model of this `direction`. A task head takes
+    precedence over the pretraining heads, and is ignored where transformers has no class for it."""
     if head is not None and not head.is_plain:
         parts = set(parts) - {head.part}
     parts = {"mlm_head" if part == "softmax" else part for part in parts}
@@ -75,8 +75,8 @@ def config_to_json(
     head: TaskHead | None = None,
     other_fields: Mapping[str, Json] | None = None,
 ) -> JsonObject:
-    """The `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged. `ids` are
-    those of the special tokens by role: pad, cls, sep, mask."""
+    """Returns the `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged.
+    `ids` are those of the special tokens by role: pad, cls, sep, mask."""
     carried: JsonObject = dict(other_fields or {})
     family = family_of(config)
     named = {"architectures": [architecture], "model_type": family.model_type, **family.write(config, ids, carried)}
@@ -85,9 +85,9 @@ def config_to_json(
 
 
 def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
-    """The fields under "bert_jax" in `config.json`: positions that are not learned (transformers reads a fixed table as a learned
-    one), with the user's file that computes them; other settings that the keys of the family do not hold; and a task head without
-    a transformers class."""
+    """Returns the fields under "bert_jax" in `config.json`: positions that are not learned (transformers reads a fixed table as a
+    learned one), with the user's file that computes them; other settings that the keys of the family do not hold; and a task head
+    without a transformers class."""
     family = family_of(config)
     known = config.positions in ("learned", family.always.get("positions"))
     fields: JsonObject = {} if known else {"positions": config.positions}
@@ -105,7 +105,7 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
 
 
 def head_to_json(head: TaskHead) -> JsonObject:
-    """The standard fields of a `config.json` that describe a task head."""
+    """Returns the standard fields of a `config.json` that describe a task head."""
     fields: JsonObject = {"classifier_dropout": head.dropout}
     if head.labels:
         fields["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
@@ -116,7 +116,8 @@ def head_to_json(head: TaskHead) -> JsonObject:
 
 
 def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
-    """The `ModelConfig` of a `config.json`; fields about compilation (dtype, vocabulary padding, ...) have their defaults.
+    """Returns the `ModelConfig` of a `config.json`; fields about compilation (dtype, vocabulary padding, ...) have their
+    defaults.
 
     Raises UserError naming `source` and the field, for a field that is missing, of the wrong type or not representable.
     """
@@ -135,7 +136,8 @@ def config_from_json(fields: JsonObject, source: str) -> ModelConfig:
 
 
 def _lost_fields(ours: JsonObject, source: str) -> JsonObject:
-    """The settings under "model", which the keys of the family do not hold. Raises UserError for unknown names and types."""
+    """Returns the settings under "model", which the keys of the family do not hold. Raises UserError for unknown names and
+    types."""
     stated = ours.get("model", {})
     if not isinstance(stated, dict) or not stated.keys() <= set(SETTINGS):
         found = str(stated)[:100]
@@ -170,9 +172,9 @@ def _positions(ours: JsonObject, usual: str, source: str) -> str:
 
 
 def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], source: str) -> str:
-    """The first known class in `config.json`'s "architectures"; without one, the class that follows from the tensors' names. If
-    "architectures" has unknown classes only, `model_type` must be "bert", and only the pooler and the pretraining heads are
-    looked for: only the unknown class knows the meaning of other tensors.
+    """Returns the first known class in `config.json`'s "architectures"; without one, the class that follows from the tensors'
+    names. If "architectures" has unknown classes only, `model_type` must be "bert", and only the pooler and the pretraining heads
+    are looked for: only the unknown class knows the meaning of other tensors.
 
     Raises UserError for a class that is not a BERT, and where several classes fit the tensors.
     """
@@ -208,7 +210,7 @@ def architecture_from_json(fields: JsonObject, tensor_names: Collection[str], so
 def head_from_json(
     fields: JsonObject, architecture: str, source: str, labels: Sequence[str] | None = None
 ) -> TaskHead | None:
-    """The task head of a `config.json`: by its class, or under "bert_jax"; None without either. Its labels are the
+    """Returns the task head of a `config.json`: by its class, or under "bert_jax"; None without either. Its labels are the
     `labels` that are given, or those of the file. The default labels are LABEL_0 and LABEL_1, as in transformers.
 
     Raises UserError where the labels contradict each other or the problem is unknown.
@@ -240,13 +242,13 @@ def head_from_json(
 
 
 def recorded(fields: JsonObject) -> JsonObject:
-    """The fields under "bert_jax" in a `config.json`; empty in files of other writers."""
+    """Returns the fields under "bert_jax" in a `config.json`; empty in files of other writers."""
     ours = fields.get(OURS, {})
     return ours if isinstance(ours, dict) else {}
 
 
 def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
-    """The "untrained" parts under "bert_jax" in a `config.json`. Raises UserError where that is not a list of names."""
+    """Returns the "untrained" parts under "bert_jax" in a `config.json`. Raises UserError where that is not a list of names."""
     names = recorded(fields).get("untrained", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f'{source}: "untrained" under "{OURS}" is {names!r}, not a list of parts; export the model again')
@@ -254,7 +256,7 @@ def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
 
 
 def _own_head(fields: JsonObject, source: str) -> JsonObject:
-    """The fields of OWN_FIELDS under "head"; {} without such a head."""
+    """Returns the fields of OWN_FIELDS under "head"; {} without such a head."""
     own = recorded(fields).get("head") or {}
     later = {name: LATER_FIELDS[name] for name in own if name in LATER_FIELDS}
     if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS | later):

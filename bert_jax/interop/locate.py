@@ -43,12 +43,12 @@ def local_model(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 
 def _is_read(name: str) -> bool:
-    """Whether a file of this name in a model directory is read."""
+    """Returns whether a file of this name in a model directory is read."""
     return any(fnmatch.fnmatch(name, pattern) for pattern in (*HUB_FILES, f"{WEIGHTS[:5]}*.safetensors", PYTORCH))
 
 
 def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The model directory of `path`: `path` itself, WORKDIR/model, or a directory downloaded from the hub.
+    """Returns the model directory of `path`: `path` itself, WORKDIR/model, or a directory downloaded from the hub.
 
     Raises UserError describing a `path` that is none of these.
     """
@@ -89,8 +89,8 @@ def find_model_directory(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
-    """The model directory inside a directory of sentence-transformers, whose older versions saved the Transformer in a folder
-    such as 0_BERT; None if its modules.json names no such folder."""
+    """Returns the model directory inside a directory of sentence-transformers, whose older versions saved the Transformer in a
+    folder such as 0_BERT; None if its modules.json names no such folder."""
     if not (directory / MODULES).is_file():
         return None
     modules = read_json(directory / MODULES, "copy the model again")
@@ -101,7 +101,7 @@ def transformer_folder(directory: pathlib.Path) -> pathlib.Path | None:
 
 
 def from_hub(name: str) -> pathlib.Path:
-    """The directory of a hub model in huggingface_hub's cache, downloaded at the first use.
+    """Returns the directory of a hub model in huggingface_hub's cache, downloaded at the first use.
 
     Raises UserError where the name is neither a directory nor a model on the hub, or where the network fails.
     """

@@ -44,8 +44,8 @@ REQUIRED_PARTS = ("embeddings", "encoder")
 
 @functools.lru_cache(maxsize=64)
 def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
-    """The rows of all parameters of a model with its pretraining heads and the task head: those of the family's table that the
-    model has, then those in names and shapes of our own."""
+    """Returns the rows of all parameters of a model with its pretraining heads and the task head: those of the family's table
+    that the model has, then those in names and shapes of our own."""
     family, parameters = family_of(config), _parameters(config, head)
     plain = head is not None and family.has_class_for(head)
     own = {head.part} if head is not None and not plain else set()
@@ -73,7 +73,7 @@ def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
 
 
 def _own_row(path: str, boxed: Any, family: Family) -> Row:
-    """The row of a parameter in a name and shape of our own: an axis is V, or its number and its size."""
+    """Returns the row of a parameter in a name and shape of our own: an axis is V, or its number and its size."""
     shape, names = unboxed({path: boxed})[path].shape, nn.get_partition_spec(boxed)
     if stacked := "/layers/" in path:
         shape, names = shape[1:], names[1:]
@@ -86,7 +86,7 @@ def _own_row(path: str, boxed: Any, family: Family) -> Row:
 
 
 def axis_sizes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, int]:
-    """The size of every axis letter in the other format; our sizes differ in V only, which may be padded."""
+    """Returns the size of every axis letter in the other format; our sizes differ in V only, which may be padded."""
     return {
         "V": config.vocab_size,
         "S": config.max_position,
@@ -109,19 +109,20 @@ def our_shapes(config: ModelConfig, head: TaskHead | None = None) -> dict[str, t
 
 
 def their_shape(row: Row, config: ModelConfig, head: TaskHead | None = None) -> tuple[int, ...]:
-    """The shape of the tensor in the other format that `row` is, or is a part of, for a model with this `config` and `head`."""
+    """Returns the shape of the tensor in the other format that `row` is, or is a part of, for a model with this `config` and
+    `head`."""
     first, *others = _part_shape(row, config, head) or (None,)
     return () if first is None else (first * row.share[1], *others)
 
 
 def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[int, ...]:
-    """The shape of `row` alone, flattened as the other format has it."""
+    """Returns the shape of `row` alone, flattened as the other format has it."""
     sizes = axis_sizes(config, head)
     return tuple(math.prod(_size(axis, sizes) for axis in group) for group in _groups(row.their_axes))
 
 
 def _size(axis: str, sizes: Mapping[str, int]) -> int:
-    """The size of an axis: a letter, or a number and the size."""
+    """Returns the size of an axis: a letter, or a number and the size."""
     return int(axis.partition(":")[2]) if ":" in axis else sizes[axis]
 
 
@@ -229,7 +230,7 @@ def _without_fixed_positions(
 
 
 def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
-    """The name of every tensor -> its row, or the first row that is a part of it."""
+    """Returns the name of every tensor -> its row, or the first row that is a part of it."""
     expected: dict[str, Row] = {}
     for row in rows(config, head):
         for name in their_names(row, config):
@@ -238,7 +239,8 @@ def _expected(config: ModelConfig, head: TaskHead | None) -> dict[str, Row]:
 
 
 def part_of(name: str, expected: Mapping[str, Row]) -> str:
-    """The part of our tree that a tensor of the other format belongs to, "" for none; for heads by the module's name alone."""
+    """Returns the part of our tree that a tensor of the other format belongs to, "" for none; for heads by the module's name
+    alone."""
     if name in expected:
         return expected[name].part
     module = name.split(".")[0]
@@ -248,7 +250,7 @@ def part_of(name: str, expected: Mapping[str, Row]) -> str:
 
 
 def wrapper_of(names: Collection[str], family: Family) -> str:
-    """The prefix of the names of a model's tensors in a file that was saved from a module around it, such as "module." of
+    """Returns the prefix of the names of a model's tensors in a file that was saved from a module around it, such as "module." of
     DistributedDataParallel and "_orig_mod." of torch.compile. Empty without one, and if there are several models."""
     table, prefix = family.word_table, family.prefix
     pattern = rf"((?:[^.]+\.)*?)({re.escape(prefix)})?{re.escape(table.removeprefix(prefix))}"
@@ -303,8 +305,8 @@ def canonical(tensors: Mapping[str, np.ndarray], config: ModelConfig, source: st
 
 
 def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
-    """The tensors, of all `names` in `source`, that `pattern` names: a name, or several with `*` as a wildcard. Raises UserError
-    if there is none."""
+    """Returns the tensors, of all `names` in `source`, that `pattern` names: a name, or several with `*` as a wildcard. Raises
+    UserError if there is none."""
     if matched := fnmatch.filter(names, pattern):
         return matched
     hint = nearest(pattern, [*PARTS, *names])
@@ -316,8 +318,8 @@ def matching(names: Collection[str], pattern: str, source: str) -> list[str]:
 
 
 def drop_remedy(unused: Collection[str], needed: Collection[str], mark: str = ".") -> str:
-    """The remedy for `unused` tensors: a flag of `convert` with patterns that match them and none of the `needed` ones. `mark`
-    separates the parts of a name."""
+    """Returns the remedy for `unused` tensors: a flag of `convert` with patterns that match them and none of the `needed` ones.
+    `mark` separates the parts of a name."""
     patterns: dict[str, None] = {}
     for name in unused:
         parts = name.split(mark)
@@ -353,12 +355,12 @@ def reading_notes(
 
 
 def their_names(row: Row, config: ModelConfig) -> list[str]:
-    """The names of a row's tensors in the other format, in the order of the layers."""
+    """Returns the names of a row's tensors in the other format, in the order of the layers."""
     return [row.theirs.format(n) for n in range(row.first, config.num_layers)] if row.stacked else [row.theirs]
 
 
 def some_of(names: Collection[str], most: int = 12) -> str:
-    """The first `most` of the `names`, and how many more there are."""
+    """Returns the first `most` of the `names`, and how many more there are."""
     return ", ".join(list(names)[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

@@ -38,8 +38,8 @@ class TextVectors:
 
 
 def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors | None:
-    """The settings of the model directory `source`, or of the directory around it in the format of older releases; None without
-    any. Raises UserError for files that are not in this format."""
+    """Returns the settings of the model directory `source`, or of the directory around it in the format of older releases; None
+    without any. Raises UserError for files that are not in this format."""
     directory = source if (source / MODULES).is_file() else source.absolute().parent
     if directory != source and transformer_folder(directory) != source.absolute():
         return None
@@ -86,8 +86,8 @@ def write_text_vectors(directory: pathlib.Path, vectors: TextVectors, config: Mo
 
 
 def _pooling_modes(settings: JsonObject) -> list[str]:
-    """The pooling modes of the settings of a Pooling module, by the names in TEXT_POOLINGS if there is one. The settings have the
-    key "pooling_mode": "mean", or in older files "pooling_mode_mean_tokens": true."""
+    """Returns the pooling modes of the settings of a Pooling module, by the names in TEXT_POOLINGS if there is one. The settings
+    have the key "pooling_mode": "mean", or in older files "pooling_mode_mean_tokens": true."""
     if "pooling_mode" in settings:
         stated = settings["pooling_mode"]
         return [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]

@@ -122,7 +122,7 @@ def _encode_block(entries: Mapping[bytes, bytes]) -> bytes:
 
 
 def checksum(data: bytes) -> int:
-    """The masked crc32c of LevelDB; the mask keeps checksums reliable for data that contains checksums."""
+    """Returns the masked crc32c of LevelDB; the mask keeps checksums reliable for data that contains checksums."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -138,7 +138,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """The varint encoding of `value`."""
+    """Returns the varint encoding of `value`."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

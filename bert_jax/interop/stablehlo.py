@@ -48,14 +48,15 @@ outputs = forward.call(input_ids, attention_mask, token_type_ids)  # int32 numpy
 
 
 def natural_function(model: Model) -> str:
-    """The default function of a model: "labels" with a task head, else "pretraining" with its heads, else "encode"."""
+    """Returns the default function of a model: "labels" with a task head, else "pretraining" with its heads, else "encode"."""
     if model.head is not None:
         return "labels"
     return "pretraining" if {"mlm_head", "softmax", "nsp_head"} & set(model.parts) else "encode"
 
 
 def parts_used(model: Model, function: str) -> tuple[str, ...]:
-    """The parts besides embeddings and encoder that `function` uses. Raises UserError where the model lacks one that it needs."""
+    """Returns the parts besides embeddings and encoder that `function` uses. Raises UserError where the model lacks one that it
+    needs."""
     if function not in FUNCTIONS:
         raise UserError(f"a model has no function {function!r}: {nearest(function, FUNCTIONS)}")
     heads = tuple(part for part in model.parts if part in ("mlm_head", "softmax", "nsp_head"))
@@ -130,8 +131,8 @@ def _exported(
 
 
 def _forward(model: Model, used: Sequence[str], function: str) -> Callable[[Array, Array, Array], dict[str, Array]]:
-    """The forward pass from int32 [B, L] arrays, one for each of INPUTS, to named outputs, without the vocabulary's padding; the
-    parameters are constants."""
+    """Returns the forward pass from int32 [B, L] arrays, one for each of INPUTS, to named outputs, without the vocabulary's
+    padding; the parameters are constants."""
     config = dataclasses.replace(model.config, vocab_multiple=1, dtype="float32", scan_layers=True)
     shapes = our_shapes(config, model.head)
 

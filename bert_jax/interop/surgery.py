@@ -216,8 +216,8 @@ def extended(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
 
 
 def read_tokens(path: pathlib.Path) -> list[str]:
-    """The tokens of a file with one token per line, in order, without repetitions. Raises UserError for a file that cannot be
-    read or is empty."""
+    """Returns the tokens of a file with one token per line, in order, without repetitions. Raises UserError for a file that
+    cannot be read or is empty."""
     if not path.exists():
         raise UserError(f"there is no {missing_path(path)}; give a file with one token per line")
     try:
@@ -231,7 +231,8 @@ def read_tokens(path: pathlib.Path) -> list[str]:
 
 
 def average(models: Iterable[Model]) -> Model:
-    """The arithmetic mean of the weights of `models`, which are read one at a time and must be equal apart from their weights.
+    """Returns the arithmetic mean of the weights of `models`, which are read one at a time and must be equal apart from their
+    weights.
 
     The sum is in float64, so the order of the models changes only its rounding. A part that is untrained in one model is marked
     as untrained in the mean. Raises UserError naming the differences of the models.
@@ -270,21 +271,22 @@ def _leads(row: Row, axis: str) -> bool:
 def _changed(
     model: Model, which: Callable[[Row], bool], change: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, PyTree[np.ndarray]]:
-    """The parameter tree with `change` applied to the arrays of the rows of `names.TABLE` that `which` selects."""
+    """Returns the parameter tree with `change` applied to the arrays of the rows of `names.TABLE` that `which` selects."""
     chosen = {row.ours for row in rows(model.config, model.head) if which(row)}
     flat = flatten_dict(model.params, sep="/")
     return unflatten_dict({path: change(x) if path in chosen else x for path, x in flat.items()}, sep="/")
 
 
 def _written(tokenizer: Tokenizer) -> list[tuple[str, bool]]:
-    """Each piece as (its text, whether it continues a word)."""
+    """Returns each piece as (its text, whether it continues a word)."""
     mark = CONTINUATION if tokenizer.vocabulary.kind == "wordpiece" else WORD_START
     continues = tokenizer.continuation_table.tolist()
     return [(piece.removeprefix(mark), continues[i]) for i, piece in enumerate(tokenizer.tokens(range(tokenizer.size)))]
 
 
 def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
-    """A function that encodes text inside a word: by the rules of `tokenizer`, but only with pieces that continue a word."""
+    """Returns a function that encodes text inside a word: by the rules of `tokenizer`, but only with pieces that continue a
+    word."""
     info = tokenizer.vocabulary
     if info.kind != "wordpiece":
         return tokenizer.encode
@@ -297,7 +299,7 @@ def _inside_words(tokenizer: Tokenizer) -> Callable[[str], list[int]]:
 
 
 def _wordpiece(like: Tokenizer, pieces: Sequence[str]) -> WordPiece:
-    """A WordPiece tokenizer with other pieces and the text rules of `like`."""
+    """Returns a WordPiece tokenizer with other pieces and the text rules of `like`."""
     info = like.vocabulary
     return WordPiece(
         pieces,

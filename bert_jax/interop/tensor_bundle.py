@@ -99,17 +99,18 @@ class Bundle(Mapping[str, np.ndarray]):
 
 
 def shard_path(prefix: pathlib.Path, shard: int, shards: int) -> pathlib.Path:
-    """The data file of one shard."""
+    """Returns the data file of one shard."""
     return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{shards:05d}")
 
 
 def index_path(prefix: pathlib.Path) -> pathlib.Path:
-    """The index file, with the names and positions of the tensors."""
+    """Returns the index file, with the names and positions of the tensors."""
     return prefix.with_name(f"{prefix.name}.index")
 
 
 def find_bundle(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The common prefix of the files of the checkpoint at `path`: a prefix, one of the files, or a directory with a checkpoint.
+    """Returns the common prefix of the files of the checkpoint at `path`: a prefix, one of the files, or a directory with a
+    checkpoint.
 
     Of several checkpoints in a directory, its file `checkpoint` names the newest one. Raises UserError describing any other
     `path`.

@@ -262,7 +262,8 @@ def _config(fields: JsonObject, source: str, activation: str | None, vocab_multi
 
 
 def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
-    """The task head that follows from the tensor names, with the labels under "bert_jax", or default ones for its outputs."""
+    """Returns the task head that follows from the tensor names, with the labels under "bert_jax", or default ones for its
+    outputs."""
     kind = next((kind for kind in HEADS.values() if kind.original_variable and kind.original_variable in bundle), None)
     if kind is None:
         return None
@@ -280,7 +281,7 @@ def _head(bundle: Bundle, ours: JsonObject, source: str) -> TaskHead | None:
 
 
 def _slots(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> dict[str, str]:
-    """The tensors of optimizers: from each name to the name of its slot, such as "adam_m", whatever optimizer wrote it.
+    """Returns the tensors of optimizers: from each name to the name of its slot, such as "adam_m", whatever optimizer wrote it.
 
     A slot is named NAME/SLOT after a variable NAME. It has the variable's shape, or that shape without an axis (the sums of
     Adafactor); one with a name of `FIRST_MOMENTS` or `SECOND_MOMENTS` may have any shape.
@@ -300,12 +301,13 @@ def _slots(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> dict[str
 
 
 def _counters(bundle: Bundle, counterparts: Mapping[str, _Counterpart]) -> tuple[str, ...]:
-    """The scalars of the training program, such as its number of steps or a scale of the loss; BERT has no scalars."""
+    """Returns the scalars of the training program, such as its number of steps or a scale of the loss; BERT has no scalars."""
     return tuple(name for name in bundle if bundle.entries[name].shape == () and name not in counterparts)
 
 
 def _dropped(bundle: Bundle, counterparts: Mapping[str, _Counterpart], drop: Collection[str]) -> tuple[str, ...]:
-    """The tensors of the parts in `drop`, and those that match its patterns. Raises UserError for a pattern without a match."""
+    """Returns the tensors of the parts in `drop`, and those that match its patterns. Raises UserError for a pattern without a
+    match."""
     dropped = []
     for what in drop:
         in_part = [name for name in bundle if name in counterparts and counterparts[name].part == what]
@@ -340,7 +342,7 @@ def _tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping[str, 
 def _slot_tensors(
     bundle: Bundle, names: Collection[str], counterparts: Mapping[str, _Counterpart], kinds: Collection[str]
 ) -> dict[str, np.ndarray]:
-    """One kind of the optimizer's slots, under the names of the variables.
+    """Returns one kind of the optimizer's slots, under the names of the variables.
 
     A part without any slots was never trained (the pooler in run_squad.py), so its moments are 0.
     """

@@ -24,7 +24,7 @@ NOT_READ = ("tf_model.h5", "flax_model.msgpack")
 
 
 def weights_file(directory: pathlib.Path) -> pathlib.Path | None:
-    """The file of `directory` with its tensors, or the index of several such files; None if it has neither."""
+    """Returns the file of `directory` with its tensors, or the index of several such files; None if it has neither."""
     return next((directory / name for name in READ if (directory / name).is_file()), None)
 
 

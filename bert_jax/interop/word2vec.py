@@ -70,8 +70,8 @@ def export_word2vec(directory: pathlib.Path, model: Model, *, card: str = "") ->
 
 
 def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
-    """The file of word vectors at `path`: `path` itself, or one of VECTORS in a directory without a config.json. None without
-    one."""
+    """Returns the file of word vectors at `path`: `path` itself, or one of VECTORS in a directory without a config.json. None
+    without one."""
     if path.is_dir():
         found = next((path / name for name in VECTORS if (path / name).is_file()), None)
         return None if (path / "config.json").exists() else found
@@ -90,7 +90,7 @@ def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
 
 
 def import_word2vec(path: pathlib.Path, *, vocabulary: pathlib.Path | None = None, lowercase: bool | None = None) -> Model:
-    """The static model of the word vectors at `path`, a file or directory that `find_vectors` knows.
+    """Returns the static model of the word vectors at `path`, a file or directory that `find_vectors` knows.
 
     Its pieces come from the tokenizer in the directory or from `vocabulary`, which must be words of the file, in any order; or,
     without one, all words of the file. Special tokens that the file lacks have the mean of all vectors. Raises UserError naming
@@ -208,8 +208,8 @@ class _Form:
 
 
 def _read_form(path: pathlib.Path) -> _Form:
-    """The format of the vectors in a file. Raises _NotVectors for another file, and UserError for a first line that cannot be
-    right."""
+    """Returns the format of the vectors in a file. Raises _NotVectors for another file, and UserError for a first line that
+    cannot be right."""
     if _start_of(path).startswith(FASTTEXT):
         raise UserError(f"{path} is a model of fastText, not vectors in word2vec's format; take the .vec file of that model")
     with _opened(path) as file:
@@ -305,7 +305,7 @@ def _start_of(path: pathlib.Path) -> bytes:
 
 
 def _packed(path: pathlib.Path) -> str:
-    """The suffix of the compression that the first bytes of a file show, whatever its name; "" for none."""
+    """Returns the suffix of the compression that the first bytes of a file show, whatever its name; "" for none."""
     found = recognise(_start_of(path))
     return next((suffix for suffix, name in COMPRESSIONS.items() if found and found.kind == name), "")
 

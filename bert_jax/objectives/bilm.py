@@ -31,11 +31,11 @@ class Bilm(WordPrediction):
     exported: ClassVar[str | None] = "BertForMaskedLM"
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """The softmax, one for both directions."""
+        """Returns the softmax, one for both directions."""
         return {"softmax": model.softmax(key)}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The summed cross-entropies and correct predictions of both directions."""
+        """Returns the summed cross-entropies and correct predictions of both directions."""
         batch = self.model.in_whole_tiles(batch)
         outputs = self.model.logits(params, batch, seed)
         found: Sums = {}
@@ -44,18 +44,18 @@ class Bilm(WordPrediction):
         return found
 
     def counts(self, batch: Batch) -> Sums:
-        """The predictions of both directions, tokens and rows."""
+        """Returns the predictions of both directions, tokens and rows."""
         ahead, back = ((x != IGNORED).sum().astype(jnp.float32) for x in bilm_targets(batch))
         return super().counts(batch) | {"bilm_targets": ahead + back}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Those of both directions."""
+        """Returns those of both directions."""
         return np.concatenate(bilm_targets({name: jnp.asarray(array) for name, array in batch.items()}), axis=1)
 
 
 def bilm_targets(batch: Batch) -> tuple[Int[Array, "B M"], Int[Array, "B M"]]:
-    """The targets of the forward and of the backward LSTM, IGNORED where there is none: the last token of a text, its [SEP], has
-    no token after it from which the backward LSTM could predict it."""
+    """Returns the targets of the forward and of the backward LSTM, IGNORED where there is none: the last token of a text, its
+    [SEP], has no token after it from which the backward LSTM could predict it."""
     targets = batch["masked_targets"]
     _, exists = backward_positions(batch["masked_positions"], batch["sequence_ids"])
     return targets, jnp.where(exists, targets, IGNORED)

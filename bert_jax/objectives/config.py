@@ -46,5 +46,5 @@ class PretrainingDistillation:
         check_ranges(self, "distillation")
 
     def projects(self, hidden_size: int) -> bool:
-        """Whether a student of this width has a learned projection."""
+        """Returns whether a student of this width has a learned projection."""
         return self.hidden_weight > 0 and self.teacher_width not in (0, hidden_size)

@@ -36,8 +36,8 @@ TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_d
 
 
 def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:
-    """The initial projection [D, teacher's D] from the student's hidden states, float32, boxed with its axis names; {} where the
-    widths are equal or hidden states are not compared. Its standard deviation 1/sqrt(D) keeps their size."""
+    """Returns the initial projection [D, teacher's D] from the student's hidden states, float32, boxed with its axis names; {}
+    where the widths are equal or hidden states are not compared. Its standard deviation 1/sqrt(D) keeps their size."""
     if not settings.projects(hidden_size):
         return {}
     init = named(truncated_normal(hidden_size**-0.5), "embed", "embed_out", product=(1, 1))
@@ -70,27 +70,27 @@ class Distillation(Objective):
         return self.plain.exported
 
     def for_model(self, model: Model) -> Self:
-        """The objective, and `plain`, with `self.model`."""
+        """Returns the objective, and `plain`, with `self.model`."""
         bound = super().for_model(model)
         object.__setattr__(bound, "plain", self.plain.for_model(model))
         return bound
 
     def with_teacher(self, teacher: Teacher) -> Distillation:
-        """The objective with the parameters of the teacher, for a training step."""
+        """Returns the objective with the parameters of the teacher, for a training step."""
         return dataclasses.replace(self, teacher=teacher).for_model(self.model)
 
     def settings(self) -> dict[str, Any]:
-        """Those of `plain`; the others are in `config.distillation`."""
+        """Returns those of `plain`; the others are in `config.distillation`."""
         return self.plain.settings()
 
     def named_scores(self) -> dict[str, Score | Formula]:
-        """The scores of `plain`, the means of the terms against the teacher, and the loss without these terms."""
+        """Returns the scores of `plain`, the means of the terms against the teacher, and the loss without these terms."""
         plain = self.plain.named_scores()
         loss = plain.pop("loss")
         return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | {"loss": loss}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Those of `plain`, with the values that they have without a teacher, and the projection."""
+        """Returns those of `plain`, with the values that they have without a teacher, and the projection."""
         own = jax.random.fold_in(key, _PROJECTION_STREAM)
         return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
 
@@ -99,7 +99,7 @@ class Distillation(Objective):
         return self.plain.counts(batch)
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The sums of `plain` and, with a teacher, of the terms against it."""
+        """Returns the sums of `plain` and, with a teacher, of the terms against it."""
         projection = params.get(PROJECTION)
         own = {part: tree for part, tree in params.items() if part != PROJECTION}
         if self.teacher is None:
@@ -130,7 +130,7 @@ class Distillation(Objective):
         return found
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """The loss of `plain` with (1 - soft_weight) x MLM, and the weighted means of the terms against the teacher."""
+        """Returns the loss of `plain` with (1 - soft_weight) x MLM, and the weighted means of the terms against the teacher."""
         if "soft_loss" not in sums:
             return self.plain.loss(sums, counts)
         settings = self.distillation
@@ -156,7 +156,7 @@ class Distillation(Objective):
         return self.plain.row_losses(params, batch)
 
     def row_flops(self, length: int, predictions: int) -> float | None:
-        """Those of `plain`, of the teacher's forward pass, and of the projection."""
+        """Returns those of `plain`, of the teacher's forward pass, and of the projection."""
         own, d, width = self.plain.flops(length, predictions), self.distillation, self.model.hidden_size
         if self.teacher is None:
             return own
@@ -196,8 +196,8 @@ def _compared_layers(settings: PretrainingDistillation, teacher: int, student: i
 def _outputs(
     model: Model, params: Params, batch: Batch, seed: Seed | None, settings: PretrainingDistillation
 ) -> dict[str, Float[Array, " ..."]]:
-    """The logits of a model and, where the loss compares them, its "hidden_states" [S, B, L, D] and "attention" [N, B, H, L,
-    L]."""
+    """Returns the logits of a model and, where the loss compares them, its "hidden_states" [S, B, L, D] and "attention" [N, B, H,
+    L, L]."""
     variables = {"params": params}
     if settings.attention_weight:
         plain = dataclasses.replace(model.config, attention="plain", remat="none", scan_layers=False)

@@ -23,16 +23,16 @@ FORWARD, TRAINING = 2.0, 6.0
 
 
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
-    """The floating-point operations of a training step of a model per row; with 0 predictions, of the encoder alone.
+    """Returns the floating-point operations of a training step of a model per row; with 0 predictions, of the encoder alone.
 
     Per row of length L 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, 6 M (D^2 + D V) for the MLM head on M
     positions: BERT-Base 69.9 G at length 128 with 20 predictions, 300.9 G at 512 with 76. A gated feed-forward has 3 D F, shared
     heads of keys and values have fewer columns, and a token of a sliding layer reads the keys of its window, 129 for ModernBERT,
     whatever the program computes.
 
-    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none if F
-    is W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. For static vectors:
-    6 M D (L + negatives), the scores of all contexts of a row and of its negatives, of which skip-gram uses those in the window.
+    For an LSTM with cells of width F in R directions of width W: 6 L N R (2 W 4 F + F W) for gates and projection (none if F is
+    W), 6 L times `character_products` where it reads characters, and 6 M R W V for the softmax. For static vectors: 6 M D (L +
+    negatives), the scores of all contexts of a row and of its negatives, of which skip-gram uses those in the window.
     """
     width, cell = model.word_width, model.intermediate_size
     if model.encoder == "bilm":
@@ -54,12 +54,12 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
 
 
 def forward_flops(flops: float) -> float:
-    """The part of the forward pass in the FLOPs of a training step."""
+    """Returns the part of the forward pass in the FLOPs of a training step."""
     return flops * FORWARD / TRAINING
 
 
 def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, frozen: bool = False) -> float:
-    """The operations of a training step of a task per row of `shape`: of the encoder, which has no backward pass if it is
+    """Returns the operations of a training step of a task per row of `shape`: of the encoder, which has no backward pass if it is
     `frozen`, and of the head.
 
     Of the head 6 L (8 I W + 32 W^2) for a two-layer BiLSTM of width W on features of width I, 6 P D^2 for the pooler on P texts
@@ -79,8 +79,8 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
 
 
 def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
-    """The operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. Loops count once per
-    iteration, and of branches the costliest counts."""
+    """Returns the operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. Loops count once
+    per iteration, and of branches the costliest counts."""
     return _flops_of(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
@@ -102,7 +102,7 @@ def _flops_of(jaxpr: Any) -> float:
 
 
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
-    """The programs inside of an operation: the body of a loop, the branches of a condition, a function that it calls."""
+    """Yields the programs inside of an operation: the body of a loop, the branches of a condition, a function that it calls."""
     for value in params.values():
         for one in value if isinstance(value, list | tuple) else (value,):
             found = getattr(one, "jaxpr", one)

@@ -61,12 +61,12 @@ class Labels(Objective):
         return initial_label_parameters(self.config, self.head, key)
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """The head, and the pooler if it reads one."""
+        """Returns the head, and the pooler if it reads one."""
         made = self.initial_parameters(key)
         return {part: tree for part, tree in made.items() if part not in ("embeddings", "encoder")}
 
     def logits(self, params: Params, batch: Batch) -> Float[Array, "B ..."]:
-        """The logits of the head, without dropout."""
+        """Returns the logits of the head, without dropout."""
         outputs = BertWithHead(self.config, self.head).apply({"params": params}, batch)
         return cast(dict[str, Array], outputs)["logits"]
 
@@ -85,7 +85,7 @@ class Labels(Objective):
         return {"loss": (weights * loss).sum(), "correct": (weights * head.correct(scores, labels)).sum()}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The summed loss and correct predictions, and the difference from the hidden states of a teacher."""
+        """Returns the summed loss and correct predictions, and the difference from the hidden states of a teacher."""
         stopped = {part: jax.lax.stop_gradient(tree) if part in self.frozen else tree for part, tree in params.items()}
         model, variables = BertWithHead(self.config, self.head), {"params": stopped}
         if "teacher_hidden_states" not in batch:
@@ -107,7 +107,7 @@ class Labels(Objective):
         }
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """The weighted mean of the loss, and the weighted difference from a teacher's hidden states."""
+        """Returns the weighted mean of the loss, and the weighted difference from a teacher's hidden states."""
         loss = sums["loss"] / jnp.maximum(counts["weight"], 1e-6)
         if "hidden_difference" in sums:
             loss += self.loss_settings.hidden_weight * sums["hidden_difference"] / jnp.maximum(counts["tokens"], 1.0)
@@ -115,8 +115,8 @@ class Labels(Objective):
 
 
 def hidden_state_difference(hidden_states: Float[Array, "S B L D"], batch: Batch) -> Float[Array, ""]:
-    """The mean squared difference between the student's hidden states and the teacher's of the same width, summed over the
-    tokens; float32.
+    """Returns the mean squared difference between the student's hidden states and the teacher's of the same width, summed over
+    the tokens; float32.
 
     The batch holds teacher_hidden_states [B, S, L, D]; if the teacher has more layers, those that `teacher_layers` selects.
     """
@@ -132,7 +132,7 @@ def teacher_layers(teacher: int, student: int) -> tuple[int, ...]:
 
 
 def _class_weights(batch: Batch, settings: LabelLoss) -> Float[Array, "B _"]:
-    """The class weight of every label, in the shape of label_weights."""
+    """Returns the class weight of every label, in the shape of label_weights."""
     if not settings.class_weights:
         return jnp.ones_like(batch["label_weights"])
     return jnp.asarray(settings.class_weights, jnp.float32)[batch["labels"]]

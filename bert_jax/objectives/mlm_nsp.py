@@ -34,7 +34,7 @@ class MlmNsp(WordPrediction):
     }
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """The MLM head; with pairs the pooler and the head of next sentence prediction."""
+        """Returns the MLM head; with pairs the pooler and the head of next sentence prediction."""
         parts = {"mlm_head": model.mlm_head(key)}
         return parts | ({"pooler": model.pooler(key), "nsp_head": model.nsp_head(key)} if model.pairs else {})
 
@@ -49,12 +49,12 @@ class MlmNsp(WordPrediction):
         return found if self.model.pairs else {name: score for name, score in found.items() if not name.startswith("nsp_")}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The summed losses and correct predictions of both."""
+        """Returns the summed losses and correct predictions of both."""
         batch = self.model.in_whole_tiles(batch)
         return self.sums_of(self.model.logits(params, batch, seed), batch)
 
     def sums_of(self, outputs: Mapping[str, Float[Array, "B ..."]], batch: Batch) -> Sums:
-        """The sums of "mlm_logits" and, if they are there, of "nsp_logits"."""
+        """Returns the sums of "mlm_logits" and, if they are there, of "nsp_logits"."""
         sums = self.word_sums(outputs["mlm_logits"], batch["masked_targets"])
         if "nsp_logits" not in outputs:
             return sums
@@ -65,11 +65,11 @@ class MlmNsp(WordPrediction):
             }
 
     def counts(self, batch: Batch) -> Sums:
-        """The predicted words and the pairs, by which the losses are divided, tokens and rows."""
+        """Returns the predicted words and the pairs, by which the losses are divided, tokens and rows."""
         return super().counts(batch) | {"nsp_examples": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32)}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """The mean MLM loss plus the mean NSP loss (original `run_pretraining.py`, without its 1e-5 in the denominator).
+        """Returns the mean MLM loss plus the mean NSP loss (original `run_pretraining.py`, without its 1e-5 in the denominator).
 
         The means are over the global batch; the original averages the means of the cores.
         """
@@ -79,7 +79,7 @@ class MlmNsp(WordPrediction):
         return loss
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """The mean losses of each row over its masked words and over its pairs."""
+        """Returns the mean losses of each row over its masked words and over its pairs."""
         outputs = self.model.logits(params, batch, None)
         losses = {"mlm_loss": mean_losses(outputs["mlm_logits"], batch["masked_targets"])}
         if "nsp_logits" in outputs:

@@ -17,7 +17,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
 from bert_jax.model.pretraining import SkipGramHead, pretraining_model, whole_tiles
-from bert_jax.model.tokens import INPUTS, Tokens
+from bert_jax.model.tokens import DECODER, INPUTS, Tokens
 from bert_jax.objectives.losses import IGNORED
 
 Batch = dict[str, Num[Array, "B ..."]]
@@ -52,7 +52,7 @@ class Model:
         return self.config.vocab_size
 
     def scaled(self, fraction: float) -> Model:
-        """A narrower model of the same kind: widths and heads times `fraction`, at least one head, and as many layers."""
+        """Returns a narrower model of the same kind: widths and heads times `fraction`, at least one head, and as many layers."""
         c = self.config
         heads = max(1, round(c.num_heads * fraction))
         head_width = max(1, round(c.hidden_size * fraction / heads))
@@ -70,28 +70,37 @@ class Model:
 
     # -------------------------------------------------------------------------------------------------------- initial parameters
     def encoder(self, key: Key[Array, ""]) -> Boxed:
-        """The parts "embeddings" and "encoder"."""
+        """Returns the parts "embeddings" and "encoder"."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return dict(Bert(self.config).init(key, Tokens.of(dict.fromkeys(INPUTS, ids)), method="encode")["params"])
 
+    def decoder(self, key: Key[Array, ""]) -> Boxed:
+        """Returns the parts "decoder" and "lm_head" of an encoder-decoder."""
+        from bert_jax.model.encoder_decoder import EncoderDecoder  # which other objectives do not load
+
+        ids = jnp.zeros((1, 1), jnp.int32)
+        batch = dict.fromkeys((*INPUTS, *(f"{DECODER}{name}" for name in INPUTS)), ids)
+        parameters = EncoderDecoder(self.config).init(key, batch)["params"]
+        return {part: parameters[part] for part in ("decoder", "lm_head")}
+
     def mlm_head(self, key: Key[Array, ""]) -> Boxed:
-        """A head of masked language modelling, whose decoder is tied to the word embeddings if the model's is."""
+        """Returns a head of masked language modelling, whose decoder is tied to the word embeddings if the model's is."""
         return self._head("mlm_head", MaskedLanguageModelHead, key, *self._hidden_and_table())
 
     def softmax(self, key: Key[Array, ""]) -> Boxed:
-        """The softmax layer of an LSTM language model. It is drawn from the random numbers of a "mlm_head"."""
+        """Returns the softmax layer of an LSTM language model. It is drawn from the random numbers of a "mlm_head"."""
         return self._head("mlm_head", SoftmaxHead, key, *self._hidden_and_table())
 
     def pooler(self, key: Key[Array, ""]) -> Boxed:
-        """The pooler, tanh(W h + b) of the hidden state of a [CLS]."""
+        """Returns the pooler, tanh(W h + b) of the hidden state of a [CLS]."""
         return self._head("pooler", Pooler, key, jnp.zeros((1, 1, self.hidden_size)))
 
     def nsp_head(self, key: Key[Array, ""]) -> Boxed:
-        """The head of next sentence prediction, which reads the pooler."""
+        """Returns the head of next sentence prediction, which reads the pooler."""
         return self._head("nsp_head", NextSentenceHead, key, jnp.zeros((1, 1, self.hidden_size)))
 
     def skip_gram_head(self, key: Key[Array, ""]) -> Boxed:
-        """The vectors of words as contexts, and the counts of the words."""
+        """Returns the vectors of words as contexts, and the counts of the words."""
         return self._head("skip_gram_head", SkipGramHead, key, jnp.zeros((1, 1), jnp.int32))
 
     def _hidden_and_table(self) -> tuple[Float[Array, "B M I"], Float[Array, "V I"]]:
@@ -99,30 +108,39 @@ class Model:
         return jnp.zeros((1, 1, width)), jnp.zeros((self.config.padded_vocab_size, width))
 
     def _head(self, part: str, kind: type[nn.Module], key: Key[Array, ""], *inputs: Num[Array, " ..."]) -> Boxed:
-        """The parameters of a head, with the values that it has as a `part` of a larger model; they depend on the part's name."""
+        """Returns the parameters of a head, with the values that it has as a `part` of a larger model; they depend on the part's
+        name."""
         return dict(_Part(part, kind, self.config).init(key, *inputs)["params"][part])
 
     # --------------------------------------------------------------------------------------------------------------- computation
     def encode(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L D"]:
-        """The output of the last layer at every token."""
+        """Returns the output of the last layer at every token."""
         return self.hidden_states(params, batch, seed)[-1]
 
     def hidden_states(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "S B L D"]:
-        """The embeddings and the output of every layer."""
+        """Returns the embeddings and the output of every layer."""
         _, states = Bert(self.config).apply({"params": _own(params)}, Tokens.of(batch), seed, method="encode")
         return cast(Array, states)
 
     def encode_at(
         self, params: Params, positions: Int[Array, "B Q"], batch: Batch, seed: Seed | None = None
     ) -> Float[Array, "B Q D"]:
-        """The output of the last layer at `positions` alone, which takes less computation."""
+        """Returns the output of the last layer at `positions` alone, which takes less computation."""
         tokens = Tokens.of(batch).reading(positions)
         return cast(Array, Bert(self.config).apply({"params": _own(params)}, tokens, seed, method="encode_queried"))
+
+    def target_logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L V"]:
+        """Returns the logits of the next token after every token that the decoder reads, float32, from the parts "embeddings",
+        "encoder" and those of `decoder`."""
+        from bert_jax.model.encoder_decoder import EncoderDecoder
+
+        outputs = EncoderDecoder(self.config).apply({"params": params}, batch, seed)
+        return cast(dict[str, Array], outputs)["logits"]
 
     def mlm_logits(
         self, params: Params, head: Params, batch: Batch, seed: Seed | None = None
     ) -> Float[Array, "B M V"]:
-        """The logits of every word at the "masked_positions" of a batch, float32, from the parameters of a `mlm_head`."""
+        """Returns the logits of every word at the "masked_positions" of a batch, float32, from the parameters of a `mlm_head`."""
         hidden = self.encode_at(params, batch["masked_positions"], batch, seed)
         table = params["embeddings"]["word_embeddings"]["embedding"]
         return cast(Array, MaskedLanguageModelHead(self.config).apply({"params": head}, hidden, table))
@@ -134,7 +152,8 @@ class Model:
         return batch | {name: whole_tiles(batch[name], self.config.target.platform, fill) for name, fill in fills.items()}
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, "B ..."]]:
-        """The logits of the heads that `pretraining_model` has for this encoder, such as "mlm_logits" and "nsp_logits"."""
+        """Returns the logits of the heads that `pretraining_model` has for this encoder, such as "mlm_logits" and
+        "nsp_logits"."""
         model = pretraining_model(self.config, next_sentence=self.pairs)
         return cast(dict[str, Array], model.apply({"params": params}, batch, seed, method="logits"))
 
@@ -148,7 +167,7 @@ class _Part(nn.Module):
 
     @nn.compact
     def __call__(self, *inputs: Num[Array, " ..."]) -> Num[Array, " ..."]:
-        """The output of the module."""
+        """Returns the output of the module."""
         module: Any = self.kind(self.config, name=self.part)
         return cast(Array, module(*inputs))
 
@@ -158,14 +177,15 @@ def _own(params: Params) -> Params:
 
 
 def unboxed(boxed: Boxed) -> Params:
-    """The shapes of boxed abstract parameters. Inside a mesh, `nn.unbox` would constrain their shardings, as for arrays."""
+    """Returns the shapes of boxed abstract parameters. Inside a mesh, `nn.unbox` would constrain their shardings, as for
+    arrays."""
     shapes: Params = jax.tree.map(lambda box: box.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return shapes
 
 
 # ------------------------------------------------------------------------------------------------------ for objectives' own parts
 def dense(inputs: int, outputs: int, key: Key[Array, ""], stddev: float = 0.02) -> Boxed:
-    """The initial parameters of a layer from `inputs` to `outputs` numbers, for `apply_dense`: kernel [D, outputs], bias
+    """Returns the initial parameters of a layer from `inputs` to `outputs` numbers, for `apply_dense`: kernel [D, outputs], bias
     [outputs]."""
     kernel = named(truncated_normal(stddev), "embed", None)(key, (inputs, outputs))
     return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(key, (outputs,))}
@@ -178,7 +198,7 @@ def apply_dense(params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*s
 
 
 def another_seed(seed: Seed | None, number: int) -> Seed | None:
-    """A seed for a second use of random numbers in a step; None, of evaluation, stays None."""
+    """Returns a seed for a second use of random numbers in a step; None, of evaluation, stays None."""
     return None if seed is None else hash_word(seed + jnp.uint32(0x9E3779B9) * jnp.uint32(number))
 
 
@@ -192,7 +212,7 @@ def sampled(logits: Float[Array, "B *shape V"], batch: Batch, seed: Seed | None)
 
 
 def with_predictions(batch: Batch, words: Int[Array, "B M"]) -> Int[Array, "B L"]:
-    """The "input_ids" of a batch with `words` at the "masked_positions"; slots that are not used change nothing."""
+    """Returns the "input_ids" of a batch with `words` at the "masked_positions"; slots that are not used change nothing."""
     ids = batch["input_ids"]
     beyond = ids.shape[1]
     at = jnp.where(batch["masked_targets"] >= 0, batch["masked_positions"], beyond)

@@ -24,7 +24,7 @@ class NextToken(WordPrediction):
     exported: ClassVar[str | None] = "BertLMHeadModel"
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """The head of a Transformer, or the softmax of an LSTM."""
+        """Returns the head of a Transformer, or the softmax of an LSTM."""
         if model.config.encoder == "transformer":
             return {"mlm_head": model.mlm_head(key)}
         return {"softmax": model.softmax(key)}

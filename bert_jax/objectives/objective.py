@@ -102,8 +102,8 @@ class Objective(abc.ABC):
 
     # ------------------------------------------------------------------------------------------------------- what a subclass says
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """The initial parameters in addition to "embeddings" and "encoder", each array boxed with the names of its axes, as
-        `dense` and the functions of `Model` return them."""
+        """Returns the initial parameters in addition to "embeddings" and "encoder", each array boxed with the names of its axes,
+        as `dense` and the functions of `Model` return them."""
         return {}
 
     @abc.abstractmethod
@@ -112,8 +112,8 @@ class Objective(abc.ABC):
         random follow from `seed`; None is evaluation."""
 
     def counts(self, batch: Batch) -> Sums:
-        """The sums over a batch that do not depend on the parameters, float32 scalars: "masked", the predicted tokens, "pairs",
-        "tokens" and "rows"."""
+        """Returns the sums over a batch that do not depend on the parameters, float32 scalars: "masked", the predicted tokens,
+        "pairs", "tokens" and "rows"."""
         return {
             "masked": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32),
             "pairs": (batch["nsp_labels"] != IGNORED).sum().astype(jnp.float32),
@@ -131,7 +131,7 @@ class Objective(abc.ABC):
         return ""
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """The ids of all predictions of a batch, -1 where there is none."""
+        """Returns the ids of all predictions of a batch, -1 where there is none."""
         return batch["masked_targets"]
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
@@ -147,7 +147,7 @@ class Objective(abc.ABC):
         return {}
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
-        """The held-out scores in a line."""
+        """Returns the held-out scores in a line."""
         parts = []
         for name, score in self.shown_scores().items():
             if name in scores:
@@ -157,7 +157,7 @@ class Objective(abc.ABC):
         return ", ".join(parts)
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """The mean losses of each row without dropout, by the names of scores."""
+        """Returns the mean losses of each row without dropout, by the names of scores."""
         losses = {name: score for name, score in self.shown_scores().items() if not score.is_share}
 
         def of_row(row: Batch) -> dict[str, Float[Array, ""]]:
@@ -169,21 +169,21 @@ class Objective(abc.ABC):
 
     # ------------------------------------------------------------------------------------------------------- what follows from it
     def for_model(self, model: Model) -> Self:
-        """The objective with `self.model`."""
+        """Returns the objective with `self.model`."""
         bound = copy.copy(self)
         object.__setattr__(bound, "model", model)
         return bound
 
     def with_teacher(self, teacher: Teacher) -> Objective:
-        """The objective of a training step with a teacher: itself, unless it reads one (`distillation.py`)."""
+        """Returns the objective of a training step with a teacher: itself, unless it reads one (`distillation.py`)."""
         return self
 
     def settings(self) -> dict[str, Any]:
-        """The fields and their values, as they are set in `config.objective_options`."""
+        """Returns the fields and their values, as they are set in `config.objective_options`."""
         return dataclasses.asdict(self)
 
     def named_scores(self) -> dict[str, Score | Formula]:
-        """The scores by their names in metrics.jsonl, with titles and baselines filled in."""
+        """Returns the scores by their names in metrics.jsonl, with titles and baselines filled in."""
         found: dict[str, Score | Formula] = {}
         for title, given in self.scores.items():
             if isinstance(given, tuple):
@@ -197,11 +197,11 @@ class Objective(abc.ABC):
         return found
 
     def shown_scores(self) -> dict[str, Score]:
-        """The scores that log lines and figures show."""
+        """Returns the scores that log lines and figures show."""
         return {name: score for name, score in self.named_scores().items() if isinstance(score, Score) and score.shown}
 
     def summarise(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """The scores of summed sums and counts. A score without a denominator is left out."""
+        """Returns the scores of summed sums and counts. A score without a denominator is left out."""
         scores: dict[str, float] = {}
         named = self.named_scores()
         for name, score in named.items():
@@ -217,20 +217,20 @@ class Objective(abc.ABC):
         return scores
 
     def baseline_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """The `baselines` of summed sums and counts of an evaluation."""
+        """Returns the `baselines` of summed sums and counts of an evaluation."""
         found = {f"{score_name(title)}_baseline": baseline.value(sums) for title, baseline in self.baselines.items()}
         return {name: value for name, value in found.items() if value is not None}
 
     def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
-        """All initial parameters, boxed: the model's own and those that the objective adds."""
+        """Returns all initial parameters, boxed: the model's own and those that the objective adds."""
         return self.model.encoder(key) | self.parameters(self.model, key)
 
     def abstract_parameters(self) -> Boxed:
-        """The boxed shapes of `initial_parameters`; no arrays are made. Raises UserError for a parameter without axes."""
+        """Returns the boxed shapes of `initial_parameters`; no arrays are made. Raises UserError for a parameter without axes."""
         return jax.tree.map(lambda shape: shape, _abstract_parameters(self, self.model))  # a tree of the caller's own
 
     def model_parameters(self) -> Boxed:
-        """The boxed shapes of the parameters that are not `temporary`."""
+        """Returns the boxed shapes of the parameters that are not `temporary`."""
         return {part: tree for part, tree in self.abstract_parameters().items() if part not in self.temporary}
 
     def flops(self, length: int, predictions: int) -> float:
@@ -290,7 +290,7 @@ RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "lear
 
 
 def row_counts(batch: Batch) -> Sums:
-    """The counts COUNTED."""
+    """Returns the counts COUNTED."""
     return {
         "tokens": (batch["sequence_ids"] != 0).sum().astype(jnp.float32),
         "rows": (batch["sequence_ids"] != 0).any(axis=1).sum().astype(jnp.float32),
@@ -300,8 +300,8 @@ def row_counts(batch: Batch) -> Sums:
 def abstract_rows(
     rows: int, length: int, predictions: int, examples: int = 1, targets: str = MASKED
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked positions and
-    at most `examples` packed examples, as `data/rows.py` builds them for these `targets` (`Objective.rows`)."""
+    """Returns the abstract arrays of a pretraining batch of `rows`, each with `length` tokens, at most `predictions` masked
+    positions and at most `examples` packed examples, as `data/rows.py` builds them for these `targets` (`Objective.rows`)."""
     inputs = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
     widths = dict.fromkeys(inputs, length)
     if targets == TRANSLATED:
@@ -351,8 +351,8 @@ def _counted_flops(objective: Objective, model: Model, length: int, predictions:
 
 
 def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural: str) -> str:
-    """The error message for an objective that does not train a model of this kind; "" if it does. `natural` is the name of the
-    one that it is by default."""
+    """Returns the error message for an objective that does not train a model of this kind; "" if it does. `natural` is the name
+    of the one that it is by default."""
     if objective.trains is None or model.direction in objective.trains.get(model.encoder, ()):
         return ""
     kind = "direction" if model.encoder == "transformer" else "encoder"

@@ -43,12 +43,12 @@ class Score:
         return self.title.lower().endswith(("accuracy", "rate", "share"))
 
     def text(self, value: float) -> str:
-        """The title and the value, such as "MLM accuracy 18.4 %"."""
+        """Returns the title and the value, such as "MLM accuracy 18.4 %"."""
         return f"{self.title} {100 * value:.1f} %" if self.is_share else f"{self.title} {value:.3f}"
 
 
 def score_name(title: str) -> str:
-    """The name of a score in metrics.jsonl and results.json, from its title: "mlm_loss" for "MLM loss"."""
+    """Returns the name of a score in metrics.jsonl and results.json, from its title: "mlm_loss" for "MLM loss"."""
     return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
 
 
@@ -59,12 +59,12 @@ def perplexity(loss: float) -> float:
 
 
 def perplexity_of(name: str) -> Formula:
-    """The formula exp(score `name`)."""
+    """Returns the formula exp(score `name`)."""
     return lambda scores: perplexity(scores[name]) if name in scores else None
 
 
 def total_of(*names: str) -> Formula:
-    """The formula of the sum of the scores `names`, as far as they are there."""
+    """Returns the formula of the sum of the scores `names`, as far as they are there."""
     return lambda scores: sum((scores.get(name, 0.0) for name in names), 0.0) if scores else None
 
 
@@ -80,14 +80,14 @@ class Majority:
     title: str = "one answer for all"
 
     def value(self, sums: Mapping[str, float]) -> float | None:
-        """The share of the more frequent kind; None where there is nothing."""
+        """Returns the share of the more frequent kind; None where there is nothing."""
         total = float(sums.get(self.of, 0.0))
         share = float(sums[self.ones]) / total if total else None
         return None if share is None else max(share, 1.0 - share)
 
 
 def majority_of(ones: str, of: str) -> Majority:
-    """The baseline that gives everything the more frequent of two answers, where `ones` of `of` are of one kind."""
+    """Returns the baseline that gives everything the more frequent of two answers, where `ones` of `of` are of one kind."""
     return Majority(ones, of)
 
 
@@ -108,8 +108,8 @@ class EvalRows:
 
 
 def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:
-    """The accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has learned
-    nothing.
+    """Returns the accuracy and loss of the unigram distribution, which ignores the context: a model with no better scores has
+    learned nothing.
 
     `target_counts` is how often each token is a target in training, `targets` the ids of all predictions on held-out rows, -1
     where unused. The accuracy results from always predicting the most frequent target; the loss is the cross-entropy with add-one
@@ -131,8 +131,8 @@ def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarr
 
 
 def next_sentence_baseline(labels: Int[np.ndarray, " ..."]) -> dict[str, float]:
-    """The NSP accuracy of always predicting the more frequent label (0 = next sentence, 1 = random, -1 = no example); a model
-    with no better accuracy has learned nothing about NSP. {} if there is no example."""
+    """Returns the NSP accuracy of always predicting the more frequent label (0 = next sentence, 1 = random, -1 = no example); a
+    model with no better accuracy has learned nothing about NSP. {} if there is no example."""
     used = np.asarray(labels)[np.asarray(labels) >= 0]
     if not used.size:
         return {}

@@ -62,7 +62,7 @@ class SkipGram(Objective):
         check_ranges(self, "objective_options")
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """The vectors of words as contexts, and the counts of the words."""
+        """Returns the vectors of words as contexts, and the counts of the words."""
         return {"skip_gram_head": model.skip_gram_head(key)}
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
@@ -71,17 +71,17 @@ class SkipGram(Objective):
         return {("skip_gram_head", "counts"): counts.astype(np.float32)}
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """The centres."""
+        """Returns the centres."""
         return batch["centres"]
 
     def refusal(self, length: int) -> str:
-        """A word needs a neighbour."""
+        """Returns a word needs a neighbour."""
         room = "has room for one token between [CLS] and [SEP], and skip-gram learns from neighbours; set it to 4 or more"
         return room if length < 4 else ""
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The summed loss of all pairs of a word and its context, their weights ("skip_gram_targets"), and the weights of the
-        pairs with a positive score ("skip_gram_correct").
+        """Returns the summed loss of all pairs of a word and its context, their weights ("skip_gram_targets"), and the weights of
+        the pairs with a positive score ("skip_gram_correct").
 
         The loss of a pair is -log s(u.v) - k mean over N negatives of log s(-n.v), where v is the vector of the word, u that of
         the context, n that of a negative, and s the sigmoid. Words that the corpus does not contain, such as [CLS], are in no
@@ -111,7 +111,7 @@ class SkipGram(Objective):
         return row_counts(batch) | {"windows": window_weights(batch, self.window).sum()}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """The mean over the weights of all pairs."""
+        """Returns the mean over the weights of all pairs."""
         return sums["skip_gram_loss"] / jnp.maximum(counts["windows"], 1.0)
 
     def row_flops(self, length: int, predictions: int) -> float:
@@ -126,8 +126,8 @@ class SkipGram(Objective):
 
 
 def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Float[Array, "B M L"]:
-    """The weight of every token as a context of each centre: (W - d + 1) / W at distance d from 1 to W in the same text, else 0.
-    Centres of -1 are unused."""
+    """Returns the weight of every token as a context of each centre: (W - d + 1) / W at distance d from 1 to W in the same text,
+    else 0. Centres of -1 are unused."""
     centres, ids = jnp.maximum(batch["centres"], 0), batch["sequence_ids"]
     distance = jnp.abs(centres[:, :, None] - jnp.arange(ids.shape[1], dtype=jnp.int32)[None, None])
     same = jnp.take_along_axis(ids, centres, axis=1)[:, :, None] == ids[:, None, :]
@@ -136,7 +136,8 @@ def window_weights(batch: Mapping[str, Num[Array, "B ..."]], window: int) -> Flo
 
 
 def keep_weights(counts: Float[Array, " V"], threshold: float) -> Float[Array, " V"]:
-    """The probability that a word is kept in the text, by its count in the corpus; 0 for words that are not in the corpus."""
+    """Returns the probability that a word is kept in the text, by its count in the corpus; 0 for words that are not in the
+    corpus."""
     frequency = counts / jnp.maximum(counts.sum(), 1.0)
     ratio = threshold / jnp.maximum(frequency, 1e-12)
     kept = jnp.minimum(jnp.sqrt(ratio) + ratio, 1.0) if threshold else jnp.ones_like(frequency)

@@ -30,7 +30,7 @@ FREQUENCY = "word frequency alone"
 
 
 def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
-    """The scores of predicted words: `title` is their name in log lines, `measure` the prefix of their sums."""
+    """Returns the scores of predicted words: `title` is their name in log lines, `measure` the prefix of their sums."""
     return {
         f"{title} loss": Score(
             f"{measure}_loss",
@@ -65,28 +65,28 @@ class WordPrediction(Objective):
         return score_name(self.title)
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """The summed cross-entropies and correct predictions."""
+        """Returns the summed cross-entropies and correct predictions."""
         batch = self.model.in_whole_tiles(batch)
         return self.word_sums(self.model.logits(params, batch, seed)["mlm_logits"], batch["masked_targets"])
 
     def counts(self, batch: Batch) -> Sums:
-        """The predicted words, tokens and rows."""
+        """Returns the predicted words, tokens and rows."""
         return {f"{self.measure}_targets": (batch["masked_targets"] != IGNORED).sum().astype(jnp.float32), **row_counts(batch)}
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """The mean over the predicted words of the global batch."""
+        """Returns the mean over the predicted words of the global batch."""
         return sums[f"{self.measure}_loss"] / jnp.maximum(counts[f"{self.measure}_targets"], 1.0)
 
     @jax.named_scope("loss")  # its name in a profile
     def word_sums(self, logits: Float[Array, "B M V"], targets: Int[Array, "B M"]) -> Sums:
-        """The summed cross-entropies and the correct predictions."""
+        """Returns the summed cross-entropies and the correct predictions."""
         return {
             f"{self.measure}_loss": cross_entropy(logits, targets).sum(),
             f"{self.measure}_correct": correct_predictions(logits, targets).sum(),
         }
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
-        """The mean loss of each row over its targets; of a biLM, of the forward direction."""
+        """Returns the mean loss of each row over its targets; of a biLM, of the forward direction."""
         logits = self.model.logits(params, batch, None)["mlm_logits"]
         return {f"{self.measure}_loss": mean_losses(logits, batch["masked_targets"])}
 
@@ -95,7 +95,7 @@ class WordPrediction(Objective):
         return model_row_flops(self.model.config, length, predictions)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """The perplexity of words where whole words are predicted, and the scores of the unigram distribution."""
+        """Returns the perplexity of words where whole words are predicted, and the scores of the unigram distribution."""
         found: dict[str, float | Formula] = {}
         if rows.continues is not None:
             found["word_perplexity"] = self._word_perplexity(tokens_per_word(rows.predicted, rows.continues))
@@ -114,12 +114,12 @@ class WordPrediction(Objective):
 
 
 def mean_losses(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Float[Array, " B"]:
-    """The mean cross-entropy of each row."""
+    """Returns the mean cross-entropy of each row."""
     return cross_entropy(logits, targets).sum(1) / jnp.maximum((targets != IGNORED).sum(1), 1)
 
 
 def tokens_per_word(targets: Int[np.ndarray, "B M"], continues: Bool[np.ndarray, " V"]) -> float:
-    """The number of predicted tokens for each predicted word; `continues` marks the tokens that continue a word.
+    """Returns the number of predicted tokens for each predicted word; `continues` marks the tokens that continue a word.
 
     The loss of a word is the sum of the losses of its pieces, which are masked together. So perplexity per word is comparable
     between vocabularies; perplexity per piece is not.

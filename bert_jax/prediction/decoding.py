@@ -104,7 +104,7 @@ def continued(
 def _one_by_one(
     logits: Float[Array, "B V"], cache: DecodingCache, keys: Key[Array, " B"], search: Search
 ) -> Continued:
-    """The most probable or a drawn token each time, from the `logits` of the first one."""
+    """Returns the most probable or a drawn token each time, from the `logits` of the first one."""
     pad, rows = search.decoding.pad_id, len(logits)
 
     def add(number: Int[Array, ""], logits: Float[Array, "B V"], text: Continued, ended: Bool[Array, " B"]) -> Any:
@@ -130,7 +130,7 @@ def _one_by_one(
 
 
 def next_tokens(logits: Float[Array, "B V"], keys: Key[Array, " B"], knobs: Knobs, decoding: Decoding) -> Int[Array, " B"]:
-    """The next token of each text: the most probable one, or a draw."""
+    """Returns the next token of each text: the most probable one, or a draw."""
     logits = _of_pieces(logits, decoding)
     if not decoding.sample:
         return logits.argmax(1).astype(jnp.int32)
@@ -202,7 +202,7 @@ def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Sear
 
 
 def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Beams:
-    """The hypotheses with one more token, of `logits` [B W, V]."""
+    """Returns the hypotheses with one more token, of `logits` [B W, V]."""
     knobs, decoding = search.knobs, search.decoding
     rows, width = state.scores.shape
     vocabulary = logits.shape[1]
@@ -234,11 +234,11 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
 
 
 def _of(array: Array, chosen: Int[Array, "B C"]) -> Array:
-    """The hypotheses `chosen` of each text, from `array` [B, W, ...]."""
+    """Returns the hypotheses `chosen` of each text, from `array` [B, W, ...]."""
     return jnp.take_along_axis(array, chosen.reshape(*chosen.shape, *(1,) * (array.ndim - 2)), axis=1)
 
 
 def _rows_of(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
-    """The cache of other rows, in their order."""
+    """Returns the cache of other rows, in their order."""
     layers, tokens = jax.tree.map(lambda x: x[rows], (cache.layers, cache.tokens))
     return dataclasses.replace(cache, layers=layers, tokens=tokens)

@@ -17,9 +17,9 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.sentence_transformers import TextVectors, read_text_vectors
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
 from bert_jax.prediction.verbs import COMBINATIONS, POOLINGS
 
 _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakKeyDictionary()
@@ -94,7 +94,7 @@ class Embed:
         return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids)]
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item, list[tuple[int, int]]]]) -> list[dict[str, Any]]:
-        """The vector of each text, or of each of its words."""
+        """Returns the vector of each text, or of each of its words."""
         options = resolved(self, engine).question
         last = engine.config.num_layers
         layers = tuple(layer % (last + 1) for layer in self.layers)
@@ -119,7 +119,7 @@ class Embed:
         vectors: Float[np.ndarray, "tokens I"],
         normalise: bool,
     ) -> list[dict[str, Any]]:
-        """The words with the mean vector of their pieces; a word of which some pieces were cut off is left out."""
+        """Returns the words with the mean vector of their pieces; a word of which some pieces were cut off is left out."""
         pieces = np.array(offsets).reshape(-1, 2)
         words = []
         for start, end in engine.model.tokenizer.word_spans(text):
@@ -133,17 +133,17 @@ class Embed:
         return words
 
     def blank_answer(self) -> dict[str, Any]:
-        """The answer to a blank line: every line has an answer, so that the vectors can be joined to other columns."""
+        """Returns the answer to a blank line: every line has an answer, so that the vectors can be joined to other columns."""
         return {"text": "", "words": []} if self.words else {"text": "", "embedding": None}
 
     def as_text(self, answer: dict[str, Any]) -> str:
-        """The text and the first four numbers of each vector."""
+        """Returns the text and the first four numbers of each vector."""
         if self.words:
             return "\n".join([answer["text"], *(f"  {w['word']}  {_glimpse(w['embedding'])}" for w in answer["words"])])
         return f"{_glimpse(answer['embedding'])}  {shortened(answer['text'])}" if answer["text"] else "(blank line)"
 
     def as_json(self, answer: dict[str, Any]) -> JsonObject:
-        """The answer with vectors as lists."""
+        """Returns the answer with vectors as lists."""
         if not self.words:
             vector = answer["embedding"]
             return answer | {"embedding": None if vector is None else vector.tolist()}

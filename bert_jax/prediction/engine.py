@@ -51,8 +51,8 @@ START, CONTINUATION, NO_PIECE = range(3)
 
 
 def kinds_of_pieces(model: Model) -> Int8[np.ndarray, " V"]:
-    """The kind of every row of the word embeddings. A row has no piece if the table is longer than the vocabulary, or if the
-    vocabulary gives its id to no piece; it is never predicted."""
+    """Returns the kind of every row of the word embeddings. A row has no piece if the table is longer than the vocabulary, or if
+    the vocabulary gives its id to no piece; it is never predicted."""
     kinds = np.full(model.config.padded_vocab_size, NO_PIECE, np.int8)
     kinds[: model.tokenizer.size] = np.where(model.tokenizer.continuation_table, CONTINUATION, START)
     kinds[[i for i, piece in enumerate(model.tokenizer.pieces) if not piece]] = NO_PIECE
@@ -138,7 +138,7 @@ class Engine:
             )
 
     def on_devices(self, rows: np.ndarray) -> jax.Array:
-        """An array whose rows, a multiple of the devices, are split over them."""
+        """Returns an array whose rows, a multiple of the devices, are split over them."""
         return jax.device_put(rows, self._rows)
 
     def run(self, function: Callable[..., Any], items: Sequence[Item], per: Per, **static: Any) -> list[Any]:
@@ -169,7 +169,7 @@ class Engine:
             yield from (result for _, result in self._results(function, self._packed_ahead(iter(items)), static))
 
     def _packed_ahead(self, items: Iterator[Item]) -> Iterator[Packed]:
-        """The batches of `items`, a group ahead of those that are taken. Items that fill no batch go to the next group."""
+        """Yields the batches of `items`, a group ahead of those that are taken. Items that fill no batch go to the next group."""
         shape = self._shape_of_batches()
 
         def groups() -> Iterator[list[Packed]]:
@@ -194,7 +194,7 @@ class Engine:
     def _results(
         self, function: Callable[..., Any], packs: Iterator[Packed], static: dict[str, Any]
     ) -> Iterator[tuple[Packed, Any]]:
-        """Every batch with its result on the host; IN_FLIGHT batches run at a time."""
+        """Yields every batch with its result on the host; IN_FLIGHT batches run at a time."""
         running: collections.deque[concurrent.futures.Future[tuple[Packed, Any]]] = collections.deque()
 
         def oldest() -> tuple[Packed, Any]:

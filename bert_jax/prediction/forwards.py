@@ -28,7 +28,7 @@ Params = Mapping[str, PyTree[jax.Array]]
 def candidates(
     params: Params, batch: Batch, *, config: ModelConfig, top_k: int, kind: str
 ) -> tuple[Int[Array, "X {top_k}"], Float[Array, "X {top_k}"]]:
-    """The ids of the `top_k` most probable tokens at the query positions, and their probabilities, float32.
+    """Returns the ids of the `top_k` most probable tokens at the query positions, and their probabilities, float32.
 
     `kind` "any" considers all pieces, "start" the pieces that begin a word, "continuation" those that continue a word; in each
     case the softmax is over all rows of the word embeddings, as in transformers, also those without a piece.
@@ -50,7 +50,7 @@ def target_log_probabilities(params: Params, batch: Batch, *, config: ModelConfi
 
 @compiled
 def next_sentence(params: Params, batch: Batch, *, config: ModelConfig) -> Float[Array, "T 2"]:
-    """The probabilities, float32, that B follows A, and that B is a random text."""
+    """Returns the probabilities, float32, that B follows A, and that B is a random text."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(Tokens.of(batch))
@@ -73,7 +73,7 @@ class CombinedLayers(NamedTuple):
 def text_vectors(
     params: Params, batch: Batch, *, config: ModelConfig, source: CombinedLayers, pooling: str, normalise: bool
 ) -> Float[Array, "T I"]:
-    """A vector for each text, float32; I is D, or D times the number of layers if they are concatenated.
+    """Returns a vector for each text, float32; I is D, or D times the number of layers if they are concatenated.
 
     `pooling` and `normalise` as in `embedding.Embed`.
     """
@@ -98,7 +98,7 @@ def text_vectors(
 def token_vectors(
     params: Params, batch: Batch, *, config: ModelConfig, source: CombinedLayers
 ) -> Float[Array, "B L I"]:
-    """A vector for each token, float32."""
+    """Returns a vector for each token, float32."""
 
     def read(model: Bert, batch: Batch) -> Float[Array, " ..."]:
         return _combined(*model.encode(Tokens.of(batch)), source)
@@ -124,7 +124,7 @@ def tags(
 
 @compiled
 def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: TaskHead) -> Float[Array, "*shape C"]:
-    """The logits of a task head, float32: [T, C] for each text, or [B, L, C] of a head with logits for every token.
+    """Returns the logits of a task head, float32: [T, C] for each text, or [B, L, C] of a head with logits for every token.
 
     A head that reads n positions of each text gives [X, C]: element i reads the query positions i to i + n - 1, so the logits of
     an item are at the first of its n query positions.
@@ -145,7 +145,8 @@ def label_logits(params: Params, batch: Batch, *, config: ModelConfig, head: Tas
 
 
 def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Array, "X V"]:
-    """The MLM logits at the query positions, float32. Pooler and NSP head are not read, so a model without them can be used."""
+    """Returns the MLM logits at the query positions, float32. Pooler and NSP head are not read, so a model without them can be
+    used."""
 
     def read(model: BertForPreTraining, batch: Batch) -> Float[Array, " ..."]:
         last, _ = model.encode(Tokens.of(batch))
@@ -158,7 +159,7 @@ def masked_logits(params: Params, batch: Batch, config: ModelConfig) -> Float[Ar
 def _combined(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], source: CombinedLayers
 ) -> Float[Array, "B L I"]:
-    """The hidden states of the layers of `source` combined, float32; `last` is layer N.
+    """Returns the hidden states of the layers of `source` combined, float32; `last` is layer N.
 
     If layer N is the only one, nothing reads `hidden_states`, so XLA does not keep them.
     """
@@ -171,5 +172,5 @@ def _combined(
 
 
 def _flat(x: Float[Array, "B L D"]) -> Float[Array, "1 R D"]:
-    """The tokens of all rows as one row, which the flat indices of `Packed` refer to."""
+    """Returns the tokens of all rows as one row, which the flat indices of `Packed` refer to."""
     return x.reshape(1, -1, x.shape[-1])

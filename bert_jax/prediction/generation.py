@@ -17,9 +17,9 @@ from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
 from bert_jax.prediction.decoding import Decoding, Knobs, Prompts, continued
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item, power_of_two, row_length
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Generate:
         return values["text"], Item(ids)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
-        """The continuation of each text; texts of a similar length are continued together."""
+        """Returns the continuation of each text; texts of a similar length are continued together."""
         answers: list[JsonObject] = [{}] * len(prepared)
         room = row_length(self.tokens)
         numbers = [next(self._numbers) for _ in prepared]
@@ -126,11 +126,11 @@ class Generate:
         return answers
 
     def as_text(self, answer: JsonObject) -> str:
-        """The text with its continuation."""
+        """Returns the text with its continuation."""
         return str(answer["continued"])
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer
 
 

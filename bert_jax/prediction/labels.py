@@ -21,9 +21,9 @@ from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
 from bert_jax.tasks.entity_scores import as_tags, entities, is_tag
 from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, Window, best_spans, most_context, window_starts, windows
 
@@ -31,7 +31,7 @@ Kind = TypeVar("Kind", bound=TaskHead)
 
 
 def head_of(engine: Engine, kind: type[Kind]) -> Kind:
-    """The model's task head. Raises UserError if the model has no trained head of this `kind`."""
+    """Returns the model's task head. Raises UserError if the model has no trained head of this `kind`."""
     engine.require(f"{kind.kind}_head", kind.action)
     head = engine.model.head
     assert isinstance(head, kind)
@@ -41,8 +41,8 @@ def head_of(engine: Engine, kind: type[Kind]) -> Kind:
 
 
 def logits_of(engine: Engine, head: TaskHead, items: Sequence[Item]) -> list[Float[np.ndarray, "*shape C"]]:
-    """The logits of the model's `head` for each of `items`: [C], [tokens, C] of a head for tokens, or [query positions, C] of a
-    head that reads `query_positions`."""
+    """Returns the logits of the model's `head` for each of `items`: [C], [tokens, C] of a head for tokens, or [query positions,
+    C] of a head that reads `query_positions`."""
     return engine.run(forwards.label_logits, items, head.results_per, head=head)
 
 
@@ -79,7 +79,8 @@ class Classify:
         return shown, encoded(engine, values["text"], values.get("text_b"), truncate=self.truncate)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """A sentence about a line whose second text seems to be a label, which the model would read; None for other lines."""
+        """Returns a sentence about a line whose second text seems to be a label, which the model would read; None for other
+        lines."""
         second, labels = values.get("text_b"), engine.model.head.labels if engine.model.head else ()
         if not second or engine.model.of_pairs is False:  # the latter is an error of `prepare`
             return None
@@ -88,13 +89,13 @@ class Classify:
         return _seems_a_label(second, "text_b", "text") if second.casefold() in known or _is_number(second) or one_word else None
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
-        """The label of each record and its probability, or the value of a regression."""
+        """Returns the label of each record and its probability, or the value of a regression."""
         head = head_of(engine, SequenceHead)
         found = logits_of(engine, head, [item for _, item in prepared])
         return [shown | head.outputs.answer(logits, head.labels) for (shown, _), logits in zip(prepared, found, strict=True)]
 
     def as_text(self, answer: JsonObject) -> str:
-        """A line with the prediction, then the text."""
+        """Returns a line with the prediction, then the text."""
         text = answer["text"] + (f" | {answer['text_b']}" if "text_b" in answer else "")
         if "value" in answer:
             return f"{answer['value']:9.4f}  {text}"
@@ -105,7 +106,7 @@ class Classify:
         return f"{answer['probability']:7.2%}  {answer['label']}  {text}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer
 
 
@@ -145,7 +146,7 @@ class Tag:
         head_of(engine, TokenHead)
 
     def prepare(self, engine: Engine, values: JsonObject) -> _Tagged:
-        """The words of a record, and the windows with their pieces."""
+        """Returns the words of a record, and the windows with their pieces."""
         tokenizer = engine.model.tokenizer
         if self.words:
             words, spans, text = list(values["words"]), None, None
@@ -161,7 +162,8 @@ class Tag:
         return _Tagged(text, words, spans, items, labelled)
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """A sentence about a line that seems to hold a word and its tag, as in a file for training; None for other lines."""
+        """Returns a sentence about a line that seems to hold a word and its tag, as in a file for training; None for other
+        lines."""
         labels = {label for label in head_of(engine, TokenHead).labels if any(map(str.isalpha, label))}
         parts = values["words"] if self.words else values["text"].split()
         stated = self.words or "\t" in values["text"] or (is_tag(parts[-1]) and parts[-1] != "O") if parts else False
@@ -173,7 +175,7 @@ class Tag:
         return None
 
     def answer(self, engine: Engine, prepared: Sequence[_Tagged]) -> list[JsonObject]:
-        """The tag of each word with its probability, and the entities of the tags."""
+        """Returns the tag of each word with its probability, and the entities of the tags."""
         head = head_of(engine, TokenHead)
         results = iter(engine.run(forwards.tags, [item for p in prepared for item in p.items], head.results_per, head=head))
         answers = []
@@ -205,11 +207,11 @@ class Tag:
         return answer
 
     def as_text(self, answer: JsonObject) -> str:
-        """The words, each followed by its tag unless that is O."""
+        """Returns the words, each followed by its tag unless that is O."""
         return " ".join(w["word"] if w["label"] == "O" else f"{w['word']}/{w['label']}" for w in answer["tags"])
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer
 
 
@@ -279,7 +281,7 @@ class AnswerQuestion:
         return values, own, offsets, continuation
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
-        """The best spans of each record's context; "" if "no answer" has the higher score."""
+        """Returns the best spans of each record's context; "" if "no answer" has the higher score."""
         head = head_of(engine, SpanHead)
         has_types = engine.config.has_segments
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
@@ -312,13 +314,13 @@ class AnswerQuestion:
         return answer
 
     def as_text(self, answer: JsonObject) -> str:
-        """The question, and below it its answers with their probabilities."""
+        """Returns the question, and below it its answers with their probabilities."""
         lines = [f"{answer['question']}", f"  {answer['probability']:7.2%}  {answer['answer'] or '(no answer)'}"]
         lines += [f"  {s['probability']:7.2%}  {s['answer'] or '(no answer)'}" for s in answer.get("n_best", [])[1:]]
         return "\n".join(lines)
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer
 
 
@@ -345,14 +347,14 @@ class Choose:
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """A sentence about a line whose last choice seems to be the number of the right one; None for other lines."""
+        """Returns a sentence about a line whose last choice seems to be the number of the right one; None for other lines."""
         *others, last = values["choices"]
         if _is_number(last) and others and not any(map(_is_number, others)):
             return _seems_a_label(last, "choices", "prompt")
         return None
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, list[Item]]]) -> list[JsonObject]:
-        """The most probable choice of each record, and the probabilities of all choices."""
+        """Returns the most probable choice of each record, and the probabilities of all choices."""
         head = head_of(engine, ChoiceHead)
         results = iter(logits_of(engine, head, [item for _, items in prepared for item in items]))
         answers = []
@@ -364,10 +366,10 @@ class Choose:
         return answers
 
     def as_text(self, answer: JsonObject) -> str:
-        """The prompt, and below it the choices with their probabilities."""
+        """Returns the prompt, and below it the choices with their probabilities."""
         rows = zip(answer["choices"], answer["probabilities"], strict=True)
         return "\n".join([answer["prompt"], *(f"  {p:7.2%}  {choice}" for choice, p in rows)])
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer

@@ -16,9 +16,9 @@ from bert_jax.interface.words import counted
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import encoded, shortened
-from bert_jax.prediction.streams import Field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class FillMask:
         return text, dataclasses.replace(item, query_positions=masks)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[Filled]:
-        """The most probable words for each mask of each text."""
+        """Returns the most probable words for each mask of each text."""
         items = [item for _, item in prepared]
         kind = "any" if self.pieces == 1 else "start"
         found = engine.run(forwards.candidates, items, "position", top_k=self.top_k, kind=kind)
@@ -127,13 +127,14 @@ class FillMask:
         return done
 
     def _item(self, engine: Engine, item: Item, h: _Hypothesis) -> Item:
-        """The text with the chosen pieces of `h`, then masks for its other pieces; the first of these masks is queried."""
+        """Returns the text with the chosen pieces of `h`, then masks for its other pieces; the first of these masks is
+        queried."""
         position = item.query_positions[h.mask]
         word = [*h.ids, *[engine.model.tokenizer.mask_id] * (h.length - len(h.ids))]
         return Item([*item.ids[:position], *word, *item.ids[position + 1 :]], query_positions=(position + len(h.ids),))
 
     def as_text(self, answer: Filled) -> str:
-        """The text with its masks filled, and below it the candidates of each mask."""
+        """Returns the text with its masks filled, and below it the candidates of each mask."""
         lines = [answer.text]
         for number, mask in enumerate(answer.masks, 1):
             lines += [f"  [MASK] {number}"] if len(answer.masks) > 1 else []
@@ -143,7 +144,7 @@ class FillMask:
         return "\n".join(lines)
 
     def as_json(self, answer: Filled) -> JsonObject:
-        """The answer's fields."""
+        """Returns the answer's fields."""
         return dataclasses.asdict(answer)
 
 
@@ -194,11 +195,11 @@ class NextSentence:
         return [{**values, "is_next": bool(p[0] >= p[1]), "probability": float(p[0])} for (values, _), p in pairs]
 
     def as_text(self, answer: JsonObject) -> str:
-        """A line with the probability, then the pair."""
+        """Returns a line with the probability, then the pair."""
         return f"{answer['probability']:7.2%} that it follows: {answer['text']} | {answer['text_b']}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer
 
 
@@ -219,7 +220,7 @@ class Score:
         return values["text"], encoded(engine, values["text"], truncate=self.truncate)
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[str, Item]]) -> list[JsonObject]:
-        """The pseudo-log-likelihood of each text, with every token masked in turn, or the log-likelihood."""
+        """Returns the pseudo-log-likelihood of each text, with every token masked in turn, or the log-likelihood."""
         causal = engine.config.direction == "left_to_right"
         asked = (_next_tokens if causal else functools.partial(_masked_in_turn, engine.model.tokenizer.mask_id))
         items = (each for _, item in prepared for each in asked(item))
@@ -241,13 +242,13 @@ class Score:
         return answers
 
     def as_text(self, answer: JsonObject) -> str:
-        """A line with the log-likelihood and the perplexity, then the text."""
+        """Returns a line with the log-likelihood and the perplexity, then the text."""
         kind = "pseudo_" if "pseudo_perplexity" in answer else ""
         per_token = f"perplexity {answer[f'{kind}perplexity']:9.2f} a token"
         return f"log-likelihood {answer[f'{kind}log_likelihood']:10.3f}  {per_token}  {answer['text']}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer
 
 

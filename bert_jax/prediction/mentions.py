@@ -11,10 +11,10 @@ from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.labels import head_of, logits_of
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import shortened
-from bert_jax.prediction.streams import Field
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.mention_task import read_mentions
 
@@ -57,7 +57,7 @@ class Resolve:
         return {"text": text, **mentions}, Item(ids, query_positions=tuple(1 + start for start in reading.mention_starts))
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, Item]]) -> list[JsonObject]:
-        """The name that each pronoun refers to, with the probabilities."""
+        """Returns the name that each pronoun refers to, with the probabilities."""
         head = head_of(engine, MentionHead)
         found = logits_of(engine, head, [item for _, item in prepared])
         answers = []
@@ -67,16 +67,16 @@ class Resolve:
         return answers
 
     def as_text(self, answer: JsonObject) -> str:
-        """A line with the probability, the pronoun and its name, then the text."""
+        """Returns a line with the probability, the pronoun and its name, then the text."""
         return f"{answer['probability']:7.2%}  {answer['pronoun']} = {answer['means'] or 'neither'}  {answer['text']}"
 
     def as_json(self, answer: JsonObject) -> JsonObject:
-        """The answer itself."""
+        """Returns the answer itself."""
         return answer
 
 
 def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
-    """The characters [start, end) of the mention `name` of a record, by its `{name}_start` if the record has it."""
+    """Returns the characters [start, end) of the mention `name` of a record, by its `{name}_start` if the record has it."""
     mention, start = values[name], values.get(f"{name}_start")
     if start is None:
         return place_of(text, mention)
@@ -88,7 +88,8 @@ def _place(text: str, name: str, values: JsonObject) -> tuple[int, int]:
 
 
 def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
-    """The characters [start, end) of each occurrence of `words`, none of which overlap; `whole`: not inside of longer words."""
+    """Returns the characters [start, end) of each occurrence of `words`, none of which overlap; `whole`: not inside of longer
+    words."""
     found = []
     start = text.find(words)
     while start >= 0:
@@ -101,7 +102,7 @@ def _matches(text: str, words: str, *, whole: bool) -> list[tuple[int, int]]:
 
 
 def place_of(text: str, mention: str) -> tuple[int, int]:
-    """The characters [start, end) of `mention` in `text`: "she", or "she#2" for the second of several.
+    """Returns the characters [start, end) of `mention` in `text`: "she", or "she#2" for the second of several.
 
     Parts of words are found only if there is no match of whole words (some scripts have no spaces). Raises UserError if the
     mention does not occur, or occurs several times and has no number.

@@ -16,7 +16,7 @@ from bert_jax.interface.command import require_stdout
 
 
 def checked_target(output: str, source: os.stat_result | None = None) -> pathlib.Path:
-    """The path of `output` with symbolic links resolved; the path of a device or a pipe unchanged.
+    """Returns the path of `output` with symbolic links resolved; the path of a device or a pipe unchanged.
 
     Raises UserError if it cannot be written, if another process is writing it, and if it is `source`, the input file.
     """

@@ -58,12 +58,12 @@ class Packed:
 
 
 def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least `n`."""
+    """Returns the smallest power of two that is at least `n`."""
     return 1 << max(0, n - 1).bit_length()
 
 
 def row_length(n: int) -> int:
-    """The length of the shortest row for a text of `n` tokens."""
+    """Returns the length of the shortest row for a text of `n` tokens."""
     return next((length for length in LENGTHS if length >= n), power_of_two(n))
 
 
@@ -103,7 +103,7 @@ class BatchShape:
     pad_id: int = 0
 
     def most_rows(self, length: int) -> int:
-        """The number of rows of a full batch of rows of `length` tokens."""
+        """Returns the number of rows of a full batch of rows of `length` tokens."""
         return self.devices * max(1, self.tokens // length)
 
 

@@ -44,7 +44,7 @@ class Predictor:
         return cls(Engine.load(model))
 
     def fill_mask(self, texts: Sequence[str], **options: Any) -> list[Filled]:
-        """The most probable words for each [MASK] of each text."""
+        """Returns the most probable words for each [MASK] of each text."""
         return self.ask(FillMask(**options), _each("text", texts))
 
     def next_sentence(self, pairs: Iterable[tuple[str, str]], **options: Any) -> list[JsonObject]:
@@ -61,7 +61,7 @@ class Predictor:
         return self.ask(Generate(**options), _each("text", texts))
 
     def embed(self, texts: Sequence[str], **options: Any) -> Float32[np.ndarray, "texts I"]:
-        """A vector for each text."""
+        """Returns a vector for each text."""
         vectors = [answer["embedding"] for answer in self.ask(Embed(**options), _each("text", texts))]
         return np.stack(vectors) if vectors else np.zeros((0, self.engine.config.hidden_size), np.float32)
 
@@ -94,7 +94,7 @@ class Predictor:
         return self.ask(Resolve(), [dict(zip(("text", *MENTIONS), asked, strict=True)) for asked in pronouns])
 
     def ask(self, question: Question, records: Sequence[JsonObject]) -> list[Any]:
-        """The answers of any `question` to `records`, which hold its fields."""
+        """Returns the answers of any `question` to `records`, which hold its fields."""
         question.check(self.engine)
         replies = ask_each(self.engine, question, records)
         for number, reply in enumerate(replies, 1):
@@ -104,7 +104,7 @@ class Predictor:
 
 
 def _each(name: str, texts: Sequence[str | Sequence[str]]) -> list[JsonObject]:
-    """A record for each of `texts`. Raises UserError for a single string, which would be read as a list of characters."""
+    """Returns a record for each of `texts`. Raises UserError for a single string, which would be read as a list of characters."""
     if isinstance(texts, str):
         raise UserError("texts is one text, not a list of texts; give [text]")
     return [{name: text} for text in texts]

@@ -17,8 +17,8 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
-from bert_jax.prediction.streams import Field
 
 
 class Question(Protocol):
@@ -32,20 +32,20 @@ class Question(Protocol):
         """Raises UserError if the model lacks a part, or an option is out of range."""
 
     def prepare(self, engine: Engine, values: JsonObject) -> Any:
-        """The tokenised record, as `answer` takes it. Raises UserError for a record that cannot be answered."""
+        """Returns the tokenised record, as `answer` takes it. Raises UserError for a record that cannot be answered."""
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[Any]:
-        """The answers to prepared records, in their order."""
+        """Returns the answers to prepared records, in their order."""
 
     def as_text(self, answer: Any) -> str:
-        """An answer formatted as text for a terminal."""
+        """Returns an answer formatted as text for a terminal."""
 
     def as_json(self, answer: Any) -> JsonObject:
-        """An answer as a JSON object."""
+        """Returns an answer as a JSON object."""
 
 
 def ask_each(engine: Engine, question: Question, records: Sequence[JsonObject]) -> list[Any]:
-    """The answer to each record, or the UserError of a record that cannot be answered."""
+    """Returns the answer to each record, or the UserError of a record that cannot be answered."""
     replies: list[Any] = []
     for values in records:
         try:
@@ -65,7 +65,7 @@ NOT_FINITE = (
 
 
 def is_finite(answer: Any) -> bool:
-    """Whether all numbers in an answer are finite, including those in arrays, dictionaries, sequences and dataclasses."""
+    """Returns whether all numbers in an answer are finite, including those in arrays, dictionaries, sequences and dataclasses."""
     if isinstance(answer, float):
         return math.isfinite(answer)
     if isinstance(answer, np.ndarray | np.generic):
@@ -88,11 +88,11 @@ def encoded(
     longest: int | None = None,
     with_specials: bool = False,
 ) -> Item:
-    """The tokens of `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
+    """Returns the tokens of `[CLS] text [SEP]` or `[CLS] text [SEP] text_b [SEP]`.
 
-    longest: most tokens of the item; by default, and at most, the rows of the position table.
-    truncate: cut a longer text; a pair loses tokens one at a time from the end of its longer part, as in the original.
-    with_specials: "[MASK]" in the text is the mask token, and so for the other special tokens.
+    longest: most tokens of the item; by default, and at most, the rows of the position table. truncate: cut a longer text; a pair
+    loses tokens one at a time from the end of its longer part, as in the original. with_specials: "[MASK]" in the text is the
+    mask token, and so for the other special tokens.
 
     Raises UserError for a text without tokens, and for a text that is too long without `truncate`.
     """
@@ -120,5 +120,5 @@ def encoded(
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """A text in quotes for an error message, cut to `most` characters."""
+    """Returns a text in quotes for an error message, cut to `most` characters."""
     return repr(text if len(text) <= most else f"{text[: most - 3]}...")

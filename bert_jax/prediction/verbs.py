@@ -143,7 +143,7 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
-    """The verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    """Returns the verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     summaries = {name: verb.summary for name, verb in VERBS.items()}
     name = choose_verb("python -m bert_jax.predict", description, summaries, arguments)
@@ -153,7 +153,7 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> t
 
 
 def parser_of(name: str, verb: Verb) -> FlagParser:
-    """The parser of the flags of a verb."""
+    """Returns the parser of the flags of a verb."""
     prog = f"python -m bert_jax.predict {name}"
     description = f"{verb.summary[0].upper()}{verb.summary[1:]}.\n\n    {prog} --model=MODEL {verb.example}"
     parser = FlagParser(prog=prog, description=description)

@@ -25,7 +25,7 @@ KEY = "config.init_state"
 
 
 def kept_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
-    """The state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
+    """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
 
     Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
     phases of the experiment up to its step differ from the phases of its run.
@@ -52,7 +52,7 @@ def kept_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainS
 
 
 def _named(text: str) -> tuple[Place, int]:
-    """The workdir and the step of WORKDIR@STEP."""
+    """Returns the workdir and the step of WORKDIR@STEP."""
     workdir, _, step = text.rpartition("@")
     if not workdir or not step.isdecimal():
         raise UserError(f"{KEY}={text} is not WORKDIR@STEP, such as {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
@@ -60,7 +60,7 @@ def _named(text: str) -> tuple[Place, int]:
 
 
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:
-    """The settings that determine the arrays of a state and their meaning."""
+    """Returns the settings that determine the arrays of a state and their meaning."""
     model = {f"model.{name}": value for name, value in dataclasses.asdict(experiment.model.architecture).items()}
     return {name: value for name, value in model.items() if name.partition(".")[2] not in ROTARY_KEYS} | {
         "model.vocab_multiple": experiment.model.vocab_multiple,

@@ -88,7 +88,8 @@ def _models(workdir: Place, chosen: Callable[[Sequence[int]], Sequence[int]]) ->
 
 
 def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer | None:
-    """The tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the end."""
+    """Returns the tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the
+    end."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)

@@ -14,10 +14,11 @@ from bert_jax.data import plan
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.corpus.verification import Verification, Verifications, staged
-from bert_jax.data.rows import DECODER, Batch
+from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
+from bert_jax.model.tokens import DECODER
 
 FINGERPRINT = "corpus_fingerprint"
 """The key of a workdir's config.json that holds the `fingerprint` of the run's corpus."""
@@ -34,7 +35,7 @@ class Corpora:
     """The texts of phases that train on another corpus."""
 
     def of_phase(self, phase: int) -> Corpus:
-        """The texts that a phase trains on."""
+        """Returns the texts that a phase trains on."""
         return self.of_phases.get(phase, self.train)
 
 
@@ -58,7 +59,7 @@ class PhaseBatches:
         self.source = BatchSource(corpus, examples, size, experiment.phase_seed(phase))
 
     def rows(self, step: int) -> Batch:
-        """The rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
+        """Returns the rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
         batch = self.source.at(step - self._start + self.skipped_batches, self._shard)
         for prefix in ("", DECODER):
             names = ("input_ids", "token_type_ids", "position_ids") if prefix + "input_ids" in batch else ()
@@ -87,8 +88,8 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
 
 
 def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict[int, Corpus]:
-    """The training splits of the phases that have a corpus of their own. Raises UserError for one with another vocabulary than
-    `train`, and where no examples can be built from it."""
+    """Returns the training splits of the phases that have a corpus of their own. Raises UserError for one with another vocabulary
+    than `train`, and where no examples can be built from it."""
     found: dict[int, Corpus] = {}
     for i, phase in enumerate(experiment.phases):
         if not phase.corpus:
@@ -106,8 +107,8 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
 
 
 def fingerprint(*splits: Corpus) -> str:
-    """A SHA-256 of the vocabulary, the sizes and the token counts of the `splits`, including those of phases. A continued run
-    compares it: a corpus may have moved but must have the same tokens."""
+    """Returns a SHA-256 of the vocabulary, the sizes and the token counts of the `splits`, including those of phases. A continued
+    run compares it: a corpus may have moved but must have the same tokens."""
     digest = hashlib.sha256(splits[0].vocabulary.sha256.encode())
     for corpus in splits:
         digest.update(np.array([corpus.num_documents, corpus.num_sentences, corpus.num_tokens]).tobytes())

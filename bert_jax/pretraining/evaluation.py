@@ -69,7 +69,7 @@ class Evaluation:
         require_memory(needs, mesh, self._demand)
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
-        """The scores of `params` and of the baselines."""
+        """Returns the scores of `params` and of the baselines."""
         total: Sums = {}
         with fits_in_memory(self._demand), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
             params = self._program.gathered(params)  # once per evaluation, in case they are sharded over the data axis

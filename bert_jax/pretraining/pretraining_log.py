@@ -82,22 +82,22 @@ class PretrainingLog(RunLog):
         self.throughput = Throughput(self._run.ledger)
 
     def _masks(self, index: int) -> str:
-        """The fraction of masks of a phase if it differs from the held-out rows; otherwise ""."""
+        """Returns the fraction of masks of a phase if it differs from the held-out rows; otherwise ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
         if trained.targets != "masked" or trained.masked_fraction == eval_rows.masked_fraction:
             return ""
         return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * eval_rows.masked_fraction:g} %)"
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
-        """The losses and accuracies."""
+        """Returns the losses and accuracies."""
         return self._objective.summarise(window)
 
     def shown(self, scores: Mapping[str, float]) -> list[str]:
-        """The scores of the objective that log lines show."""
+        """Returns the scores of the objective that log lines show."""
         return [score.text(scores.get(name, math.nan)) for name, score in self._objective.shown_scores().items()]
 
     def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
-        """The rows, their FLOPs, and the FLOPs of all later steps."""
+        """Returns the rows, their FLOPs, and the FLOPs of all later steps."""
         rows = float(window["rows"])
         flops = rows * phase_row_flops(self._experiment, self._phase, self._teacher)
         return rows, flops, flops_left(self._experiment, step, self._teacher)
@@ -128,8 +128,8 @@ class PretrainingLog(RunLog):
         """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]
-        panels = self._objective.shown_scores()
-        draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases)
+        panels, formats = self._objective.shown_scores(), self._run.figure_formats
+        draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases, formats=formats)
 
 
 def _log_start(

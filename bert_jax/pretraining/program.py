@@ -28,8 +28,8 @@ from bert_jax.training.steps import Program, new_state
 
 
 def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: Teacher | None = None) -> Program:
-    """The program of `experiment` on `mesh`; allocates no arrays except those of a `teacher`, which only distillation steps
-    need."""
+    """Returns the program of `experiment` on `mesh`; allocates no arrays except those of a `teacher`, which only distillation
+    steps need."""
     check_objective(experiment)
     objective, settings = experiment.trained_objective, experiment.optimizer
     parameters = objective.abstract_parameters()
@@ -54,18 +54,19 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
 
 
 def phase_program(experiment: PretrainingExperiment, program: Program, phase: int) -> Program:
-    """The program of a phase: `program`, that of the run, with the settings of the phase. Its state is the same in all phases."""
+    """Returns the program of a phase: `program`, that of the run, with the settings of the phase. Its state is the same in all
+    phases."""
     own = experiment.of_phase(phase)
     return program if own is experiment else dataclasses.replace(pretraining_program(own, program.mesh), teacher=program.teacher)
 
 
 def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) -> jax.stages.Wrapped:
-    """The jitted training step of a phase."""
+    """Returns the jitted training step of a phase."""
     return phase_program(experiment, program, phase).training_step(experiment.phases[phase].accumulation)
 
 
 def scalars_of(experiment: PretrainingExperiment) -> dict[str, np.uint32]:
-    """The scalars of every step of a run."""
+    """Returns the scalars of every step of a run."""
     return {"seed": np.uint32(experiment.seed)}
 
 
@@ -109,7 +110,8 @@ def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) ->
 
 
 def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
-    """The teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed again."""
+    """Returns the teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed
+    again."""
     student = dataclasses.replace(experiment.model, remat="none")
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype

@@ -71,14 +71,15 @@ class ReferenceCurve:
 
 
 def band_of(values: Sequence[float]) -> Band:
-    """The mean of losses and the prediction interval mean -+ t s sqrt(1 + 1/n) of one more, from 0. Needs two to ten values."""
+    """Returns the mean of losses and the prediction interval mean -+ t s sqrt(1 + 1/n) of one more, from 0. Needs two to ten
+    values."""
     n, mean = len(values), statistics.fmean(values)
     reach = _T_95[n - 2] * statistics.stdev(values) * math.sqrt(1 + 1 / n)
     return Band(mean, max(0.0, mean - reach), mean + reach)
 
 
 def read_curve(path: pathlib.Path) -> ReferenceCurve:
-    """The curve in a file that `as_json` wrote. Raises UserError for another file."""
+    """Returns the curve in a file that `as_json` wrote. Raises UserError for another file."""
     values = read_object(path, "take it from the repository again, or remove it")
     try:
         measures = {name: {int(step): Band(**band) for step, band in bands.items()} for name, bands in values["measures"].items()}
@@ -90,7 +91,7 @@ def read_curve(path: pathlib.Path) -> ReferenceCurve:
 
 
 def as_json(curve: ReferenceCurve) -> str:
-    """The text of a curve's file."""
+    """Returns the text of a curve's file."""
     measures = {
         name: {str(step): {key: round(x, 5) for key, x in dataclasses.asdict(band).items()} for step, band in bands.items()}
         for name, bands in curve.measures.items()
@@ -106,8 +107,8 @@ def as_json(curve: ReferenceCurve) -> str:
 
 
 def curve_of(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fingerprint_key: str) -> ReferenceCurve:
-    """The curve of the runs in `workdirs`, which differ in nothing but their seeds. Raises UserError for fewer than two or more
-    than ten runs, for unequal ones, and for runs without an evaluation in common."""
+    """Returns the curve of the runs in `workdirs`, which differ in nothing but their seeds. Raises UserError for fewer than two
+    or more than ten runs, for unequal ones, and for runs without an evaluation in common."""
     if not 2 <= len(workdirs) <= len(_T_95) + 1:
         raise UserError(f"{counted(len(workdirs), 'run')} given; a band needs 2 to {len(_T_95) + 1} runs of different seeds")
     stored = [run_config(workdir, "pretrain") for workdir in workdirs]
@@ -134,7 +135,7 @@ def curve_of(workdirs: Sequence[pathlib.Path], name: str, corpus_tokens: int, fi
 
 
 def losses(objective: Objective) -> dict[str, str]:
-    """The held-out scores that are compared, and their names in log lines."""
+    """Returns the held-out scores that are compared, and their names in log lines."""
     scores = objective.named_scores().items()
     return {name: score.title for name, score in scores if isinstance(score, Score) and not score.is_share}
 
@@ -214,8 +215,8 @@ def usual_causes(
     fingerprint: str,
     skipped: int,
 ) -> str:
-    """The usual causes of scores outside the band, starting with those for which this run gives evidence: `skipped` steps, the
-    dtype, the `fingerprint` of its corpus. The other settings equal the curve's (`find_curve`)."""
+    """Returns the usual causes of scores outside the band, starting with those for which this run gives evidence: `skipped`
+    steps, the dtype, the `fingerprint` of its corpus. The other settings equal the curve's (`find_curve`)."""
     causes = []
     if skipped:
         causes.append(f"{counted(skipped, 'skipped step')} (see the warnings above)")

@@ -21,11 +21,12 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
 from bert_jax.data.corpus.store import Corpus, open_splits
 from bert_jax.data.corpus.verification import staged
-from bert_jax.data.rows import DECODER, Batch
+from bert_jax.data.rows import Batch
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
+from bert_jax.model.tokens import DECODER
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
@@ -157,14 +158,14 @@ class Batches:
         )
 
     def at(self, step: int) -> Batch:
-        """The batch that is trained on after `step` steps."""
+        """Returns the batch that is trained on after `step` steps."""
         return self._of_phase(self.phase(step)).rows(step)
 
 
 def _nearest_state(
     experiment: PretrainingExperiment, program: Program, workdir: Place, corpus: Corpus, step: int
 ) -> TrainState:
-    """The newest state that is not after `step`, else the earliest that is there."""
+    """Returns the newest state that is not after `step`, else the earliest that is there."""
     directory = workdir / "checkpoints"
     there: list[int] = []
     if directory.is_dir():
@@ -181,7 +182,7 @@ def _nearest_state(
 def _trained_on(
     experiment: PretrainingExperiment, program: Program, state: TrainState, batches: Batches, step: int
 ) -> TrainState:
-    """The state after `step` steps, from an earlier one; a later one as it is."""
+    """Returns the state after `step` steps, from an earlier one; a later one as it is."""
     first = int(state.step)
     if first >= step:
         return state
@@ -196,8 +197,8 @@ def _trained_on(
 
 
 def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
-    """The norms by the names of the parameters, "encoder/layers/0/attention/query/kernel"; the number of the layer follows
-    "layers"."""
+    """Returns the norms by the names of the parameters, "encoder/layers/0/attention/query/kernel"; the number of the layer
+    follows "layers"."""
     found: dict[str, float] = {}
     for path, norm in jax.tree_util.tree_leaves_with_path(jax.device_get(norms)):
         name = "/".join(str(key.key) for key in path)
@@ -209,7 +210,7 @@ def named_norms(norms: PyTree[Float[np.ndarray, " ..."]]) -> dict[str, float]:
 
 
 def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -> dict[str, Float[np.ndarray, " B"]]:
-    """The losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
+    """Returns the losses of each row, by `ROWS` rows at a time, or as many as the mesh divides."""
 
     @jax.jit
     def losses(params: Any, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -226,7 +227,7 @@ def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -
 
 # ---------------------------------------------------------------------------------------------------------------------- as text
 def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """The lines that the verb prints: the step, the norm of every gradient, and the rows, largest loss first."""
+    """Yields the lines that the verb prints: the step, the norm of every gradient, and the rows, largest loss first."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
         yield "with the weights that it had"
@@ -274,8 +275,8 @@ def pair_texts(batch: Batch, row: int, tokenizer: Tokenizer | None) -> Iterator[
 
 
 def row_text(batch: Batch, row: int, tokenizer: Tokenizer | None) -> str:
-    """The text of a row, each of its predicted tokens as "[shown -> predicted]" and each centre as "[shown]"; ids where there is
-    no `tokenizer`."""
+    """Returns the text of a row, each of its predicted tokens as "[shown -> predicted]" and each centre as "[shown]"; ids where
+    there is no `tokenizer`."""
     ids, real = batch["input_ids"][row], batch["sequence_ids"][row] > 0
     predicted: dict[int, int | None] = dict.fromkeys(batch["centres"][row].tolist()) if "centres" in batch else {}
     if "masked_targets" in batch:

@@ -43,7 +43,7 @@ def results(
     corpora: Corpora,
     seconds: float,
 ) -> JsonObject:
-    """The content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
+    """Returns the content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
 
     `times_unigram_accuracy` is None without a baseline, and where its accuracy is 0: few held-out rows may lack the most frequent
     token.
@@ -72,8 +72,8 @@ def results(
 def training_of(
     experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
 ) -> Training:
-    """The training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are the
-    user's own files that the run used, by the keys that name them."""
+    """Returns the training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are
+    the user's own files that the run used, by the keys that name them."""
     train, start = corpora.train, Training()
     sources = []
     with contextlib.suppress(UserError, OSError):  # they may have been removed during the run
@@ -101,7 +101,7 @@ def training_of(
 
 
 def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """The held-out scores for a card: (name, score, score of its baseline or None)."""
+    """Returns the held-out scores for a card: (name, score, score of its baseline or None)."""
     named = objective.named_scores()
     baselines = {score.baseline for score in named.values() if isinstance(score, Score)}
     lines: list[tuple[str, float, float | None]] = []
@@ -114,8 +114,8 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """The parts of the parameters that are exported: the encoder, and the objective's parts that belong to its transformers
-    class or to this project's files."""
+    """Returns the parts of the parameters that are exported: the encoder, and the objective's parts that belong to its
+    transformers class or to this project's files."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
     others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}
@@ -123,15 +123,15 @@ def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
 
 
 def _spikes(state: TrainState) -> JsonObject:
-    """The numbers of a run with a policy for spikes."""
+    """Returns the numbers of a run with a policy for spikes."""
     if not isinstance(state, WatchedTrainState):
         return {}
     return {name: int(getattr(state, name)) for name in ("spikes", "rollbacks", "skipped_batches")}
 
 
 def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], tokenizer: Tokenizer | None) -> Model:
-    """The model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus: the encoder, and
-    the parts of the objective that belong to the class as which it is exported."""
+    """Returns the model to export, with `params` as whole numpy arrays (not sharded) and the tokenizer of the corpus: the
+    encoder, and the parts of the objective that belong to the class as which it is exported."""
     assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
     parts = exported_parts(experiment.trained_objective, experiment.model)
     own = {part: tree for part, tree in params.items() if part in parts}

@@ -18,10 +18,10 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model, import_model, part_names
+from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
 from bert_jax.model.characters import symbols_of
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def first_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
-    """The initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
+    """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
     ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     if experiment.init_state:
         return kept_state(experiment, corpus, program.state)
@@ -62,11 +62,11 @@ PAIR_PARTS = ("pooler", "nsp_head")
 
 
 def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> dict[str, PyTree[np.ndarray]]:
-    """The float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
+    """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
     Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
-    sentence pairs leaves the `PAIR_PARTS` out and logs that. Raises UserError for a model of another architecture, another
-    vocabulary, or with undeclared parts.
+    sentence pairs leaves the `PAIR_PARTS` out and logs that. With `init_tiled` they are a tiling of the model's. Raises UserError
+    for a model of another architecture, another vocabulary, or with undeclared parts.
     """
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
@@ -77,13 +77,20 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
             "does not train; leave it out there, or choose other pairs"
         )
+    tiling = experiment.init_tiled
     model = load_start(
         experiment.init_from,
-        init_new=experiment.init_new,
-        init_drop=experiment.init_drop,
+        init_new="" if tiling else experiment.init_new,
+        init_drop=",".join((*drop, *new)) if tiling else experiment.init_drop,
         seed=experiment.seed,
         vocab_multiple=experiment.model.vocab_multiple,
     )
+    if tiling:
+        from bert_jax.interop.tiling import tiled  # which other runs do not load
+
+        log.info("tiling %s, %s, to %s", model.source, model.config.in_words, experiment.model.in_words)
+        model = tiled(model, experiment.model)
+        model = with_new_parts(model, NewParts(new, seed=experiment.seed)) if new else model
     check_shape(experiment.model, model)
     if not same_vocabulary(model.tokenizer.vocabulary, vocabulary):
         raise UserError(
@@ -113,15 +120,19 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
     differing = [name for name in asked if asked[name] != there[name]]
     if differing:
         flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
-        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}")
+        sizes = ("num_layers", "hidden_size", "intermediate_size")
+        larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
+        tiling = "; to begin a larger model as its tiling, give --config.init_tiled=True" if larger else ""
+        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}{tiling}")
 
 
 # --------------------------------------------------------------------------------------------------------- a teacher
 def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) -> Teacher | None:
-    """The teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without one.
+    """Returns the teacher `experiment.teacher` for a run on a corpus of this `vocabulary`, float32 numpy arrays; None without
+    one.
 
-    Raises UserError for a model without a trained masked-language-model head, with another vocabulary or number of heads than
-    the run needs, and with fewer positions or token types than its rows have.
+    Raises UserError for a model without a trained masked-language-model head, with another vocabulary or number of heads than the
+    run needs, and with fewer positions or token types than its rows have.
     """
     if not experiment.teacher:
         return None
@@ -132,7 +143,7 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
 
 
 def taught_by(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
-    """The experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
+    """Returns the experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
     if teacher is None:
         return experiment
     found: dict[str, Any] = {"teacher_width": teacher.config.hidden_size, "teacher_sha256": teacher.sha256}
@@ -184,7 +195,7 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
 
 
 def _sha256(params: PyTree[np.ndarray]) -> str:
-    """The hash of every array of `params` with its place in the tree."""
+    """Returns the hash of every array of `params` with its place in the tree."""
     digest = hashlib.sha256()
     for path, leaf in sorted(jax.tree_util.tree_leaves_with_path(params), key=lambda item: jax.tree_util.keystr(item[0])):
         digest.update(jax.tree_util.keystr(path).encode())

@@ -123,7 +123,8 @@ class Ledger:
         self._furthest = max(self._furthest, self._step)
 
     def record(self) -> JsonObject:
-        """The line of the ledger's file for this start: its number, the moment it began, the last finished step, seconds."""
+        """Returns the line of the ledger's file for this start: its number, the moment it began, the last finished step,
+        seconds."""
         with self._lock:
             self._settle()
             seconds = dict(self._seconds)
@@ -136,7 +137,7 @@ class Ledger:
         }
 
     def totals(self) -> JsonObject:
-        """The entry "ledger" of `results.json`: all starts up to this moment; see `totals_of`."""
+        """Returns the entry "ledger" of `results.json`: all starts up to this moment; see `totals_of`."""
         return totals_of([*self._earlier, self.record()])
 
     def _awaited(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Made]:
@@ -211,7 +212,7 @@ def _summary(starts: int, seconds: dict[str, float]) -> JsonObject:
 
 
 def goodput_line(totals: JsonObject) -> str:
-    """The log line of `totals_of`: the goodput, and every activity that took half a second, the longest first.
+    """Returns the log line of `totals_of`: the goodput, and every activity that took half a second, the longest first.
 
     >>> goodput_line(ledger.totals())
     'goodput 93.1 % of 2h13m in 2 starts: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 1m44s'
@@ -262,7 +263,7 @@ class LedgerFile:
 
 
 def read_ledger(path: pathlib.Path) -> list[JsonObject]:
-    """The records of a ledger's file in order, without lines that are empty or incomplete; none without a file."""
+    """Returns the records of a ledger's file in order, without lines that are empty or incomplete; none without a file."""
     try:
         return [record for record in json_lines(path, strict=True) if _is_complete(record)]
     except OSError:

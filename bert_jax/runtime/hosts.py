@@ -46,7 +46,7 @@ class Hosts:
 
 
 def find_hosts(coordinator: str | None = None, count: int | None = None, index: int | None = None) -> Hosts | None:
-    """The processes of the run that this process belongs to; None for a run of a single process.
+    """Returns the processes of the run that this process belongs to; None for a run of a single process.
 
     They are given by the flags (on any hardware), or by the variables of a TPU slice (`slice_variables`). Raises UserError for
     incomplete or impossible flags.
@@ -74,7 +74,8 @@ def find_hosts(coordinator: str | None = None, count: int | None = None, index: 
 
 
 def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
-    """The workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single worker."""
+    """Returns the workers of one slice, or of several (`MEGASCALE_*`), numbered slice by slice as in JAX; None for a single
+    worker."""
     workers = slice_["TPU_WORKER_HOSTNAMES"].split(",")
     slices = _number_of(slice_, "MEGASCALE_NUM_SLICES", 1, 10_000, 1)
     count = len(workers) * slices
@@ -98,7 +99,7 @@ def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
 
 
 def _number_of(slice_: Mapping[str, str], name: str, low: int, high: int, default: int) -> int:
-    """The number in the description of a slice, or the default without one. Raises UserError for another text."""
+    """Returns the number in the description of a slice, or the default without one. Raises UserError for another text."""
     text = slice_.get(name) or str(default)
     number = whole_number(text, low, high)
     if number is None:
@@ -107,7 +108,8 @@ def _number_of(slice_: Mapping[str, str], name: str, low: int, high: int, defaul
 
 
 def slice_variables() -> dict[str, str] | None:
-    """The variables that describe the slice of this process and, where there are several, its place among them; None elsewhere.
+    """Returns the variables that describe the slice of this process and, where there are several, its place among them; None
+    elsewhere.
 
     Raises UserError where slices that were started one by one do not find each other.
     """
@@ -140,7 +142,7 @@ def _metadata(key: str) -> str | None:
 
 
 def _megascale(slices: Sequence[Sequence[str]], own: Sequence[str]) -> dict[str, str]:
-    """The variables of libtpu for the slice with the workers `own`."""
+    """Returns the variables of libtpu for the slice with the workers `own`."""
     return {
         "MEGASCALE_NUM_SLICES": str(len(slices)),
         "MEGASCALE_SLICE_ID": str([list(one) for one in slices].index(list(own))),

@@ -50,7 +50,7 @@ class Preemption:
             signal.signal(number, handler)
 
     def requested(self, step: int) -> bool:
-        """Whether the run should save and end after `step`; the same answer in every process."""
+        """Returns whether the run should save and end after `step`; the same answer in every process."""
         if self._service and multihost_utils.reached_preemption_sync_point(step):
             self._signal = signal.SIGTERM
         return self._signal is not None
@@ -125,7 +125,7 @@ class Watchdog:
         self._compiles = True
 
     def limit(self) -> float:
-        """The current limit, in seconds, beyond which the absence of progress counts as a hang."""
+        """Returns the current limit, in seconds, beyond which the absence of progress counts as a hang."""
         if not self._steps or self._compiles:
             return max(self._start, self._floor)
         return max(self._factor * statistics.median(self._steps), self._floor)

@@ -105,7 +105,7 @@ def process_facts(config: JsonObject) -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """The commit of this package, with `+` appended if its files have uncommitted changes; "unknown" outside of git."""
+    """Returns the commit of this package, with `+` appended if its files have uncommitted changes; "unknown" outside of git."""
     here = pathlib.Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -119,7 +119,7 @@ def git_commit() -> str:
 
 
 def code_digest() -> str:
-    """The first digits of the SHA-256 of this package's files, which tells copies without git apart."""
+    """Returns the first digits of the SHA-256 of this package's files, which tells copies without git apart."""
     here, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
     for path in sorted(here.rglob("*.py")):
         digest.update(f"{path.relative_to(here)}\n".encode() + path.read_bytes())
@@ -199,7 +199,7 @@ def roll_call(
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the other end has closed a connection over which it sends nothing yet."""
+    """Returns whether the other end has closed a connection over which it sends nothing yet."""
     timeout = connection.gettimeout()
     connection.setblocking(False)
     try:
@@ -213,7 +213,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping[int, dict[str, str]]) -> str:
-    """The error message about processes that are missing or whose facts differ; "" if there are none."""
+    """Returns the error message about processes that are missing or whose facts differ; "" if there are none."""
     missing = [i for i in range(1, hosts.count) if i not in received]
     if missing:
         return (
@@ -568,12 +568,12 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._news.notify_all()
 
     def _alone(self) -> bool:
-        """Whether the connections to all others are closed."""
+        """Returns whether the connections to all others are closed."""
         return self._closed == self._connections.keys()
 
     def _is_over(self, quiet: float) -> bool:
-        """Whether this process has come to its end, and so has all that it waits for: in process 0 the exit of all others, or
-        `PARTING` seconds since they have said that they end (at the time `quiet`), in the others the end of process 0.
+        """Returns whether this process has come to its end, and so has all that it waits for: in process 0 the exit of all
+        others, or `PARTING` seconds since they have said that they end (at the time `quiet`), in the others the end of process 0.
 
         A process that is about to be ended waits for that, unless it has failed as the others have and is at its end on its own.
         """

@@ -52,8 +52,8 @@ class Profile(contextlib.AbstractContextManager["Profile"]):
             raise UserError(f"{self} ends after the last step of this run, {last_step:,}; name earlier steps")
 
     def of_run(self, last_step: int, *, alone: bool) -> Profile:
-        """The profile of one run with so many steps. Of the runs of a sweep, only the first one with enough steps is profiled; a
-        run that is `alone` must have enough, as in `require`."""
+        """Returns the profile of one run with so many steps. Of the runs of a sweep, only the first one with enough steps is
+        profiled; a run that is `alone` must have enough, as in `require`."""
         if alone:
             self.require(last_step)
         if self.steps and self.steps.stop <= last_step and self._free.acquire(blocking=False):

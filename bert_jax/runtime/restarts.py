@@ -68,7 +68,8 @@ def keep_running(verb: str, arguments: Sequence[str], restarts: int, first_pause
 
 
 def workdir_of(arguments: Sequence[str]) -> Place | None:
-    """The directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a verb; None without the flag."""
+    """Returns the directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a verb; None without the
+    flag."""
     found = None
     for argument, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
@@ -78,7 +79,8 @@ def workdir_of(arguments: Sequence[str]) -> Place | None:
 
 
 def steps_done(workdir: Place) -> int:
-    """The last step in the `metrics.jsonl` of the workdir; for a sweep or a study, the sum over its runs. 0 without any."""
+    """Returns the last step in the `metrics.jsonl` of the workdir; for a sweep or a study, the sum over its runs. 0 without
+    any."""
     total = 0
     with contextlib.suppress(OSError), explained(workdir):  # storage that is away for a moment
         runs = (path for below in ("*/*", "*/*/*") for path in sorted(workdir.glob(f"{below}/{METRICS}")))

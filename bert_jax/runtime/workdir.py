@@ -114,8 +114,8 @@ def _is_in_place(directory: Place, holder: str | None) -> bool:
 
 
 def stored_config(directory: Place) -> JsonObject:
-    """The configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and, where
-    it names files of the user's own, `files`. Raises UserError where the file is not of a run."""
+    """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and,
+    where it names files of the user's own, `files`. Raises UserError where the file is not of a run."""
     path = directory / CONFIG
     stored = read_json(path, "name another --workdir, or remove this one")
     if not isinstance(stored, dict) or not str(stored.get(WRITTEN_BY, "")).startswith("bert_jax "):
@@ -124,7 +124,8 @@ def stored_config(directory: Place) -> JsonObject:
 
 
 def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObject:
-    """The configuration of the run of `verb` in a workdir, which a `flag` names, as `stored_config` without its further keys.
+    """Returns the configuration of the run of `verb` in a workdir, which a `flag` names, as `stored_config` without its further
+    keys.
 
     Raises UserError where there is no such run.
     """
@@ -140,12 +141,12 @@ def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObje
 
 
 def _values(stored: JsonObject) -> JsonObject:
-    """A `stored_config` without the keys that the workdir adds."""
+    """Returns a `stored_config` without the keys that the workdir adds."""
     return {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN, FILES)}
 
 
 def own_files(directory: Place) -> Mapping[str, Record]:
-    """The user's own files that the run in a workdir names, by their keys; {} where there is no run."""
+    """Returns the user's own files that the run in a workdir names, by their keys; {} where there is no run."""
     return stored_config(directory).get(FILES, {}) if (directory / CONFIG).exists() else {}
 
 
@@ -173,8 +174,8 @@ def _changed(begin: str, key: str, then: Record, now: Record) -> str:
 
 
 def from_start(directory: Place, path: str) -> str:
-    """A relative `path` in the configuration of the run in a workdir, as one from the directory in which the run was started, if
-    it exists there; otherwise `path` as it is, such as the name of a model on the hub."""
+    """Returns a relative `path` in the configuration of the run in a workdir, as one from the directory in which the run was
+    started, if it exists there; otherwise `path` as it is, such as the name of a model on the hub."""
     started_in = stored_config(directory).get(STARTED_IN)
     if not path or is_remote(path) or not isinstance(started_in, str):
         return path
@@ -183,7 +184,7 @@ def from_start(directory: Place, path: str) -> str:
 
 
 def read_metrics(path: Place) -> list[JsonObject]:
-    """The records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
+    """Returns the records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
     try:
         return [record for record in json_lines(path) if isinstance(record.get("step"), int)]
     except FileNotFoundError:
@@ -191,7 +192,7 @@ def read_metrics(path: Place) -> list[JsonObject]:
 
 
 def differences(stored: JsonObject, asked: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Every dotted key whose value differs, with both values; `"(absent)"` for a missing one.
+    """Returns every dotted key whose value differs, with both values; `"(absent)"` for a missing one.
 
     >>> differences({"seed": 0, "phases": [{"steps": 10}]}, {"seed": 0, "phases": [{"steps": 20}]})
     {'phases.0.steps': (10, 20)}

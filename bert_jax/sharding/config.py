@@ -56,6 +56,6 @@ class MeshConfig:
 
 
 def listed(axes: Sequence[str]) -> str:
-    """The keys of some axes: "mesh.data, mesh.fsdp and mesh.tensor"."""
+    """Returns the keys of some axes: "mesh.data, mesh.fsdp and mesh.tensor"."""
     *first, last = (f"mesh.{axis}" for axis in axes)
     return f"{', '.join(first)} and {last}" if first else last

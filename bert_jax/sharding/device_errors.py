@@ -10,7 +10,7 @@ _STATUS = re.compile(r"(ABORTED|CANCELLED|DATA_LOSS|DEADLINE_EXCEEDED|FAILED_PRE
 
 
 def is_device_error(error: BaseException | None) -> bool:
-    """Whether `error` came from a program on the devices.
+    """Returns whether `error` came from a program on the devices.
 
     Mostly that is a JaxRuntimeError; from the fast path of jit it is a ValueError that begins with the name of XLA's status.
 

@@ -53,12 +53,12 @@ class _MeshParts(Parts):
     """The mesh axes that are not manual yet."""
 
     def index(self, axis: str) -> UInt32[Array, ""]:
-        """The index of this device's part of a logical axis; for code on a device."""
+        """Returns the index of this device's part of a logical axis; for code on a device."""
         along = dict(self.axes)[axis]
         return jnp.uint32(jax.lax.axis_index(along) if along else 0)
 
     def count(self, axis: str) -> int:
-        """The number of parts of a logical axis."""
+        """Returns the number of parts of a logical axis."""
         return shard_count(dict(self.axes)[axis])
 
     def on_each_device(

@@ -17,7 +17,7 @@ from bert_jax.sharding.config import ACROSS_SLICES, AXES, MeshConfig, listed
 
 
 def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
-    """The size of every axis on `devices` devices. Raises UserError if their product cannot be `devices`."""
+    """Returns the size of every axis on `devices` devices. Raises UserError if their product cannot be `devices`."""
     sizes = {axis: getattr(config, axis) for axis in AXES}
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if devices % fixed or (-1 not in sizes.values() and fixed != devices):
@@ -29,8 +29,8 @@ def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
 
 
 def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> dict[str, int]:
-    """The number of slices along every axis of a mesh of `shape`, by the rule in `MeshConfig`. Raises UserError, with sizes that
-    are possible, if the slices cannot be placed."""
+    """Returns the number of slices along every axis of a mesh of `shape`, by the rule in `MeshConfig`. Raises UserError, with
+    sizes that are possible, if the slices cannot be placed."""
     asked, along = config.across_slices, dict.fromkeys(shape, 1)
     if asked != "auto":
         if shape[asked] % slices:
@@ -51,12 +51,12 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over `devices` (default: all), in the order of `device_grid`."""
+    """Returns the mesh over `devices` (default: all), in the order of `device_grid`."""
     return Mesh(device_grid(config, jax.devices() if devices is None else devices), AXES)
 
 
 def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:
-    """The devices as an array with a dimension for each of `AXES`.
+    """Returns the devices as an array with a dimension for each of `AXES`.
 
     On TPU an axis spans whole dimensions of the torus where sizes allow, otherwise parts of them; `tensor`, which communicates
     most, gets neighbouring chips. Several slices are concatenated along the axes of `slices_along`. Raises UserError if the
@@ -80,18 +80,18 @@ def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray
 
 
 def devices_along(mesh: Mesh, axis: str) -> list[jax.Device]:
-    """The devices along an axis of the mesh, the first ones along all others."""
+    """Returns the devices along an axis of the mesh, the first ones along all others."""
     place = mesh.axis_names.index(axis)
     return list(np.moveaxis(mesh.devices, place, 0).reshape(mesh.shape[axis], -1)[:, 0])
 
 
 def _slice_of(device: jax.Device) -> int:
-    """The number of the TPU slice of `device`; 0 for a device that has none."""
+    """Returns the number of the TPU slice of `device`; 0 for a device that has none."""
     return getattr(device, "slice_index", None) or 0
 
 
 def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.ndarray:
-    """The devices of one slice as an array of `shape`."""
+    """Returns the devices of one slice as an array of `shape`."""
     sizes = tuple(shape.values())
     if devices[0].platform != "tpu":
         return np.asarray(devices).reshape(sizes)
@@ -117,7 +117,8 @@ def _slice_grid(shape: Mapping[str, int], devices: Sequence[jax.Device]) -> np.n
 
 
 def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """The number of TPU devices along each dimension of their box, cores of a chip included; () if they do not fill it."""
+    """Returns the number of TPU devices along each dimension of their box, cores of a chip included; () if they do not fill
+    it."""
     places = {(*device.coords, device.core_on_chip) for device in devices}
     sides = tuple(max(along) - min(along) + 1 for along in zip(*places, strict=True))
     sides = sides if sides[-1] > 1 else sides[:-1]
@@ -125,8 +126,8 @@ def _box(devices: Sequence[jax.Device]) -> tuple[int, ...]:
 
 
 def torus_dimensions(devices: Sequence[jax.Device]) -> tuple[int, ...]:
-    """The dimensions of the box of chips that `devices` enumerate in row-major order, slowest first; (len(devices),) if they are
-    in another order, on several slices, or not TPUs."""
+    """Returns the dimensions of the box of chips that `devices` enumerate in row-major order, slowest first; (len(devices),) if
+    they are in another order, on several slices, or not TPUs."""
     whole = (len(devices),)
     if devices[0].platform != "tpu" or len({_slice_of(device) for device in devices}) > 1:
         return whole

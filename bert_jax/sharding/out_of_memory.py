@@ -81,7 +81,7 @@ class Demand:
     """Further lines of the message."""
 
     def sentence(self, shortage: DoesNotFit) -> str:
-        """The error message: figures, remedies and advice."""
+        """Returns the error message: figures, remedies and advice."""
         lines = [f"{self.what} does not fit in memory: it {shortage}{self.batch and f', with {self.batch}'}."]
         if self.remedies:
             lines += ["Each of these takes less:", *(f"    {remedy}" for remedy in self.remedies)]
@@ -123,7 +123,7 @@ def require_memory(needs: float, mesh: Mesh, demand: Callable[[], Demand]) -> No
 
 
 def host_memory() -> int | None:
-    """The bytes of memory that this machine, or the container that this process is in, has; None if that is not known."""
+    """Returns the bytes of memory that this machine, or the container that this process is in, has; None if that is not known."""
     try:
         sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):
@@ -135,7 +135,8 @@ def host_memory() -> int | None:
 
 
 def shortage_of(error: BaseException) -> DoesNotFit | None:
-    """The memory that is too small, by an error; None for other errors, and for vmem, which is a bug in a kernel of bert_jax."""
+    """Returns the memory that is too small, by an error; None for other errors, and for vmem, which is a bug in a kernel of
+    bert_jax."""
     shortage = DoesNotFit.from_message(str(error))
     if isinstance(error, MemoryError):
         return DoesNotFit(shortage.needs, 0.0, "host memory", at_once=True)

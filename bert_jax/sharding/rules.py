@@ -44,10 +44,9 @@ BATCH = PartitionSpec(dict(RULES)["batch"])
 
 
 def parameter_shardings(boxed: PyTree[nn.Partitioned], mesh: Mesh) -> Shardings:
-    """The NamedShardings of a tree of boxed (abstract) parameters, the output of `abstract_parameters`.
+    """Returns the NamedShardings of a tree of boxed (abstract) parameters, the output of `abstract_parameters`.
 
-    Raises UserError, naming the parameter, the dimension and the axis, if a dimension is not divisible by its mesh
-    axis.
+    Raises UserError, naming the parameter, the dimension and the axis, if a dimension is not divisible by its mesh axis.
     """
     names = nn.get_partition_spec(boxed)
     specs = nn.logical_to_mesh(names, RULES)
@@ -93,19 +92,19 @@ def state_shardings(state: AbstractArrays, params: AbstractArrays, shardings: Sh
 
 
 def supports_zero(mesh: Mesh) -> bool:
-    """Whether the state can be sharded over "data" (ZeRO): the step then runs in a `jax.shard_map` over "data". False if two of
-    the other axes split arrays, as `fsdp` and `tensor` may: XLA's partitioner then aborts on an embedding lookup (jax 0.10.2),
-    and the state is sharded already."""
+    """Returns whether the state can be sharded over "data" (ZeRO): the step then runs in a `jax.shard_map` over "data". False if
+    two of the other axes split arrays, as `fsdp` and `tensor` may: XLA's partitioner then aborts on an embedding lookup (jax
+    0.10.2), and the state is sharded already."""
     return mesh.shape["data"] > 1 and sum(size > 1 for axis, size in mesh.shape.items() if axis != "data") <= 1
 
 
 def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -> Shardings:
-    """The `shardings` of parameters with "data" added, so that every device stores and updates a part of each parameter (ZeRO,
-    arXiv:1910.02054). `abstract` holds the shapes.
+    """Returns the `shardings` of parameters with "data" added, so that every device stores and updates a part of each parameter
+    (ZeRO, arXiv:1910.02054). `abstract` holds the shapes.
 
-    An array is split along its first unsplit dimension divisible by the size of "data", the stacked layers excepted.
-    An array without such a dimension, or with fewer than MIN_ZERO_SIZE elements per layer, keeps its sharding. The last dimension
-    is the worst choice, since it fills the lanes of a TPU.
+    An array is split along its first unsplit dimension divisible by the size of "data", the stacked layers excepted. An array
+    without such a dimension, or with fewer than MIN_ZERO_SIZE elements per layer, keeps its sharding. The last dimension is the
+    worst choice, since it fills the lanes of a TPU.
     """
     parts = mesh.shape["data"]
     if not supports_zero(mesh):
@@ -124,7 +123,7 @@ def zero_shardings(shardings: Shardings, abstract: AbstractArrays, mesh: Mesh) -
 
 
 def data_dimension(spec: PartitionSpec) -> int:
-    """The dimension that `zero_shardings` has split over "data"; -1 if none."""
+    """Returns the dimension that `zero_shardings` has split over "data"; -1 if none."""
     return next((d for d, axis in enumerate(spec) if axis == "data"), -1)
 
 
@@ -144,20 +143,20 @@ def rules_inside_shard_map(manual: str) -> tuple[tuple[str, str | tuple[str, ...
 
 
 def automatic_axes() -> set[str]:
-    """The axes of the ambient mesh that are not manual. XLA cannot split a Pallas or Triton kernel over them, so the kernel needs
-    a `jax.shard_map` over them. Empty on one device."""
+    """Returns the axes of the ambient mesh that are not manual. XLA cannot split a Pallas or Triton kernel over them, so the
+    kernel needs a `jax.shard_map` over them. Empty on one device."""
     mesh = jax.sharding.get_abstract_mesh()
     axes = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return {axis for axis, kind in axes if kind != AxisType.Manual} if mesh.size > 1 else set()
 
 
 def axes_of(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The mesh axes in one entry of a PartitionSpec."""
+    """Returns the mesh axes in one entry of a PartitionSpec."""
     return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def shard_count(axes: tuple[str, ...]) -> int:
-    """The product of the sizes of `axes` in the ambient mesh: the number of parts of a dimension split over them."""
+    """Returns the product of the sizes of `axes` in the ambient mesh: the number of parts of a dimension split over them."""
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(mesh.shape[axis] for axis in axes)
 
@@ -173,7 +172,7 @@ def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> Partit
 
 
 def row_multiple(mesh: Mesh) -> int:
-    """The number of parts that the rows of a batch are split into; a batch size must be a multiple of it."""
+    """Returns the number of parts that the rows of a batch are split into; a batch size must be a multiple of it."""
     return math.prod(mesh.shape[axis] for axis in BATCH[0])
 
 
@@ -192,5 +191,5 @@ def check_batch_size(name: str, rows: int, accumulation: int, mesh: Mesh) -> Non
 
 
 def with_shardings(abstract: AbstractArrays, shardings: Shardings) -> AbstractArrays:
-    """The ShapeDtypeStructs of `abstract` with `shardings`."""
+    """Returns the ShapeDtypeStructs of `abstract` with `shardings`."""
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)

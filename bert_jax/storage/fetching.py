@@ -44,13 +44,13 @@ class Copy:
 
 
 def copy_of(file: pathlib.Path, generation: str) -> Copy:
-    """The record of a file that equals the object of this generation."""
+    """Returns the record of a file that equals the object of this generation."""
     facts = file.stat()
     return Copy(generation, facts.st_size, facts.st_mtime_ns)
 
 
 def is_unchanged(file: pathlib.Path, copy: Copy | None) -> bool:
-    """Whether a file is there and is as it was recorded."""
+    """Returns whether a file is there and is as it was recorded."""
     try:
         return copy is not None and copy_of(file, copy.generation) == copy
     except OSError:
@@ -64,8 +64,8 @@ class Record:
         self._path = directory.parent / f".{directory.name}.copies"
 
     def read(self) -> dict[str, Copy]:
-        """The recorded copies; none without a file. Lines that are not of a record are passed over, and names of files outside of
-        the directory, which would be removed as copies."""
+        """Returns the recorded copies; none without a file. Lines that are not of a record are passed over, and names of files
+        outside of the directory, which would be removed as copies."""
         try:
             lines = self._path.read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError:
@@ -95,13 +95,13 @@ class Record:
 
 
 def copy_place(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The local path of the copy of a path in a bucket."""
+    """Returns the local path of the copy of a path in a bucket."""
     bucket, key = split(path)
     return cache_directory() / COPIES / bucket / key
 
 
 def local_place(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The local path of a file or directory, or of its copy if it lies in a bucket."""
+    """Returns the local path of a file or directory, or of its copy if it lies in a bucket."""
     return copy_place(path) if is_remote(path) else pathlib.Path(path)
 
 
@@ -114,11 +114,11 @@ def forget(directory: pathlib.Path) -> None:
 def fetched(
     path: str | os.PathLike[str], name: str, *, deep: bool = True, wanted: Callable[[str], bool] = bool
 ) -> pathlib.Path:
-    """The local path of a file or directory: `path` itself, or its copy if it lies in a bucket. `name` is the flag or key whose
-    value it is. Directories are copied with their subdirectories if `deep`, and of them the files whose names are `wanted`.
+    """Returns the local path of a file or directory: `path` itself, or its copy if it lies in a bucket. `name` is the flag or key
+    whose value it is. Directories are copied with their subdirectories if `deep`, and of them the files whose names are `wanted`.
 
-    The path may also be the common beginning of several names, as of a checkpoint of TensorFlow. Raises UserError for a path in
-    a bucket that is mistyped, is not there, cannot be read, or does not fit on the local disk.
+    The path may also be the common beginning of several names, as of a checkpoint of TensorFlow. Raises UserError for a path in a
+    bucket that is mistyped, is not there, cannot be read, or does not fit on the local disk.
     """
     text = checked(os.fspath(path), name)
     if not is_remote(text):
@@ -139,7 +139,8 @@ def fetched(
 
 
 def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
-    """The local copies of the files in a bucket that match `pattern` (`*`, `?`, and `**` for directories too), sorted by name."""
+    """Returns the local copies of the files in a bucket that match `pattern` (`*`, `?`, and `**` for directories too), sorted by
+    name."""
     text = checked(pattern, name)
     parts = text.split("/")
     fixed = next(i for i, part in enumerate([*parts, "*"]) if any(sign in part for sign in "*?["))
@@ -155,8 +156,8 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
 
 
 def fetched_of_directory(path: str, name: str, choose: Callable[[Sequence[str]], Sequence[str]]) -> list[pathlib.Path]:
-    """The local copies of some files in a directory of a bucket: `choose` gets the names of all, relative to it, and returns
-    those to fetch, in their order."""
+    """Returns the local copies of some files in a directory of a bucket: `choose` gets the names of all, relative to it, and
+    returns those to fetch, in their order."""
     text = checked(path, name)
     objects = listed(text)
     if not objects and (item := object_at(text)):
@@ -169,8 +170,8 @@ def fetched_of_directory(path: str, name: str, choose: Callable[[Sequence[str]],
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether the parts of a path match a pattern as in a shell: hidden names match only a pattern that starts with a dot, and
-    `**` matches any number of directories."""
+    """Returns whether the parts of a path match a pattern as in a shell: hidden names match only a pattern that starts with a
+    dot, and `**` matches any number of directories."""
     reached = {0}  # the parts of the pattern that may come next
     for name in names:
         for place in sorted(reached):  # `**` may also stand for nothing
@@ -213,7 +214,8 @@ _spent: list[float] = []
 
 
 def seconds_spent() -> float:
-    """The seconds of `staging` so far that nothing else has measured, for the ledger of time of a run, which begins later."""
+    """Returns the seconds of `staging` so far that nothing else has measured, for the ledger of time of a run, which begins
+    later."""
     return sum(_spent)
 
 

@@ -84,7 +84,8 @@ _SUFFIXES = {
 
 
 def recognise(head: bytes, name: str = "") -> Format | None:
-    """The format of a file that is not text, from its first HEAD_BYTES after decompression; None for text, as far as they tell.
+    """Returns the format of a file that is not text, from its first HEAD_BYTES after decompression; None for text, as far as they
+    tell.
 
     `name`: of the file, which tells compressions that do not mark their files, if the bytes are not UTF-8.
     """
@@ -103,12 +104,12 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def compression(name: str) -> str | None:
-    """The compression of a file by its name; None for a file that is read as it is."""
+    """Returns the compression of a file by its name; None for a file that is read as it is."""
     return COMPRESSIONS.get(pathlib.PurePath(name).suffix)
 
 
 def bare_name(name: str) -> str:
-    """The name without its compression suffix: `a.jsonl` of `a.jsonl.zst`."""
+    """Returns the name without its compression suffix: `a.jsonl` of `a.jsonl.zst`."""
     return name.removesuffix(pathlib.PurePath(name).suffix) if compression(name) else name
 
 
@@ -136,7 +137,8 @@ def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[byte
 
 
 def damage(name: str, error: BaseException) -> str | None:
-    """The damage to a compressed file, such as "not a whole gzip file (...)", if `error` is about its content, else None."""
+    """Returns the damage to a compressed file, such as "not a whole gzip file (...)", if `error` is about its content, else
+    None."""
     packed = compression(name)
     if packed is None or (isinstance(error, OSError) and error.errno is not None):
         return None

@@ -119,7 +119,7 @@ class _Lock:
 
 
 def _machine() -> str:
-    """A text that tells this machine, and its processes' numbers, from others; "" where the system does not say."""
+    """Returns a text that tells this machine, and its processes' numbers, from others; "" where the system does not say."""
     try:
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no file, so Path.readlink's result is of no use
@@ -128,7 +128,7 @@ def _machine() -> str:
 
 
 def _is_dead(text: str) -> bool:
-    """Whether the process that wrote this text into a lock ran on this machine and has ended."""
+    """Returns whether the process that wrote this text into a lock ran on this machine and has ended."""
     _, machine, number, *_ = [*text.split("\n"), "", ""]
     process = whole_number(number, 1, 2**31 - 1)
     if not machine or machine != _machine() or process is None:

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 
 
 def is_input(name: str) -> bool:
-    """Whether the file `name` of a directory is needed to go on with it: all but checkpoints, weights, and hidden files."""
+    """Returns whether the file `name` of a directory is needed to go on with it: all but checkpoints, weights, and hidden
+    files."""
     parts = name.split("/")
     left_out = any(part in ("checkpoints", "best") or part.startswith(".") for part in parts)
     return not left_out and not name.endswith(".safetensors")
@@ -74,7 +75,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         return self
 
     def listed(self) -> dict[str, Item]:
-        """The objects in the bucket, by their names relative to `remote`."""
+        """Returns the objects in the bucket, by their names relative to `remote`."""
         return listed(self.remote)
 
     def fetch(self, wanted: Callable[[str], bool] = is_input) -> None:
@@ -98,7 +99,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         self._known = {name: copy for name, copy in self._known.items() if (self.directory / name).is_file()}
 
     def _is_ours(self, name: str, item: Item) -> bool:
-        """Whether an object is as this machine has uploaded or fetched it, and the local file is still there.
+        """Returns whether an object is as this machine has uploaded or fetched it, and the local file is still there.
 
         It also is where the local file begins with its content: a process was killed when it had uploaded, before it could record
         that, and had written on meanwhile.
@@ -152,7 +153,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             remove(f"{self.remote}/{name}")
 
     def durable(self, path: pathlib.Path) -> Place:
-        """The place in the bucket of a file or directory in `directory`."""
+        """Returns the place in the bucket of a file or directory in `directory`."""
         return place(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
     def _files(self) -> list[str]:

@@ -50,7 +50,7 @@ class Content:
 
 
 def file_system() -> Any:
-    """The gcsfs file system; epath's, too."""
+    """Returns the gcsfs file system; epath's, too."""
     import fsspec
 
     set_up()
@@ -88,7 +88,7 @@ def require_bucket(path: str | os.PathLike[str]) -> None:
 
 
 def place(path: str | os.PathLike[str]) -> Place:
-    """The path, local or in a bucket, as an object with the methods of pathlib."""
+    """Returns the path, local or in a bucket, as an object with the methods of pathlib."""
     if not is_remote(path):
         return pathlib.Path(path)
     from etils import epath
@@ -98,13 +98,14 @@ def place(path: str | os.PathLike[str]) -> Place:
 
 
 def listed(path: str | os.PathLike[str], *, deep: bool = True) -> dict[str, Item]:
-    """The objects in a directory of a bucket, by their names relative to it; with those in its subdirectories if `deep`."""
+    """Returns the objects in a directory of a bucket, by their names relative to it; with those in its subdirectories if
+    `deep`."""
     bucket, key = split(path)
     return {name.removeprefix(f"{key}/"): item for name, item in _listed(bucket, f"{key}/", deep).items()}
 
 
 def object_at(path: str | os.PathLike[str]) -> Item | None:
-    """The object of exactly that name; None without one."""
+    """Returns the object of exactly that name; None without one."""
     bucket, key = split(path)
     return _listed(bucket, key, deep=False).get(key)
 
@@ -124,7 +125,7 @@ def _listed(bucket: str, prefix: str, deep: bool) -> dict[str, Item]:
 
 
 def read(path: str | os.PathLike[str]) -> Content | None:
-    """The content of an object; None without one."""
+    """Returns the content of an object; None without one."""
     bucket, key = split(path)
     with explained(path):
         try:
@@ -138,7 +139,7 @@ def read(path: str | os.PathLike[str]) -> Content | None:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The content of an object. Raises FileNotFoundError without one."""
+    """Returns the content of an object. Raises FileNotFoundError without one."""
     content = read(path)
     if content is None:
         raise FileNotFoundError(errno.ENOENT, "No such object", str(path))
@@ -237,7 +238,7 @@ def explained(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _explanation(error: Exception, path: str) -> str | None:
-    """The sentence about an error of the storage, with the remedy; None for an error of another kind."""
+    """Returns the sentence about an error of the storage, with the remedy; None for an error of another kind."""
     import aiohttp
     import google.auth.exceptions
     import requests

@@ -23,12 +23,12 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path lies in a bucket."""
+    """Returns whether a path lies in a bucket."""
     return os.fspath(path).startswith(SCHEME)
 
 
 def is_url(path: str) -> bool:
-    """Whether a path lies in a bucket, or is one that `checked` refuses."""
+    """Returns whether a path lies in a bucket, or is one that `checked` refuses."""
     return bool(_URL.match(path) or _MISTYPED.match(path))
 
 
@@ -62,18 +62,18 @@ def checked(path: str, name: str) -> str:
 
 
 def name_and_value(name: str, path: str) -> str:
-    """The flag or key `name` with its value, as in a command."""
+    """Returns the flag or key `name` with its value, as in a command."""
     return f"{name}{path}" if name.endswith(":") else f"{name}={path}"
 
 
 def split(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """The bucket and the name of the object or directory of a path in a bucket."""
+    """Returns the bucket and the name of the object or directory of a path in a bucket."""
     bucket, _, key = os.fspath(path).removeprefix(SCHEME).partition("/")
     return bucket, key.strip("/")
 
 
 def cache_directory() -> pathlib.Path:
-    """The directory of files that can be recreated: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
+    """Returns the directory of files that can be recreated: $BERT_JAX_CACHE, or `bert_jax` in the user's cache directory."""
     stated = os.environ.get("BERT_JAX_CACHE")
     if stated:
         return pathlib.Path(expand_home(stated, f"BERT_JAX_CACHE={stated}"))

@@ -47,7 +47,7 @@ class Place:
         return f"{self.path}, {self.unit} {self.line}"
 
     def error(self, problem: str) -> UserError:
-        """A UserError about this line."""
+        """Returns a UserError about this line."""
         return UserError(f"{self}: {problem}")
 
 
@@ -74,17 +74,18 @@ def read_lines(file: IO[bytes], most: int, start: int = 0) -> Iterator[tuple[int
 
 
 def first_bytes(file: Any) -> bytes:
-    """The first bytes of a file, as many as `recognise` needs, which stay to be read; b"" of a file that cannot show them."""
+    """Returns the first bytes of a file, as many as `recognise` needs, which stay to be read; b"" of a file that cannot show
+    them."""
     return file.peek(HEAD_BYTES)[:HEAD_BYTES] if hasattr(file, "peek") else b""
 
 
 def is_cut(line: bytes, most: int) -> bool:
-    """Whether a line of `read_lines` is only the beginning of a longer one."""
+    """Returns whether a line of `read_lines` is only the beginning of a longer one."""
     return len(line) == most and not line.endswith(b"\n")
 
 
 def text_lines(path: pathlib.Path) -> Iterator[str]:
-    """The lines of a text file with their line ends, without its byte order mark; a compressed file is decompressed.
+    """Yields the lines of a text file with their line ends, without its byte order mark; a compressed file is decompressed.
 
     Raises UserError for a file that is missing, damaged, empty, of another format, or not UTF-8 (with the byte and the line).
     """
@@ -123,19 +124,19 @@ def text_lines(path: pathlib.Path) -> Iterator[str]:
 
 
 def read_text(path: pathlib.Path) -> str:
-    """The text of a file, as `text_lines` reads it."""
+    """Returns the text of a file, as `text_lines` reads it."""
     return "".join(text_lines(path))
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, which end in LF or CR LF, or all in CR: U+0085 and U+2028, at which `str.splitlines` splits, are
-    text."""
+    """Returns the lines of a text, which end in LF or CR LF, or all in CR: U+0085 and U+2028, at which `str.splitlines` splits,
+    are text."""
     lines = text.split("\n" if "\n" in text else "\r")
     return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def is_utf8(text: str) -> bool:
-    r"""Whether a text can be encoded as UTF-8; a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
+    r"""Returns whether a text can be encoded as UTF-8; a JSON escape may be half a surrogate pair ("\ud83d", half an emoji)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -165,8 +166,8 @@ class TableRow(NamedTuple):
 
 
 def table_rows(path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool) -> Iterator[TableRow]:
-    """The rows of a table; a blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and line
-    ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
+    """Yields the rows of a table; a blank line has no cells. With `quotes`, a cell in double quotes may contain delimiters and
+    line ends; otherwise quotes are ordinary characters. Raises UserError for unbalanced quotes."""
     if not quotes:
         for line in lines:
             is_whole = line.number == 1 and "\n" not in line.text  # the lines of the file end in CR
@@ -274,19 +275,19 @@ class ColumnFile:
 
 
 def _leaves(about: Any, columns: Collection[str]) -> list[int]:
-    """The numbers of the column chunks of a row group that hold these columns, nested ones included."""
+    """Returns the numbers of the column chunks of a row group that hold these columns, nested ones included."""
     paths = (about.schema.column(i).path for i in range(about.num_columns))
     return [i for i, path in enumerate(paths) if path in columns or path.partition(".")[0] in columns]
 
 
 def _bytes(about: Any, group: int, leaves: Iterable[int]) -> int:
-    """The uncompressed bytes of some chunks of a row group."""
+    """Returns the uncompressed bytes of some chunks of a row group."""
     return sum(about.row_group(group).column(i).total_uncompressed_size for i in leaves)
 
 
 def _in_bounded_memory(mapped: mmap.mmap, batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches of a mapped file, whose pages are given back as they have been read. Raises EOFError if it becomes shorter: a
-    page that is gone would end the process."""
+    """Yields the batches of a mapped file, whose pages are given back as they have been read. Raises EOFError if it becomes
+    shorter: a page that is gone would end the process."""
     each, read = iter(batches), 0
     while True:
         if mapped.size() < len(mapped):

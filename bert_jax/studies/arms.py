@@ -40,8 +40,8 @@ ANY_MODEL = "any"
 
 
 def merged(*trees: Mapping[str, Any]) -> JsonObject:
-    """One tree of nested groups; later values replace earlier ones, and so do lists. A group with numbers as keys changes items
-    of a list.
+    """Returns one tree of nested groups; later values replace earlier ones, and so do lists. A group with numbers as keys changes
+    items of a list.
 
     >>> merged({"model": {"num_layers": 2, "hidden_size": 64}}, {"model": {"num_layers": 4}})
     {'model': {'num_layers': 4, 'hidden_size': 64}}
@@ -68,18 +68,18 @@ def _changed(there: Any, value: Any, key: str) -> Any:
 
 @functools.cache
 def _file(given: str) -> JsonObject:
-    """The values of an experiment file. Cached, since all arms begin with the same one; do not change them."""
+    """Returns the values of an experiment file. Cached, since all arms begin with the same one; do not change them."""
     return python_files.load(given, "--config: the experiment")
 
 
 def pretraining_values(study: StudyExperiment, arm: ArmConfig) -> JsonObject:
-    """The values of an arm's pretraining experiment, with the numbers of steps of its experiment file."""
+    """Returns the values of an arm's pretraining experiment, with the numbers of steps of its experiment file."""
     own = {"corpus": {"directory": study.corpus}}
     return merged(_file(study.pretraining), own, study.pretrain, arm.pretrain)
 
 
 def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskConfig, seed: int) -> JsonObject:
-    """The values of the fine-tuning experiment of an arm on a task, without `init_from`."""
+    """Returns the values of the fine-tuning experiment of an arm on a task, without `init_from`."""
     given = _file(task.experiment)
     values = merged(given, study.finetune, task.finetune, arm.finetune)
     kind = head_class(task_config(values)).kind
@@ -103,18 +103,18 @@ def contradictions(arm: Mapping[str, Any], task: Mapping[str, Any], prefix: str 
 
 
 def task_config(values: JsonObject) -> TaskConfig:
-    """The task of a fine-tuning experiment's values."""
+    """Returns the task of a fine-tuning experiment's values."""
     return FinetuningExperiment.from_dict({**values, "init_from": ANY_MODEL}).task
 
 
 def data_directory(study: StudyExperiment, task: StudyTaskConfig) -> str:
-    """The directory with the files of a task."""
+    """Returns the directory with the files of a task."""
     given = task.data_dir
     return given if pathlib.Path(given).is_absolute() or is_url(given) else f"{study.data}/{given}"
 
 
 def families(study: StudyExperiment) -> list[list[ArmConfig]]:
-    """The arms that depend on each other's models, together: one process trains a family, the pretraining ones first."""
+    """Returns the arms that depend on each other's models, together: one process trains a family, the pretraining ones first."""
 
     def root(name: str) -> str:
         arm = study.arm(name)
@@ -127,7 +127,7 @@ def families(study: StudyExperiment) -> list[list[ArmConfig]]:
 
 
 def _chain(study: StudyExperiment, arm: ArmConfig) -> Iterator[ArmConfig]:
-    """The pretraining of an arm's model and those that it continues, the last one first."""
+    """Yields the pretraining of an arm's model and those that it continues, the last one first."""
     here: ArmConfig | None = study.trainer(arm)
     while here is not None:
         yield here
@@ -135,7 +135,7 @@ def _chain(study: StudyExperiment, arm: ArmConfig) -> Iterator[ArmConfig]:
 
 
 def chain(study: StudyExperiment, arm: ArmConfig) -> list[ArmConfig]:
-    """The arms whose pretraining led to the model of `arm`, in the order in which they trained."""
+    """Returns the arms whose pretraining led to the model of `arm`, in the order in which they trained."""
     return list(_chain(study, arm))[::-1]
 
 
@@ -186,7 +186,7 @@ def check(study: StudyExperiment, say: Any = lambda text: None) -> Checked:
 
 
 def _plain(study: StudyExperiment) -> ArmConfig:
-    """An arm that changes no task."""
+    """Returns an arm that changes no task."""
     return dataclasses.replace(study.arms[0], finetune={}, heads={})
 
 
@@ -221,7 +221,7 @@ def _check_metric(task: StudyTaskConfig, loaded: Task) -> None:
 
 
 def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: TaskHead) -> FinetuningExperiment:
-    """The fine-tuning experiment of `values` for the model of a pretraining experiment and the task's `own` head.
+    """Returns the fine-tuning experiment of `values` for the model of a pretraining experiment and the task's `own` head.
 
     Raises UserError where the task cannot be done with this model.
     """
@@ -253,7 +253,7 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
 
 @functools.cache
 def _abstract_parameters(config: ModelConfig, head: TaskHead) -> Any:
-    """The shapes of the parameters of a model with a head. Raises UserError if the head does not support the model."""
+    """Returns the shapes of the parameters of a model with a head. Raises UserError if the head does not support the model."""
     return jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0)))
 
 

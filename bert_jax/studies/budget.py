@@ -20,12 +20,12 @@ Speed = Sequence[float]
 
 
 def tokens_of(phases: Sequence[PhaseConfig]) -> int:
-    """The places in the rows of all steps, padding included."""
+    """Returns the places in the rows of all steps, padding included."""
     return sum(phase.steps * phase.batch_size * phase.length for phase in phases)
 
 
 def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: PretrainingExperiment, speed: Speed | None) -> list[int]:
-    """The steps of every phase of an arm, by the budget of the study. `speed` is needed for equal seconds only.
+    """Returns the steps of every phase of an arm, by the budget of the study. `speed` is needed for equal seconds only.
 
     Raises UserError for more steps than a run can count.
     """
@@ -48,20 +48,21 @@ def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: Pretrainin
 
 
 def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
-    """The steps between two held-out evaluations of a pretraining run, and between two checkpoints."""
+    """Returns the steps between two held-out evaluations of a pretraining run, and between two checkpoints."""
     return max(1, math.ceil(sum(steps) / study.evaluations))
 
 
 def kept_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
-    """The steps after which the arms that share the model of `arm` take it before its end, by the name of the arm: the steps of
-    the nearest evaluations."""
+    """Returns the steps after which the arms that share the model of `arm` take it before its end, by the name of the arm: the
+    steps of the nearest evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
     early = [other for other in study.arms if other.shares == arm.name and other.at < 1]
     return {other.name: min(last, every * max(1, round(other.at * last / every))) for other in early}
 
 
 def run_values(study: StudyExperiment, arm: ArmConfig, values: JsonObject, steps: Sequence[int], seed: int) -> JsonObject:
-    """The values of one pretraining run of an arm: its steps and seed, its checkpoints, and the steps of its evaluations."""
+    """Returns the values of one pretraining run of an arm: its steps and seed, its checkpoints, and the steps of its
+    evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
     kept = sorted({*kept_steps(study, arm, steps).values()})
     return with_steps(values, steps) | {

@@ -40,7 +40,7 @@ def run_verb_alone(command: Sequence[str], log: pathlib.Path, watch: Callable[[]
 
 
 def last_lines(log: pathlib.Path, count: int = LAST_LINES) -> list[str]:
-    """The last lines of a log, at most `count`; [] without one."""
+    """Returns the last lines of a log, at most `count`; [] without one."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 20_000))

@@ -44,35 +44,36 @@ class Part:
         return f"{self.arm}, seed {self.seed}, {self.name}"
 
     def directory(self, root: Place) -> Place:
-        """The directory with the files of all parts of this arm and seed."""
+        """Returns the directory with the files of all parts of this arm and seed."""
         return root / self.arm / f"seed-{self.seed}"
 
     def workdir(self, root: Place) -> Place:
-        """The workdir of its run; of an earlier state the directory of the model."""
+        """Returns the workdir of its run; of an earlier state the directory of the model."""
         return self.directory(root) / self.name
 
     def record(self, root: Place) -> Place:
-        """The file that marks it as done and holds its numbers."""
+        """Returns the file that marks it as done and holds its numbers."""
         return self.directory(root) / f"{self.name}.json"
 
     def experiment(self, root: pathlib.Path) -> pathlib.Path:
-        """Its experiment file."""
+        """Returns its experiment file."""
         return pathlib.Path(self.directory(root)) / f"{self.name}.py"
 
     def log(self, root: pathlib.Path) -> pathlib.Path:
-        """The file with its output."""
+        """Returns the file with its output."""
         return pathlib.Path(self.directory(root)) / f"{self.name}.log"
 
 
 def parts_of(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> list[Part]:
-    """The parts of a family of arms with one seed, in the order in which they are run."""
+    """Returns the parts of a family of arms with one seed, in the order in which they are run."""
     trained = [Part(arm.name, seed, PRETRAINING) for arm in family if not arm.shares]
     states = [Part(arm.name, seed, STATE) for arm in family if arm.at < 1]
     return [*trained, *states, *(Part(arm.name, seed, task.name) for arm in family for task in study.tasks)]
 
 
 def shares_of(study: StudyExperiment) -> list[list[Part]]:
-    """The parts that one process runs after one another, by seed and family: the first results have one seed of every arm."""
+    """Returns the parts that one process runs after one another, by seed and family: the first results have one seed of every
+    arm."""
     return [parts_of(study, family, seed) for seed in study.seeds for family in families(study)]
 
 
@@ -90,7 +91,7 @@ class Planned:
     """By the arms that are pretrained with a teacher."""
 
     def values(self, part: Part) -> JsonObject:
-        """The values of the part's experiment; of an earlier state its run and its step."""
+        """Returns the values of the part's experiment; of an earlier state its run and its step."""
         study, arm = self.study, self.study.arm(part.arm)
         trainer = study.trainer(arm)
         trained = Part(trainer.name, part.seed, PRETRAINING).workdir(self.root)
@@ -109,7 +110,7 @@ class Planned:
         return merged(values, {"init_from": str(model)})
 
     def command(self, part: Part, local: pathlib.Path) -> list[str]:
-        """The verb and flags of the part, whose experiment file is written to the directory `local` of this process."""
+        """Returns the verb and flags of the part, whose experiment file is written to the directory `local` of this process."""
         values, workdir = self.values(part), part.workdir(self.root)
         if part.name == STATE:
             return ["convert", f"--from={values['init_from']}", f"--step={values['step']}", f"--to={workdir}"]
@@ -118,7 +119,7 @@ class Planned:
         return [verb, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
 
     def is_done(self, part: Part) -> bool:
-        """Whether the part has a record. Raises UserError where it is of another configuration."""
+        """Returns whether the part has a record. Raises UserError where it is of another configuration."""
         record = self.record(part)
         if record is None:
             return False
@@ -130,7 +131,7 @@ class Planned:
         return True
 
     def record(self, part: Part) -> JsonObject | None:
-        """The numbers of a part that is done; None before."""
+        """Returns the numbers of a part that is done; None before."""
         try:
             found = parse_json(read_bytes(part.record(self.root)))
         except (OSError, ValueError):
@@ -170,7 +171,7 @@ def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None
 
 
 def digest(values: JsonObject) -> str:
-    """A SHA-256 of the values of a part's experiment, but for its paths."""
+    """Returns a SHA-256 of the values of a part's experiment, but for its paths."""
     kept = merged(values)
     for *groups, name in MAY_MOVE:
         node = kept
@@ -181,7 +182,7 @@ def digest(values: JsonObject) -> str:
 
 
 def read_numbers(workdir: Place) -> JsonObject:
-    """The numbers of a finished run that the table needs, from its results.json and metrics.jsonl.
+    """Returns the numbers of a finished run that the table needs, from its results.json and metrics.jsonl.
 
     Those under "measured" depend on time and machine; all others are the same whenever the part is run.
     """

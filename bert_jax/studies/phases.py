@@ -6,7 +6,7 @@ from bert_jax.files import JsonObject
 
 
 def every_token(lengths: tuple[int, int], learning_rate: float | None = None, *, accumulation: int = 1) -> JsonObject:
-    """The changes of two phases with rows of `lengths` tokens where every token is predicted.
+    """Returns the changes of two phases with rows of `lengths` tokens where every token is predicted.
 
     With a `learning_rate`, which applies to both phases, the first one takes 28,000 steps of 32 rows instead of 7,000 of 128: a
     row of 32 tokens has 31 targets instead of 5, so that more and smaller steps learn more from the same rows

@@ -14,12 +14,12 @@ NOT_LOSSES = ("unigram_loss", "nsp_loss")
 
 
 def score(value: float | None) -> str:
-    """A score with three decimals; "-" for None."""
+    """Returns a score with three decimals; "-" for None."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def signed(value: float | None) -> str:
-    """A difference of scores with its sign."""
+    """Returns a difference of scores with its sign."""
     return "-" if value is None else f"{value:+.3f}"
 
 
@@ -30,7 +30,7 @@ def eval_loss(arm: JsonObject) -> tuple[str, float] | None:
 
 
 def budget_sentence(table: JsonObject) -> str:
-    """The sentence about the amount of pretraining."""
+    """Returns the sentence about the amount of pretraining."""
     amount = table["amount"]
     match table["equal"]:
         case "tokens":
@@ -113,7 +113,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def markdown(content: JsonObject) -> str:
-    """The text of `table.md`; `content` is the content of `table.json`."""
+    """Returns the text of `table.md`; `content` is the content of `table.json`."""
     table = content["table"]
     parts = [f"# {table['title']}" + (f" ({table['setting']})" if table["setting"] else ""), budget_sentence(table)]
     parts.append(_markdown_table(main_rows(content)))
@@ -129,7 +129,7 @@ def markdown(content: JsonObject) -> str:
 
 
 def plain(content: JsonObject) -> str:
-    """The tables and sentences for a terminal."""
+    """Returns the tables and sentences for a terminal."""
     table = content["table"]
     parts = [budget_sentence(table), _plain_table(main_rows(content))]
     parts += [_plain_table(rows) for rows in (difference_rows(table), paper_rows(table), expected_rows(table)) if len(rows) > 1]
@@ -137,7 +137,7 @@ def plain(content: JsonObject) -> str:
 
 
 def main_rows(content: JsonObject) -> Rows:
-    """The header and a row for each arm: its costs, its held-out loss, and its scores as mean ± deviation."""
+    """Returns the header and a row for each arm: its costs, its held-out loss, and its scores as mean ± deviation."""
     table, measured = content["table"], content["measured"]
     columns = _columns(table)
     baselines = table["baselines"]
@@ -159,7 +159,7 @@ def main_rows(content: JsonObject) -> Rows:
 
 
 def difference_rows(table: JsonObject) -> Rows:
-    """The header and a row for each arm but the reference: paired differences with their intervals."""
+    """Returns the header and a row for each arm but the reference: paired differences with their intervals."""
     columns = _columns(table)
     rows = [["arm", *columns]]
     for arm in table["arms"]:
@@ -169,7 +169,7 @@ def difference_rows(table: JsonObject) -> Rows:
 
 
 def paper_rows(table: JsonObject) -> Rows:
-    """The header and the paper's row of each arm that has one."""
+    """Returns the header and the paper's row of each arm that has one."""
     columns = list(dict.fromkeys(column for arm in table["arms"] for column in arm["paper"]))
     rows = [["arm", *columns]]
     rows += [
@@ -181,7 +181,7 @@ def paper_rows(table: JsonObject) -> Rows:
 
 
 def expected_rows(table: JsonObject) -> Rows:
-    """The header and a row for each expected order on each task."""
+    """Returns the header and a row for each expected order on each task."""
     rows = [["expected", "on", "came out", "means", "pairs beyond chance"]]
     for one in table["expected"]:
         shown = sum(pair["verdict"] == "as expected" for pair in one["pairs"])

@@ -20,8 +20,8 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 
 
 def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
-    """The time that a part will take: the mean of the same part with other seeds, else of the parts of its kind with other arms.
-    None where no such part is done."""
+    """Returns the time that a part will take: the mean of the same part with other seeds, else of the parts of its kind with
+    other arms. None where no such part is done."""
     same = [seconds for other, seconds in spent.items() if (other.arm, other.name) == (part.arm, part.name)]
     kind = [seconds for other, seconds in spent.items() if other.name == part.name]
     tasks = [seconds for other, seconds in spent.items() if PRETRAINING not in (other.name, part.name)]
@@ -30,8 +30,8 @@ def expected_seconds(part: Part, spent: Mapping[Part, float]) -> float | None:
 
 
 def seconds_left(waiting: Sequence[Part], spent: Mapping[Part, float], of_current: float) -> float | None:
-    """The time until all parts `waiting` are done, of which the first has been running for `of_current` seconds. None while it
-    is unknown."""
+    """Returns the time until all parts `waiting` are done, of which the first has been running for `of_current` seconds. None
+    while it is unknown."""
     if not waiting:
         return 0.0
     expected = [expected_seconds(part, spent) for part in waiting]
@@ -137,7 +137,8 @@ class Runner:
 
 
 def _seconds(planned: Planned, part: Part) -> float | None:
-    """The time that a part has taken over all its starts; None before it is done, and for a state, which takes seconds."""
+    """Returns the time that a part has taken over all its starts; None before it is done, and for a state, which takes
+    seconds."""
     record = planned.record(part)
     spent = (record or {}).get("measured", {}).get("seconds", {})
     return sum(seconds for name, seconds in spent.items() if name != "between_starts") if spent else None

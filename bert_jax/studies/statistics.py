@@ -33,18 +33,18 @@ class Difference:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """The mean; None of nothing."""
+    """Returns the mean; None of nothing."""
     return statistics.fmean(values) if values else None
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """The sample standard deviation; None of fewer than two values."""
+    """Returns the sample standard deviation; None of fewer than two values."""
     return statistics.stdev(values) if len(values) > 1 else None
 
 
 def paired(ours: BySeed, theirs: BySeed, level: float = LEVEL) -> Difference:
-    """The differences `ours` - `theirs` over the seeds of both, and the t interval of their mean (Student 1908, "The Probable
-    Error of a Mean"): mean ± t(n - 1) s / sqrt(n). A deviation of 0 gives an interval of width 0."""
+    """Returns the differences `ours` - `theirs` over the seeds of both, and the t interval of their mean (Student 1908, "The
+    Probable Error of a Mean"): mean ± t(n - 1) s / sqrt(n). A deviation of 0 gives an interval of width 0."""
     differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     n, middle = len(differences), mean(differences)
     if middle is None or n < 2:
@@ -89,7 +89,7 @@ class Outcome:
 
 
 def outcome(expected: OrderConfig, task: str, scores: Mapping[str, BySeed]) -> Outcome:
-    """The result of an expected order on a task. `scores`: by arm and seed."""
+    """Returns the result of an expected order on a task. `scores`: by arm and seed."""
     named = [name for rank in expected.ranks for name in rank]
     means = {name: mean([*scores.get(name, {}).values()]) for name in named}
     order = sorted((name for name in named if means[name] is not None), key=lambda name: -(means[name] or 0.0))

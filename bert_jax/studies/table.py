@@ -25,7 +25,7 @@ TRAINING = ("training", "waiting_for_data")
 
 
 def table(planned: Planned) -> JsonObject:
-    """The content of `table.json`: {"table": ..., "measured": ...}; see the module."""
+    """Returns the content of `table.json`: {"table": ..., "measured": ...}; see the module."""
     study = planned.study
     scores = all_scores(planned)
     columns = [task.name for task in study.tasks] + ([AVERAGE] if len(study.tasks) > 1 else [])
@@ -98,26 +98,26 @@ def _score(planned: Planned, part: Part, metric: str) -> float | None:
 
 
 def _whole(planned: Planned, task: str) -> float:
-    """The score that is 1 as a fraction: 100 of a task whose scores are percent. A mean over tasks needs equal units."""
+    """Returns the score that is 1 as a fraction: 100 of a task whose scores are percent. A mean over tasks needs equal units."""
     return 100.0 if getattr(planned.tasks[task], "in_percent", False) else 1.0  # tasks of users need not say so
 
 
 def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:
-    """The number of runs of an arm on a task that are "degenerate" (they gave every example the same, or nearly the same, answer)
-    or "failed"."""
+    """Returns the number of runs of an arm on a task that are "degenerate" (they gave every example the same, or nearly the same,
+    answer) or "failed"."""
     found = (planned.record(Part(arm.name, seed, task)) for seed in planned.study.seeds)
     return sum(record[kind] for record in found if record is not None)
 
 
 def metric_of(planned: Planned, task: str) -> str:
-    """The metric of a task, SPLIT/METRIC: the one that the study names, or the task's own."""
+    """Returns the metric of a task, SPLIT/METRIC: the one that the study names, or the task's own."""
     own = next(one for one in planned.study.tasks if one.name == task)
     loaded = planned.tasks[task]
     return own.metric or f"{next(split for split in loaded.splits if split.startswith('dev'))}/{loaded.metric}"
 
 
 def baseline_of(planned: Planned, task: str) -> float | None:
-    """The score of the best single answer to all examples of a task, as a fraction; None before a part is done."""
+    """Returns the score of the best single answer to all examples of a task, as a fraction; None before a part is done."""
     split, _, name = metric_of(planned, task).partition("/")
     for arm in planned.study.arms:
         for seed in planned.study.seeds:
@@ -151,7 +151,8 @@ def _as_json(found: Outcome) -> JsonObject:
 
 # ----------------------------------------------------------------------------------------------------------------- pretraining
 def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
-    """The cost and the predictions of an arm's model: steps, tokens, FLOPs, parameters, held-out scores as means over seeds.
+    """Returns the cost and the predictions of an arm's model: steps, tokens, FLOPs, parameters, held-out scores as means over
+    seeds.
 
     Costs cover all pretraining that led to the model. The held-out loss belongs to the arm's own objective: losses of masked
     words and of next tokens are not comparable.
@@ -175,12 +176,12 @@ def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
 
 
 def is_untrained(arm: ArmConfig) -> bool:
-    """Whether the arm starts its tasks from random weights."""
+    """Returns whether the arm starts its tasks from random weights."""
     return bool(arm.finetune.get("init_random"))
 
 
 def steps_of(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
-    """The steps of every phase of each pretraining that led to the arm's model, up to the state that it takes; by arm."""
+    """Returns the steps of every phase of each pretraining that led to the arm's model, up to the state that it takes; by arm."""
     found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
     if arm.at < 1:
         trainer = planned.study.trainer(arm)
@@ -202,14 +203,14 @@ def _parameters(planned: Planned, arm: ArmConfig) -> int | None:
 
 
 def _records(planned: Planned, arm: ArmConfig) -> list[JsonObject]:
-    """The records of the pretraining of the arm's model, of all seeds that are done."""
+    """Returns the records of the pretraining of the arm's model, of all seeds that are done."""
     trainer = planned.study.trainer(arm).name
     found = [planned.record(Part(trainer, seed, PRETRAINING)) for seed in planned.study.seeds]
     return [record for record in found if record is not None]
 
 
 def _eval(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
-    """The means over seeds of all held-out scores at a step."""
+    """Returns the means over seeds of all held-out scores at a step."""
     found = []
     for record in _records(planned, arm):
         at_step: Mapping[str, Any] | None = record["eval"]
@@ -222,8 +223,8 @@ def _eval(planned: Planned, arm: ArmConfig, step: int) -> JsonObject:
 
 
 def measured(planned: Planned, arm: ArmConfig) -> JsonObject:
-    """The mean seconds of pretraining over seeds (training steps alone, and everything), and the devices; {} for a state and for
-    random weights, which have no time of their own."""
+    """Returns the mean seconds of pretraining over seeds (training steps alone, and everything), and the devices; {} for a state
+    and for random weights, which have no time of their own."""
     if is_untrained(arm) or arm.at < 1:
         return {}
     training, whole, devices = [], [], set()

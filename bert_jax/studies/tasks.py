@@ -23,7 +23,7 @@ TINY: JsonObject = {**SMALL, "training": {**SMALL["training"], "learning_rate": 
 
 
 def small_tasks(*names: str) -> list[JsonObject]:
-    """The tasks by these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.
+    """Returns the tasks by these names, or all: STS-B, SICK, WNUT-17, and parts of speech of UD English EWT.
 
     SST-2, MRPC, RTE and CoLA are not among them: after minutes of pretraining they are within 0.04 of random weights
     (experiments/results/studies.md), so they cannot order arms.
@@ -42,7 +42,7 @@ def small_tasks(*names: str) -> list[JsonObject]:
 
 
 def paper_tasks(*names: str) -> list[JsonObject]:
-    """The tasks of the paper's ablations (section 5.1 and Table 5) by these names, or all."""
+    """Returns the tasks of the paper's ablations (section 5.1 and Table 5) by these names, or all."""
     known: dict[str, JsonObject] = {
         "mnli": {"experiment": f"{GLUE}:mnli", "data_dir": "glue"},
         "qnli": {"experiment": f"{GLUE}:qnli", "data_dir": "glue"},

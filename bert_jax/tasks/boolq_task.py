@@ -65,7 +65,7 @@ class BoolqTask(TextTask):
 
 
 def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
-    """The examples of a split; [] for a test set without a file."""
+    """Returns the examples of a split; [] for a test set without a file."""
     if not config.data_dir:
         return catalogue.examples(config.name, split, data_set=DATA_SET, say=say)
     directory = pathlib.Path(config.data_dir)
@@ -77,7 +77,7 @@ def _split(config: TaskConfig, split: str, say: Say) -> list[TextExample]:
 
 
 def read_boolq(path: pathlib.Path, *, may_lack_labels: bool = False) -> list[TextExample]:
-    """The questions of a file in its order, with the passage as the second text; ids are "idx", otherwise numbers from 0.
+    """Returns the questions of a file in its order, with the passage as the second text; ids are "idx", otherwise numbers from 0.
 
     Raises UserError, which names file and line, for a row that is not such a question.
     """

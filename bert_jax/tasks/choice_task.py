@@ -54,16 +54,16 @@ class ChoiceTask:
         return ChoiceHead()
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """One feature for each example, in order, with a sequence for each of its candidates."""
+        """Returns one feature for each example, in order, with a sequence for each of its candidates."""
         return [self._feature(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """The accuracy over the examples with a label; {} if no example has one."""
+        """Returns the accuracy over the examples with a label; {} if no example has one."""
         known, labels = self._labels(split)
         return {"accuracy": accuracy(_best(logits)[known], labels)} if known else {}
 
     def baseline(self, split: str) -> Baseline:
-        """The scores of choosing the same candidate number in every example."""
+        """Returns the scores of choosing the same candidate number in every example."""
         known, labels = self._labels(split)
         if not known:
             return Baseline()
@@ -99,18 +99,18 @@ class ChoiceTask:
         return Feature(number, ids, types, None if example.label is None else np.asarray(example.label, np.int32))
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
-        """The numbers of the examples with a label, and their labels."""
+        """Returns the numbers of the examples with a label, and their labels."""
         labels = {i: example.label for i, example in enumerate(self.splits[split]) if example.label is not None}
         return list(labels), np.array(list(labels.values()))
 
 
 def _best(logits: Sequence[np.ndarray]) -> np.ndarray:
-    """The number of the best candidate of each example, int [E]; the first of equally good ones."""
+    """Returns the number of the best candidate of each example, int [E]; the first of equally good ones."""
     return np.array([int(values.argmax()) for values in logits])
 
 
 def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
-    """The task `config.name`, one of NAMES, from `config.data_dir` or `config.own`; the test set may be absent.
+    """Returns the task `config.name`, one of NAMES, from `config.data_dir` or `config.own`; the test set may be absent.
 
     Raises UserError for missing or invalid files.
     """

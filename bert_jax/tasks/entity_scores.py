@@ -31,7 +31,7 @@ Entity = tuple[str, int, int]
 
 
 def is_tag(label: str) -> bool:
-    """Whether a label is a tag: O, or B, I, E or S with a type."""
+    """Returns whether a label is a tag: O, or B, I, E or S with a type."""
     prefix, hyphen, kind = label.partition("-")
     return label == "O" or (prefix in ("B", "I", "E", "S") and bool(kind) == bool(hyphen))
 
@@ -76,7 +76,8 @@ def as_tags(labels: Iterable[str]) -> dict[str, str]:
 
 
 def looks_like_tags(labels: Iterable[str]) -> bool:
-    """Whether labels are probably meant as tags: some have a letter of a scheme and a type, and there is O, or B and I."""
+    """Returns whether labels are probably meant as tags: some have a letter of a scheme and a type, and there is O, or B and
+    I."""
     given = set(labels)
     for form in _FORMS[:4]:
         letters = {match["letter"].upper() for label in given if (match := form.fullmatch(label))}
@@ -86,9 +87,9 @@ def looks_like_tags(labels: Iterable[str]) -> bool:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, in order. B and S always begin an entity, E and S always end one; in an invalid sequence I and
-    E continue the entity before them if it has their type, otherwise they begin one. Raises ValueError for a label that is no
-    tag."""
+    """Returns the entities of a sentence, in order. B and S always begin an entity, E and S always end one; in an invalid
+    sequence I and E continue the entity before them if it has their type, otherwise they begin one. Raises ValueError for a label
+    that is no tag."""
     found: list[Entity] = []
     ended = True
     for i, tag in enumerate(tags):
@@ -107,8 +108,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
-    """The tags of a sentence of `length` words with these entities. Raises ValueError for entities that overlap or exceed the
-    sentence, and for an unknown scheme."""
+    """Returns the tags of a sentence of `length` words with these entities. Raises ValueError for entities that overlap or exceed
+    the sentence, and for an unknown scheme."""
     if scheme not in SCHEMES:
         raise ValueError(f"no scheme is called {scheme!r}; the schemes are {', '.join(SCHEMES)}")
     tags = ["O"] * length
@@ -131,7 +132,7 @@ def tags_of(found: Iterable[Entity], length: int, scheme: str) -> list[str]:
 
 
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """The tags of the same entities in another scheme; the result is always valid."""
+    """Returns the tags of the same entities in another scheme; the result is always valid."""
     return tags_of(entities(tags), len(tags), scheme)
 
 
@@ -162,7 +163,7 @@ class EntityScore:
 def entity_scores(
     predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> tuple[EntityScore, dict[str, EntityScore]]:
-    """The overall score, and the score of each type in predictions or labels, in alphabetical order.
+    """Returns the overall score, and the score of each type in predictions or labels, in alphabetical order.
 
     predictions, labels: the tags of every sentence; their schemes may differ. No entity crosses the end of a sentence. Raises
     ValueError if the numbers of sentences or of words differ.

@@ -69,8 +69,8 @@ class MentionTask:
         return MentionHead(labels=LABELS)
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """One feature for each example, in order. The first call for a split reports how many texts have mentions inside a token,
-        and how many were shortened."""
+        """Returns one feature for each example, in order. The first call for a split reports how many texts have mentions inside
+        a token, and how many were shortened."""
         features, inexact, broken = [], [], []
         for i, example in enumerate(self.splits[split]):
             reading = read_mentions(tokenizer, example, self.length - 2)
@@ -91,7 +91,8 @@ class MentionTask:
         return self._scored(split, stacked.argmax(1), np.nan_to_num(softmax(stacked), nan=1))
 
     def baseline(self, split: str) -> Baseline:
-        """The scores of always predicting A, B or neither, with the label frequencies of the training set as probabilities."""
+        """Returns the scores of always predicting A, B or neither, with the label frequencies of the training set as
+        probabilities."""
         labels = [example.label for example in self.splits["train"]]
         counts = np.array([labels.count(label) for label in LABELS])
         prior = np.maximum(counts, _LEAST)  # log_loss divides by their sum
@@ -169,7 +170,7 @@ def read_mentions(tokenizer: Tokenizer, example: PronounExample, room: int) -> E
 
 
 def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """The first and the last piece with characters in [start, end); without one, the nearest piece twice."""
+    """Returns the first and the last piece with characters in [start, end); without one, the nearest piece twice."""
     inside = [i for i, (first, last) in enumerate(offsets) if first < end and last > start]
     if inside:
         return inside[0], inside[-1]
@@ -178,7 +179,8 @@ def _pieces(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[i
 
 
 def nearest_tokens(count: int, spans: Sequence[tuple[int, int]], room: int) -> np.ndarray:
-    """The indices of at most `room` of `count` tokens, ascending: those nearest to `spans` (first and last token of each).
+    """Returns the indices of at most `room` of `count` tokens, ascending: those nearest to `spans` (first and last token of
+    each).
 
     If all spans fit into one window of `room` tokens, the result is one window. The first token of every span is included. Of two
     tokens at the same distance the earlier one is preferred.

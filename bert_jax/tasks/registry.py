@@ -36,7 +36,7 @@ _ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline"
 
 
 def load_task(config: TaskConfig, say: Say = note) -> Task:
-    """The task `config.name`, with its examples.
+    """Returns the task `config.name`, with its examples.
 
     `say` is called with a sentence about each problem in the data that is not an error. Raises UserError for an unknown name
     and for missing or invalid files.
@@ -76,12 +76,12 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
 
 
 def head_class(config: TaskConfig) -> type[TaskHead]:
-    """The class of the head of the task `config.name`; reads no data. Raises UserError for an unknown name."""
+    """Returns the class of the head of the task `config.name`; reads no data. Raises UserError for an unknown name."""
     return HEADS[_module_of(config).KIND]
 
 
 def _module_of(config: TaskConfig) -> Any:
-    """The module that defines the task `config.name`. Raises UserError for an unknown name."""
+    """Returns the module that defines the task `config.name`. Raises UserError for an unknown name."""
     known = {**_TASKS, **(_own_tasks(config.module) if config.module else {})}
     if config.name not in known:
         raise UserError(f"config.task.name={config.name!r} is not a task; {nearest(config.name, known)}")
@@ -89,7 +89,8 @@ def _module_of(config: TaskConfig) -> Any:
 
 
 def _own_tasks(file: str) -> Mapping[str, Any]:
-    """The module in a Python file, by the names of its tasks. Raises UserError for a file without valid NAMES, KIND and load."""
+    """Returns the module in a Python file, by the names of its tasks. Raises UserError for a file without valid NAMES, KIND and
+    load."""
     module = load_module(file, "config.task.module", _WANTED)
     names, kind, load = (getattr(module, name, None) for name in ("NAMES", "KIND", "load"))
     where = f"config.task.module={file}"

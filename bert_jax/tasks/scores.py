@@ -53,7 +53,8 @@ class Baseline:
 
 
 def constant_baseline(metric: str, split: str, usual: Constant, others: Iterable[Constant]) -> Baseline:
-    """The better by `metric` of two: `usual`, the most frequent label of training, and the best of `others` on this split."""
+    """Returns the better by `metric` of two: `usual`, the most frequent label of training, and the best of `others` on this
+    split."""
     name, scores = usual
     other_name, other = max(others, key=lambda constant: constant[1][metric], default=usual)
     rule = f"{name} for all, most frequent in training"
@@ -68,12 +69,12 @@ ALIKE = "all predictions are the same"
 
 
 def scorer(metrics: Mapping[str, Metric]) -> Callable[[str, np.ndarray, np.ndarray], dict[str, float]]:
-    """A function (split, predictions, labels) -> the scores by `metrics`, which are the same for every split."""
+    """Returns a function (split, predictions, labels) -> the scores by `metrics`, which are the same for every split."""
     return lambda split, predictions, labels: {name: metric(predictions, labels) for name, metric in metrics.items()}
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The fraction of the predictions that equal their labels."""
+    """Returns the fraction of the predictions that equal their labels."""
     predictions, labels = _paired(predictions, labels)
     return float(np.mean(predictions == labels))
 
@@ -85,25 +86,27 @@ def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The mean of F1 over the classes that occur in the predictions or the labels (scikit-learn's average="macro")."""
+    """Returns the mean of F1 over the classes that occur in the predictions or the labels (scikit-learn's average="macro")."""
     predictions, labels = _paired(predictions, labels)
     return float(np.mean([_f1(predictions == c, labels == c) for c in np.unique([predictions, labels])]))
 
 
 def macro_precision(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The mean over the classes that occur in the predictions or the labels of the fraction of its predictions that are correct,
-    0 for a class that is never predicted (scikit-learn's average="macro")."""
+    """Returns the mean over the classes that occur in the predictions or the labels of the fraction of its predictions that are
+    correct, 0 for a class that is never predicted (scikit-learn's average="macro")."""
     return _mean_share(*_paired(predictions, labels))
 
 
 def macro_recall(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The mean over the same classes of the fraction of its examples that are predicted correctly, 0 for one without examples."""
+    """Returns the mean over the same classes of the fraction of its examples that are predicted correctly, 0 for one without
+    examples."""
     predictions, labels = _paired(predictions, labels)
     return _mean_share(labels, predictions)
 
 
 def _mean_share(these: np.ndarray, others: np.ndarray) -> float:
-    """The mean over all classes of the share of the examples that `these` put in the class that `others` put there too."""
+    """Returns the mean over all classes of the share of the examples that `these` put in the class that `others` put there
+    too."""
     classes = [(these == c, others == c) for c in np.unique([these, others])]
     return float(np.mean([(own & other).sum() / max(own.sum(), 1) for own, other in classes]))
 
@@ -140,7 +143,7 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The mean squared error; infinite if a prediction is not finite."""
+    """Returns the mean squared error; infinite if a prediction is not finite."""
     predictions, labels = _paired(predictions, labels)
     if not np.isfinite(predictions).all():
         return float("inf")
@@ -183,12 +186,13 @@ GLUE: dict[str, dict[str, Metric]] = {
 
 
 def glue_scores(task: str, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The metrics that GLUE reports for a task. Raises UserError for an unknown task."""
+    """Returns the metrics that GLUE reports for a task. Raises UserError for an unknown task."""
     return {name: metric(predictions, labels) for name, metric in _glue_metrics(task).items()}
 
 
 def main_score(task: str) -> str:
-    """The metric among `glue_scores` by which models are selected: F1 for MRPC and QQP, Spearman's correlation for STS-B."""
+    """Returns the metric among `glue_scores` by which models are selected: F1 for MRPC and QQP, Spearman's correlation for
+    STS-B."""
     names = tuple(_glue_metrics(task))
     return "spearman" if "spearman" in names else names[0]
 
@@ -264,7 +268,7 @@ def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _correlation(name: str, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """A correlation of scipy.stats, in float64; 0 where it is undefined."""
+    """Returns a correlation of scipy.stats, in float64; 0 where it is undefined."""
     x, y = (values.astype(np.float64) for values in _paired(predictions, labels))
     if not np.isfinite(x).all() or (x == x[0]).all() or (y == y[0]).all():
         return 0.0
@@ -287,7 +291,7 @@ def normalise(text: str) -> str:
 
 
 def exact_match(prediction: str, gold: str) -> bool:
-    """Whether two answers are equal after `normalise`."""
+    """Returns whether two answers are equal after `normalise`."""
     return normalise(prediction) == normalise(gold)
 
 
@@ -302,7 +306,8 @@ def word_f1(prediction: str, gold: str) -> float:
 
 
 def squad1_scores(gold: Gold, predictions: Mapping[str, str]) -> dict[str, float]:
-    """The metrics of SQuAD 1.1, "exact_match" and "f1": the maximum over the gold answers of a question, averaged over questions.
+    """Returns the metrics of SQuAD 1.1, "exact_match" and "f1": the maximum over the gold answers of a question, averaged over
+    questions.
 
     A question without a prediction scores 0. Raises ValueError if there is no question, or one without a gold answer.
     """
@@ -324,8 +329,8 @@ def squad2_scores(
     no_answer: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """The metrics of SQuAD 2.0: "exact", "f1" and "total", also with the prefixes "HasAns_" and "NoAns_" for the questions with
-    and without an answer, if there are any.
+    """Returns the metrics of SQuAD 2.0: "exact", "f1" and "total", also with the prefixes "HasAns_" and "NoAns_" for the
+    questions with and without an answer, if there are any.
 
     no_answer: for every question the probability that it has no answer, or a monotonic function of it such as
     `Answer.no_answer_margin`. Predictions should then be the texts of the best span, never "": if `no_answer` exceeds
@@ -381,7 +386,8 @@ def find_threshold(
     *,
     attainable: bool = False,
 ) -> tuple[float, float]:
-    """The best mean score in percent, and the smallest threshold of `no_answer` (above it "" is the prediction) that gives it.
+    """Returns the best mean score in percent, and the smallest threshold of `no_answer` (above it "" is the prediction) that
+    gives it.
 
     scores: the `question_scores`. The official search starts with "" for every question and then takes the predictions one by
     one, those with the lowest `no_answer` first. It has three errors, which `attainable` corrects. Between equal values of
@@ -427,7 +433,7 @@ class Published:
 
 
 def of_prover(system: str, source: str, counts: Sequence[Sequence[int]]) -> Published:
-    """The scores of a prover of entailment on the test set, from its confusion matrix `counts`.
+    """Returns the scores of a prover of entailment on the test set, from its confusion matrix `counts`.
 
     `counts` is [3, 3]: a row for each true label, a column for each answer, both in the order entailment, contradiction, neutral.
     Precision and recall are means over the three labels, as ours are. LangPro and ccg2lambda count them over the pairs for which

@@ -98,9 +98,9 @@ class SpanTask:
         return "f1"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """The windows of every question, in order. Features have no target if the answers of the question are unknown or are not
-        contained in the tokens of its context. The first call for a split reports how many questions that are, and how many
-        answers begin or end inside a token."""
+        """Returns the windows of every question, in order. Features have no target if the answers of the question are unknown or
+        are not contained in the tokens of its context. The first call for a split reports how many questions that are, and how
+        many answers begin or end inside a token."""
         contexts: dict[str, tuple[list[int], np.ndarray]] = {}  # most contexts have several questions
         features: list[Feature] = []
         questions: list[_EncodedQuestion] = []
@@ -134,11 +134,11 @@ class SpanTask:
         return features
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """The official metrics in percent, over the questions with known answers.
+        """Returns the official metrics in percent, over the questions with known answers.
 
         SQuAD 1.1: f1 and exact_match. 2.0: f1 and exact at `threshold`, also for the questions with an answer (HasAns_) and
-        without one (NoAns_). best_f1 and best_exact and their thresholds follow the official script, which may report a
-        score between equal margins, or a threshold of 0, that no threshold attains.
+        without one (NoAns_). best_f1 and best_exact and their thresholds follow the official script, which may report a score
+        between equal margins, or a threshold of 0, that no threshold attains.
         """
         predicted = self._predictions(split, logits)
         gold = _gold(self.splits[split])
@@ -150,7 +150,7 @@ class SpanTask:
         return _main_first(scores) | {"threshold": predicted.threshold}
 
     def baseline(self, split: str) -> Baseline:
-        """The scores of the same text as the answer to every question; "" is "no answer"."""
+        """Returns the scores of the same text as the answer to every question; "" is "no answer"."""
         gold = _gold(self.splits[split])
         if not gold:
             return Baseline()
@@ -163,8 +163,8 @@ class SpanTask:
         return constant_baseline(self.metric, split, constant(usual), map(constant, ["", *_usual_texts(gold)[:3]]))
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """A description of degenerate predictions: the best start is [CLS] in every window, or the best start and end are at the
-        same positions in every window, or (2.0) "no answer" is predicted for every question though some have one."""
+        """Returns a description of degenerate predictions: the best start is [CLS] in every window, or the best start and end are
+        at the same positions in every window, or (2.0) "no answer" is predicted for every question though some have one."""
         best = np.array([values.argmax(0) for values in logits])
         if all_equal(best[:, 0]) and not best[:, 0].any():
             return "every predicted span begins at [CLS], which is not an answer"
@@ -248,7 +248,8 @@ def first_answer(example: QuestionExample, offsets: np.ndarray) -> tuple[tuple[i
 
 
 def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> tuple[tuple[int, int] | None, bool]:
-    """The first and the last token of the answer `text` at character `start`, and whether the answer consists of whole tokens.
+    """Returns the first and the last token of the answer `text` at character `start`, and whether the answer consists of whole
+    tokens.
 
     offsets: int64 [tokens, 2], the characters [start, end) in `context` of each token. If the answer begins or ends inside a
     token ("ten" in "contenders": the offset in some files is the first match of the text), the other matches of the text are
@@ -279,7 +280,7 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
 
 
 def load(config: TaskConfig, say: Say = note) -> SpanTask:
-    """The task `config.name`, one of NAMES, from its files.
+    """Returns the task `config.name`, one of NAMES, from its files.
 
     SQuAD's files are train-v1.1.json and dev-v1.1.json, or v2.0, in `config.data_dir`; if it is empty, the examples come from
     the tfds catalogue. The user's own questions are scored as SQuAD 2.0 if any of them is impossible. Raises UserError for
@@ -325,21 +326,21 @@ def _own(config: TaskConfig, say: Say) -> dict[str, list[QuestionExample]]:
 
 
 def _target(window: Window, tokens: tuple[int, int] | None) -> np.ndarray:
-    """The positions in the window of the first and the last of the context's `tokens`, int32 [2]; (0, 0), the [CLS], if `tokens`
-    is None or the window does not contain all of them."""
+    """Returns the positions in the window of the first and the last of the context's `tokens`, int32 [2]; (0, 0), the [CLS], if
+    `tokens` is None or the window does not contain all of them."""
     if tokens is None or tokens[0] < window.context_start or tokens[1] >= window.context_start + window.context_length:
         return np.zeros(2, np.int32)
     return np.array(tokens, np.int32) + np.int32(window.offset - window.context_start)
 
 
 def _gold(examples: Sequence[QuestionExample]) -> dict[str, list[str]]:
-    """The answers by question id, of the questions with known answers."""
+    """Returns the answers by question id, of the questions with known answers."""
     return {e.id: [text for text, _ in e.answers] for e in examples if e.answers or e.is_impossible}
 
 
 def _usual_texts(gold: Mapping[str, Sequence[str]]) -> list[str]:
-    """The distinct answers, the most frequent first; "" means "no answer". Answers that differ only in case, punctuation and
-    articles count as the same answer, and the first of them is returned."""
+    """Returns the distinct answers, the most frequent first; "" means "no answer". Answers that differ only in case, punctuation
+    and articles count as the same answer, and the first of them is returned."""
     texts: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for answers in gold.values():

@@ -47,8 +47,8 @@ def windows(
     max_question: int = 64,
     special_ids: tuple[int, int],
 ) -> list[Window]:
-    """The windows of a question and its context, left to right. Each contains as much context as fits into `length` tokens, and
-    starts `stride` context tokens after the window before it.
+    """Returns the windows of a question and its context, left to right. Each contains as much context as fits into `length`
+    tokens, and starts `stride` context tokens after the window before it.
 
     `special_ids` are the ids of [CLS] and [SEP]. A question is truncated to its first `max_question` tokens. If `stride` exceeds
     the context of a window, the windows are adjacent, so no token is lost. A context without tokens gives one window (none in the
@@ -82,8 +82,8 @@ def windows(
 
 
 def window_starts(tokens: int, room: int, stride: int) -> np.ndarray:
-    """The starts, int64 [windows], of the windows of `room` tokens over `tokens` context tokens; the last window reaches the
-    end."""
+    """Returns the starts, int64 [windows], of the windows of `room` tokens over `tokens` context tokens; the last window reaches
+    the end."""
     step = min(room, stride)
     return np.arange(1 + max(0, -(-(tokens - room) // step))) * step
 
@@ -175,7 +175,7 @@ def best_spans(
     context: Context,
     search: SpanSearch = SpanSearch(),
 ) -> Answer:
-    """The best answers to a question, and the prediction among them.
+    """Returns the best answers to a question, and the prediction among them.
 
     start_logits, end_logits: float [>= n] for each of `windows`, of n tokens; further positions are padding.
 
@@ -218,7 +218,7 @@ def best_spans(
 
 
 def _padded(logits: Sequence[np.ndarray], windows: Sequence[Window]) -> np.ndarray:
-    """The logits of all windows as one float64 array [windows, length of the longest window], -inf at padding."""
+    """Returns the logits of all windows as one float64 array [windows, length of the longest window], -inf at padding."""
     out = np.full((len(windows), max(len(window.input_ids) for window in windows)), -np.inf)
     for row, (values, window) in enumerate(zip(logits, windows, strict=True)):
         out[row, : len(window.input_ids)] = values[: len(window.input_ids)]

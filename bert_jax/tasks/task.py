@@ -42,18 +42,19 @@ class Task(Protocol):
         and "test" likewise."""
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """The features of a split: its examples as tokens of this tokenizer."""
+        """Returns the features of a split: its examples as tokens of this tokenizer."""
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """The official metrics: fractions, or percent in a task with the attribute `in_percent` (SQuAD). {} for a split without
-        labels."""
+        """Returns the official metrics: fractions, or percent in a task with the attribute `in_percent` (SQuAD). {} for a split
+        without labels."""
 
     def baseline(self, split: str) -> Baseline:
-        """The metrics of a constant prediction for the whole split: the most frequent label of training, or the best constant on
-        this split, whichever has the higher `metric`."""
+        """Returns the metrics of a constant prediction for the whole split: the most frequent label of training, or the best
+        constant on this split, whichever has the higher `metric`."""
 
     def degeneracy(self, split: str, logits: Sequence[np.ndarray]) -> str:
-        """A description of degenerate predictions, such as "all predictions are the same"; "" if they depend on the input."""
+        """Returns a description of degenerate predictions, such as "all predictions are the same"; "" if they depend on the
+        input."""
 
     def write_predictions(self, directory: pathlib.Path, split: str, logits: Sequence[np.ndarray]) -> list[pathlib.Path]:
         """Writes the prediction files of a split in the official formats, and returns their paths."""
@@ -62,7 +63,7 @@ class Task(Protocol):
 def encode_pair(
     tokenizer: Tokenizer, ids: Sequence[int], ids_b: Sequence[int] | None, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ids and token types, int32 [tokens], of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` in at most `length` tokens.
+    """Returns the ids and token types, int32 [tokens], of `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` in at most `length` tokens.
 
     Texts that are too long are truncated at the end, token by token from the longer one (run_classifier.py,
     `_truncate_seq_pair`).
@@ -76,8 +77,8 @@ def encode_pair(
 
 
 def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """The splits with examples, limited to the first `config.train_rows` of "train" and `config.dev_rows` of each dev split.
-    Raises UserError if the training set or the dev set is empty."""
+    """Returns the splits with examples, limited to the first `config.train_rows` of "train" and `config.dev_rows` of each dev
+    split. Raises UserError if the training set or the dev set is empty."""
     held = {split: examples for split, examples in splits.items() if examples}
     for part in ("train", "dev"):
         if not any(split.startswith(part) for split in held):
@@ -88,12 +89,12 @@ def usable_splits(config: TaskConfig, splits: Mapping[str, Sequence[Any]]) -> di
 
 
 def all_equal(answers: np.ndarray) -> bool:
-    """Whether there are at least two predictions, [E] or [E, C], and all are the same."""
+    """Returns whether there are at least two predictions, [E] or [E, C], and all are the same."""
     return len(answers) > 1 and bool((answers == answers[:1]).all())
 
 
 def table_text(rows: Iterable[Sequence[str]]) -> str:
-    """The text of a table: rows with TABs between their cells; a TAB or a line end inside a cell becomes a space."""
+    """Returns the text of a table: rows with TABs between their cells; a TAB or a line end inside a cell becomes a space."""
     return "".join("\t".join(re.sub(r"[\t\r\n]", " ", cell) for cell in row) + "\n" for row in rows)
 
 

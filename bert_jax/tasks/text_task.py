@@ -87,16 +87,16 @@ class TextTask:
         return kinds.pop() if len(kinds) == 1 else None
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """One feature for each example, in order."""
+        """Returns one feature for each example, in order."""
         return [self._feature(i, example, tokenizer) for i, example in enumerate(self.splits[split])]
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """The official metrics over the examples with a label; {} if no example has one."""
+        """Returns the official metrics over the examples with a label; {} if no example has one."""
         known, labels = self._labels(split)
         return self.score(split, self._predictions(logits)[known], labels) if known else {}
 
     def baseline(self, split: str) -> Baseline:
-        """The scores of a constant label, set of labels, or value (the mean)."""
+        """Returns the scores of a constant label, set of labels, or value (the mean)."""
         known, labels = self._labels(split)
         if not known:
             return Baseline()
@@ -152,7 +152,8 @@ class TextTask:
         return Feature(number, (ids,), (types,), target)
 
     def _target(self, example: TextExample) -> int | float | list[bool]:
-        """A label as a number: its id, the value of a regression, or for each label of a multi-label task whether it applies."""
+        """Returns a label as a number: its id, the value of a regression, or for each label of a multi-label task whether it
+        applies."""
         if isinstance(example.label, str):
             if example.label not in self.head.labels:
                 known = ", ".join(self.head.labels)
@@ -164,17 +165,17 @@ class TextTask:
         return example.label
 
     def _labels(self, split: str) -> tuple[list[int], np.ndarray]:
-        """The numbers of the examples with a label, and their labels as an array."""
+        """Returns the numbers of the examples with a label, and their labels as an array."""
         examples = self.splits[split]
         known = [i for i, example in enumerate(examples) if example.label is not None]
         return known, np.array([self._target(examples[i]) for i in known])
 
     def _predictions(self, logits: Sequence[np.ndarray]) -> np.ndarray:
-        """The predictions for all examples, in the form of labels."""
+        """Returns the predictions for all examples, in the form of labels."""
         return self.head.outputs.predictions(np.stack(logits).astype(np.float64))
 
     def _shown(self, prediction: np.ndarray) -> Label:
-        """A prediction in the form of `TextExample.label`."""
+        """Returns a prediction in the form of `TextExample.label`."""
         return self.head.outputs.decode(prediction, self.head.labels)
 
 
@@ -185,7 +186,8 @@ def _text(label: Label | None) -> str:
 
 
 def load(config: TaskConfig, say: Say = note) -> TextTask:
-    """The task `config.name`, one of NAMES, from `config.data_dir`, from the tfds catalogue if it is empty, or from `config.own`.
+    """Returns the task `config.name`, one of NAMES, from `config.data_dir`, from the tfds catalogue if it is empty, or from
+    `config.own`.
 
     Raises UserError for missing or invalid files, and for unknown labels.
     """
@@ -199,8 +201,8 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:
-    """A task of GLUE. AX has no training data: it is MNLI with another test set, and needs MNLI's files. MNLI has the additional
-    split `test_ax` if the files of AX exist."""
+    """Returns a task of GLUE. AX has no training data: it is MNLI with another test set, and needs MNLI's files. MNLI has the
+    additional split `test_ax` if the files of AX exist."""
     name = GLUE_NAMES[config.name]
     task = TASKS["MNLI" if name == "AX" else name]
     sources = {split: (task, split) for split in task.files if name != "AX" or not split.startswith("test")}
@@ -232,7 +234,7 @@ def _glue(config: TaskConfig, say: Say) -> TextTask:
 
 
 def _glue_reader(config: TaskConfig, say: Say) -> Callable[[GlueTask, str], list[TextExample]]:
-    """A function that reads a split of a task; [] if it does not exist."""
+    """Returns a function that reads a split of a task; [] if it does not exist."""
     if config.data_dir:
         directory = config.data_dir
 
@@ -289,7 +291,7 @@ def _own(config: TaskConfig, say: Say) -> TextTask:
 
 
 def _all_right(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The fraction of the texts whose labels are all predicted correctly."""
+    """Returns the fraction of the texts whose labels are all predicted correctly."""
     return float(np.mean((predictions == labels).all(1)))
 
 

@@ -26,8 +26,8 @@ from bert_jax.interface.words import counted
 
 
 def documents(examples: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The document of each example with new texts: its texts in lines, without line ends inside a text, and without texts that
-    are empty or occurred before."""
+    """Yields the document of each example with new texts: its texts in lines, without line ends inside a text, and without texts
+    that are empty or occurred before."""
     seen: set[str] = set()
     for texts in examples:
         lines = [line for text in texts if (line := " ".join(text.split())) and line not in seen]

@@ -96,8 +96,8 @@ class TokenTask:
         return "f1" if self.has_entities else "accuracy"
 
     def features(self, split: str, tokenizer: Tokenizer) -> list[Feature]:
-        """The features of a split, in the order of sentences and their parts. Targets are -1 except at the first pieces of words
-        whose label occurs in training.
+        """Returns the features of a split, in the order of sentences and their parts. Targets are -1 except at the first pieces
+        of words whose label occurs in training.
 
         A word without a piece becomes [UNK], and a word longer than a feature is truncated; the first call for a split reports
         both.
@@ -152,8 +152,8 @@ class TokenTask:
         return self._scored(split, self._predicted(split, logits))
 
     def baseline(self, split: str) -> Baseline:
-        """The scores of one label for all words and, with the prefix `word_`, of each word's most frequent label in training.
-        A word that is not in the training set gets the most frequent label of all (O for entities)."""
+        """Returns the scores of one label for all words and, with the prefix `word_`, of each word's most frequent label in
+        training. A word that is not in the training set gets the most frequent label of all (O for entities)."""
         by_word: dict[str, Counter[str]] = {}
         for example in self.splits["train"]:
             labels = self._in_scheme(example)
@@ -197,7 +197,7 @@ class TokenTask:
         return _in_scheme(example.labels or (), self.config.scheme)
 
     def _predicted(self, split: str, logits: Sequence[np.ndarray]) -> list[list[str]]:
-        """The predicted label of every word of every sentence."""
+        """Returns the predicted label of every word of every sentence."""
         if split not in self._places:
             raise ValueError(f"call features({split!r}, tokenizer) first: it stores the positions of the words")
         predicted = [[""] * len(example.words) for example in self.splits[split]]
@@ -207,7 +207,7 @@ class TokenTask:
         return predicted
 
     def _scored(self, split: str, predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-        """The scores of `predictions`, the labels of every sentence of the split in the scheme of training."""
+        """Returns the scores of `predictions`, the labels of every sentence of the split in the scheme of training."""
         known = [(example, predictions[i]) for i, example in enumerate(self.splits[split]) if example.labels is not None]
         if not known:
             return {}
@@ -224,7 +224,7 @@ class TokenTask:
 
 
 def load(config: TaskConfig, say: Say = note) -> TokenTask:
-    """The task `config.name`, one of NAMES, from its files.
+    """Returns the task `config.name`, one of NAMES, from its files.
 
     The official files are in `config.data_dir`; if it is empty, the examples come from the tfds catalogue. The test set may be
     absent. The labels are all labels of the training file, for any `train_rows`. A label that occurs only in another official
@@ -282,7 +282,7 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
 
 
 def _official_files(config: TaskConfig) -> dict[str, pathlib.Path]:
-    """The file of each split in `config.data_dir`; {} if it is empty. The test set may be absent."""
+    """Returns the file of each split in `config.data_dir`; {} if it is empty. The test set may be absent."""
     found: dict[str, pathlib.Path] = {}
     directory, (_, names) = pathlib.Path(config.data_dir), _FILES[config.name]
     for split in SPLITS if config.data_dir else ():
@@ -307,7 +307,7 @@ def _official(config: TaskConfig, paths: Mapping[str, pathlib.Path], say: Say) -
 
 
 def _first_line(config: TaskConfig, path: pathlib.Path, label: str) -> str:
-    """The first line of a file with this label, as "PATH, line 3"; "" if there is none, or the file has no lines."""
+    """Returns the first line of a file with this label, as "PATH, line 3"; "" if there is none, or the file has no lines."""
     if not path.is_file() or suffix(path) in COLUMNAR:
         return ""
 
@@ -332,14 +332,15 @@ def _in_scheme(labels: Sequence[str], scheme: str) -> tuple[str, ...]:
 
 
 def _targets(example: WordsExample, ids_of: Mapping[str, int], scheme: str) -> np.ndarray | None:
-    """The ids of the labels of a sentence, int32 [words], -1 for labels that are not in the training set; None without labels."""
+    """Returns the ids of the labels of a sentence, int32 [words], -1 for labels that are not in the training set; None without
+    labels."""
     if example.labels is None:
         return None
     return np.array([ids_of.get(label, -1) for label in _in_scheme(example.labels, scheme)], np.int32)
 
 
 def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]]:
-    """The numbers of the examples that form one text: the sentences of a document, or single sentences."""
+    """Returns the numbers of the examples that form one text: the sentences of a document, or single sentences."""
     if context == "sentence":
         return ([i] for i in range(len(examples)))
     documents: dict[int, list[int]] = {}
@@ -349,8 +350,8 @@ def _texts(examples: Sequence[WordsExample], context: str) -> Iterable[list[int]
 
 
 def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[int, int]]:
-    """The words [first, end) of a sentence, divided into the ranges that a feature labels; `starts` are the first pieces of all
-    words of the text, and `room` is the number of pieces in a feature."""
+    """Returns the words [first, end) of a sentence, divided into the ranges that a feature labels; `starts` are the first pieces
+    of all words of the text, and `room` is the number of pieces in a feature."""
     if starts[end] - starts[first] <= room:
         return [(first, end)] if end > first else []
     parts = []
@@ -363,8 +364,8 @@ def _parts(starts: np.ndarray, first: int, end: int, room: int) -> list[tuple[in
 
 
 def _surrounded(starts: np.ndarray, first: int, end: int, room: int) -> tuple[int, int]:
-    """The range of words that a feature shows: [first, end), extended in both directions by as many words as fit, by equally many
-    pieces unless the text ends."""
+    """Returns the range of words that a feature shows: [first, end), extended in both directions by as many words as fit, by
+    equally many pieces unless the text ends."""
     free = room - int(starts[end] - starts[first])
     before = max(free // 2, free - int(starts[-1] - starts[end]))
     begin = int(np.searchsorted(starts, starts[first] - before))

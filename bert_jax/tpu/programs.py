@@ -74,8 +74,8 @@ class StepProgram:
     """The scalars of a training step of pretraining."""
 
     def arguments(self) -> dict[str, PyTree[jax.ShapeDtypeStruct]]:
-        """The arguments of the step by name: "parameters", "optimizer" (of a training step), "batch", and "teacher" where there
-        is one."""
+        """Returns the arguments of the step by name: "parameters", "optimizer" (of a training step), "batch", and "teacher" where
+        there is one."""
         taught = {} if self.teacher is None else {"teacher": self.teacher}
         if isinstance(self.state, TrainState):
             return {"parameters": self.state.params, "optimizer": self.state.opt_state, "batch": self.batch} | taught
@@ -83,7 +83,8 @@ class StepProgram:
 
 
 def pretraining_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
-    """The training step of a phase, the same function that `pretrain` jits, lowered for the experiment's mesh of `devices`."""
+    """Returns the training step of a phase, the same function that `pretrain` jits, lowered for the experiment's mesh of
+    `devices`."""
     mesh = make_mesh(experiment.mesh, devices)
     p = experiment.phases[phase]
     check_batch_size(f"config.phases.{phase}.batch_size", p.batch_size, p.accumulation, mesh)
@@ -111,7 +112,8 @@ def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[Pretrain
 
 
 def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
-    """The step that scores held-out rows of a phase's length. It has a third of a training step's FLOPs: no backward pass."""
+    """Returns the step that scores held-out rows of a phase's length. It has a third of a training step's FLOPs: no backward
+    pass."""
     mesh = make_mesh(experiment.mesh, devices)
     p, rows = experiment.phases[phase], experiment.evaluation.batch_size
     check_batch_size("config.evaluation.batch_size", rows, 1, mesh)
@@ -125,7 +127,7 @@ def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequ
 
 
 def _rows(rows: int, examples: ExampleConfig) -> dict[str, jax.ShapeDtypeStruct]:
-    """The abstract arrays of a batch of `rows`."""
+    """Returns the abstract arrays of a batch of `rows`."""
     return abstract_rows(rows, examples.length, examples.max_predictions, examples.packed_examples, examples.targets)
 
 
@@ -139,8 +141,8 @@ def _lower(mesh: Mesh, step: jax.stages.Wrapped, *arguments: PyTree[jax.ShapeDty
 
 
 def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[jax.Device]) -> StepProgram:
-    """The training step of a task for the model configuration `model`; for a sweep, the step of its `costliest_run`, on the
-    devices of one run.
+    """Returns the training step of a task for the model configuration `model`; for a sweep, the step of its `costliest_run`, on
+    the devices of one run.
 
     The data is not read, so the number of rows is an upper bound: one row of the task's length for every example of the batch
     (four times the length for multiple choice with four candidates), while packing needs fewer. With a teacher, its predictions
@@ -171,13 +173,13 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
 
 
 def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
-    """The run of the experiment's sweep with the largest batch, and among those the run with the most epochs."""
+    """Returns the run of the experiment's sweep with the largest batch, and among those the run with the most epochs."""
     return max(experiment.runs(), key=lambda run: (run.training.batch_size, run.training.epochs))
 
 
 def model_config_to_finetune(name: str) -> ModelConfig:
-    """The model configuration of a published size, or of the model in a directory. Raises UserError for a directory without
-    config.json and for an unknown size."""
+    """Returns the model configuration of a published size, or of the model in a directory. Raises UserError for a directory
+    without config.json and for an unknown size."""
     directory = pathlib.Path(name)
     if (directory / "config.json").is_file():
         return config_from_json(read_object(directory / "config.json", "copy the model again"), name)
@@ -187,8 +189,8 @@ def model_config_to_finetune(name: str) -> ModelConfig:
 
 
 def with_overrides(experiment: Experiment, changes: Mapping[str, Json]) -> Experiment:
-    """The experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where the changed
-    experiment is not valid."""
+    """Returns the experiment with other values for dotted keys such as `phases.0.accumulation`. Raises UserError where the
+    changed experiment is not valid."""
     for key, value in changes.items():
         experiment = _replaced(experiment, key.split("."), value)
     experiment.validate()
@@ -219,19 +221,19 @@ class Case:
     """Examples of one pass over the data, for steps whose number depends on it."""
 
     def without_kernels(self, rejected: Collection[str]) -> Case:
-        """The step without the `rejected` kernels where their choice is "auto"."""
+        """Returns the step without the `rejected` kernels where their choice is "auto"."""
         model: Any = self.experiment.model.without_kernels(rejected)
         return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, model=model))
 
     def lower(self, devices: Sequence[jax.Device]) -> StepProgram:
-        """The step, lowered for `devices`."""
+        """Returns the step, lowered for `devices`."""
         if isinstance(self.experiment, FinetuningExperiment):
             return finetuning_step(self.experiment, model_config_to_finetune(self.model), devices)
         make = evaluation_step if self.kind == "eval" else pretraining_step
         return make(self.experiment, self.phase, devices)
 
     def step(self, program: StepProgram) -> Step:
-        """The description of the step for the report."""
+        """Returns the description of the step for the report."""
         name, (steps, covers) = f"phase {self.phase}, {self.kind} step", self._steps(program)
         if isinstance(self.experiment, FinetuningExperiment):
             runs = len(self.experiment.runs())
@@ -258,16 +260,18 @@ class Case:
         return self.experiment.phases[self.phase].accumulation if self.kind == "train" else 1
 
     def changed(self, changes: JsonObject) -> Case:
-        """The case with other values for dotted keys of the experiment. Raises UserError where the experiment is then invalid."""
+        """Returns the case with other values for dotted keys of the experiment. Raises UserError where the experiment is then
+        invalid."""
         return dataclasses.replace(self, experiment=with_overrides(self.experiment, changes))
 
     def batch_key(self, name: str) -> str:
-        """The key of the experiment that sets `name` ("batch_size", "accumulation") for this step."""
+        """Returns the key of the experiment that sets `name` ("batch_size", "accumulation") for this step."""
         groups = {"train": f"phases.{self.phase}", "eval": "evaluation", "finetune": "training"}
         return f"{groups[self.kind]}.{name}"
 
     def batch_of(self, rows: int) -> JsonObject:
-        """The dotted key, with its value, that sets the batch to `rows`; in a sweep, larger batch sizes are reduced to `rows`."""
+        """Returns the dotted key, with its value, that sets the batch to `rows`; in a sweep, larger batch sizes are reduced to
+        `rows`."""
         sizes = self.experiment.sweep.batch_sizes if isinstance(self.experiment, FinetuningExperiment) else ()
         if sizes:
             return {"sweep.batch_sizes": tuple(sorted({min(size, rows) for size in sizes}))}
@@ -275,13 +279,13 @@ class Case:
 
 
 def kind_of(values: JsonObject) -> type[PretrainingExperiment] | type[FinetuningExperiment]:
-    """The experiment class for the values of an experiment file: fine-tuning where they have a task, else pretraining."""
+    """Returns the experiment class for the values of an experiment file: fine-tuning where they have a task, else pretraining."""
     return FinetuningExperiment if "task" in values else PretrainingExperiment
 
 
 def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Namespace, flag: str = "config") -> list[Case]:
-    """The steps to compile of the experiment file `given` by `--config` or another `flag`. Raises UserError for flags that do not
-    apply to it."""
+    """Returns the steps to compile of the experiment file `given` by `--config` or another `flag`. Raises UserError for flags
+    that do not apply to it."""
     values = read_experiment(given, overrides, kind_of, flag)
     if kind_of(values) is FinetuningExperiment:
         if options.step not in (None, "finetune"):
@@ -311,8 +315,8 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
 
 
 def vocabulary_size(values: JsonObject) -> int | None:
-    """The vocabulary size of the experiment's corpus; None where the corpus is not on this machine. Of a corpus in a bucket the
-    manifest alone is fetched."""
+    """Returns the vocabulary size of the experiment's corpus; None where the corpus is not on this machine. Of a corpus in a
+    bucket the manifest alone is fetched."""
     corpus = dataclass_from_dict(CorpusConfig, values.get("corpus", {}), "config.corpus")
     directory = checked(str(corpus.directory), KEY)
     if is_remote(directory):

@@ -150,7 +150,7 @@ class Checkpoints:
         return sorted(self._manager.all_steps())
 
     def restore(self, step: int, abstract_state: AbstractState) -> State:
-        """The state of `step`, as `restore_latest` restores it. Raises UserError where it cannot be read."""
+        """Returns the state of `step`, as `restore_latest` restores it. Raises UserError where it cannot be read."""
         state, error = self._try_restore(step, abstract_state)
         if state is None:
             where = f"the checkpoint of step {step:,} in {self._directory}"
@@ -240,7 +240,7 @@ class Checkpoints:
             self._note_failure(step, error)
 
     def _refusal(self, step: int) -> BaseException | None:
-        """The reason, for all of several processes, why process 0 cannot begin to save; None if it can, or is alone.
+        """Returns the reason, for all of several processes, why process 0 cannot begin to save; None if it can, or is alone.
 
         Orbax begins a save in process 0 between two waits of all processes. An error there would end the wait of process 0 alone:
         its next collective would meet the wait of the others, and Gloo would abort them.
@@ -336,12 +336,12 @@ def _remove_partial(directory: Place, step: int) -> None:
 
 
 def _on_all_processes(here: bool) -> bool:
-    """Whether `here` is True on every process."""
+    """Returns whether `here` is True on every process."""
     return here if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.asarray(here))))
 
 
 def _restore_error(state: State, written: Mapping[str, int] | None) -> ValueError | None:
-    """The reason why a restored state is unusable, or None; `written` holds its saved digests, None for older states."""
+    """Returns the reason why a restored state is unusable, or None; `written` holds its saved digests, None for older states."""
     found, nonfinite = digests(state)
     changed = [] if written is None else differing(found, written)
     if changed:
@@ -363,7 +363,8 @@ def _free_name(path: Place) -> Place:
 
 
 def _cause(error: BaseException | None) -> str:
-    """The message of the operating system, by the number in TensorStore's long text if necessary; otherwise the first line."""
+    """Returns the message of the operating system, by the number in TensorStore's long text if necessary; otherwise the first
+    line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip() or type(error).__name__

@@ -69,7 +69,7 @@ def compiled(
 
 
 def program_name(lowered: jax.stages.Lowered, devices: Sequence[jax.Device]) -> str:
-    """The file name of a lowered program for the mesh's `devices`."""
+    """Returns the file name of a lowered program for the mesh's `devices`."""
     text = re.sub(r" ?loc\(.*?\)$|^#loc.*$", "", lowered.as_text(), flags=re.MULTILINE)
     places = [(device.device_kind, getattr(device, "coords", None), getattr(device, "slice_index", 0) or 0) for device in devices]
     about = (jax.__version__, _compiler_version(devices), str(places), text)
@@ -82,7 +82,7 @@ def _compiler_version(devices: Sequence[jax.Device]) -> str:
 
 
 def compatibility(devices: Sequence[jax.Device]) -> str:
-    """The devices and versions that a program is valid for: `16 x TPU v5 lite, jax 0.10.2, libtpu 0.0.42.1`."""
+    """Returns the devices and versions that a program is valid for: `16 x TPU v5 lite, jax 0.10.2, libtpu 0.0.42.1`."""
     return f"{len(devices)} x {devices[0].device_kind}, jax {jax.__version__}, {_compiler_version(devices)}"
 
 

@@ -41,7 +41,7 @@ def by_name(tree: PyTree[Array]) -> dict[str, Array]:
 
 
 def differing(found: Mapping[str, int], written: Mapping[str, int]) -> list[str]:
-    """The names of arrays whose digests differ, or that only one of the two has."""
+    """Returns the names of arrays whose digests differ, or that only one of the two has."""
     return sorted(name for name in {*found, *written} if found.get(name) != written.get(name))
 
 

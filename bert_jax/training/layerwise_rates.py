@@ -15,10 +15,9 @@ KeyPath = tuple[Any, ...]
 
 
 def depths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The depth of every parameter below the head: 0 for the heads and the pooler, 1 for the last layer and the final norm, N for
-    the first layer, N + 1 for the embeddings. A tree like `params` of float32 arrays that broadcast against it ([N, 1, ...] for
-    stacked layers).
-    """
+    """Returns the depth of every parameter below the head: 0 for the heads and the pooler, 1 for the last layer and the final
+    norm, N for the first layer, N + 1 for the embeddings. A tree like `params` of float32 arrays that broadcast against it ([N,
+    1, ...] for stacked layers)."""
     stacks = [x for path, x in jax.tree_util.tree_leaves_with_path(params) if _is_layer(path)]
     layers = stacks[0].shape[0] if stacks else 0
 
@@ -42,7 +41,7 @@ def learning_rate_multipliers(
     unfreeze_every: int = 0,
     crf_multiplier: float = 1.0,
 ) -> Callable[[Int[Array, ""]], PyTree[Float[Array, " ..."]]] | None:
-    """A function from the step to the factor of every parameter's learning rate; None if all factors are 1.
+    """Returns a function from the step to the factor of every parameter's learning rate; None if all factors are 1.
 
     decay: the factor is `decay` to the power of the depth (discriminative fine-tuning of ULMFiT, arXiv:1801.06146, section 3.2;
         ELECTRA's layer-wise decay).

@@ -38,7 +38,7 @@ class Logged(Protocol):
         """Its log."""
 
     def to_dict(self) -> JsonObject:
-        """All of it as nested plain values, which log sinks are given."""
+        """Returns all of it as nested plain values, which log sinks are given."""
 
 
 class RunLog(abc.ABC):
@@ -91,7 +91,7 @@ class RunLog(abc.ABC):
         self._log.warning("%s%s", self.prefix, text)
 
     def pause(self, activity: Activity) -> contextlib.AbstractContextManager[None]:
-        """A context whose time counts as `activity`, and not in the rates."""
+        """Returns a context whose time counts as `activity`, and not in the rates."""
         return self.throughput.pause(activity)
 
     def rolled_back(self, step: int) -> None:
@@ -146,7 +146,7 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def draw_to(self, picture: pathlib.Path) -> None:
-        """Draws the curves to a file."""
+        """Draws the curves to a file, which ends in .png, or to its siblings in `Run.figure_formats`."""
 
 
 # ----------------------------------------------------------------------------------------------------------- rates
@@ -185,7 +185,7 @@ class Throughput:
             self._start += self._clock() - before
 
     def report(self, flops_left: float) -> dict[str, float]:
-        """The rates of the current window: rows_per_second or examples_per_second, tokens_per_second (without padding),
+        """Returns the rates of the current window: rows_per_second or examples_per_second, tokens_per_second (without padding),
         flops_per_second and seconds_left. Starts the next window."""
         seconds = max(self._clock() - self._start, 1e-9)
         speed = self._flops / seconds
@@ -208,7 +208,7 @@ def utilisation(flops_per_second: float, device_kind: str, devices: int) -> floa
 def training_line(
     step: int, last_step: int, scores: Sequence[str], rates: Mapping[str, float], device_kind: str, devices: int
 ) -> str:
-    """The log line of a step: scores, throughput, utilisation and the time left.
+    """Returns the log line of a step: scores, throughput, utilisation and the time left.
 
     scores: the texts of the scores (`objectives.scores.Score.text`). rates: the output of `Throughput.report`.
 

@@ -148,7 +148,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
 
 
 def due(step: int, every: int, *, last: int) -> bool:
-    """Whether an action that is due every `every` steps, and after the `last` step, is due after `step`."""
+    """Returns whether an action that is due every `every` steps, and after the `last` step, is due after `step`."""
     return step % every == 0 or step == last
 
 
@@ -234,7 +234,7 @@ class StepSums:
         return jax.device_get(taken)
 
     def is_computing(self) -> bool:
-        """Whether the devices of this process still compute the training step that was added last."""
+        """Returns whether the devices of this process still compute the training step that was added last."""
         last: Any = self._last.get("skipped_in_a_row")  # the stubs of jax.Array lack is_ready
         return last is not None and not last.is_ready()
 

@@ -45,7 +45,7 @@ class Parameter:
 
 
 def described(boxed: Params) -> PyTree[Parameter]:
-    """The tree of `Parameter` for parameters that are boxed with their axis names, as the model's initialisers make them.
+    """Returns the tree of `Parameter` for parameters that are boxed with their axis names, as the model's initialisers make them.
 
     Raises UserError for a parameter without axis names.
     """
@@ -67,7 +67,7 @@ def described(boxed: Params) -> PyTree[Parameter]:
 
 
 def decayed(params: Params) -> PyTree[bool]:
-    """A mask for weight decay: True for every parameter except biases and LayerNorm's, which google-research/bert
+    """Returns a mask for weight decay: True for every parameter except biases and LayerNorm's, which google-research/bert
     `optimization.py` excludes by the names LayerNorm, layer_norm and bias, and the `VOCABULARY_ARRAYS`, which are not trained."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
@@ -77,7 +77,7 @@ def decayed(params: Params) -> PyTree[bool]:
 
 
 def stacked(params: Params) -> PyTree[bool]:
-    """A mask: True for arrays whose leading axis is the layer."""
+    """Returns a mask: True for arrays whose leading axis is the layer."""
     return jax.tree_util.tree_map_with_path(lambda path, _: any(key.key == "layers" for key in path), params)
 
 
@@ -120,7 +120,7 @@ class Decayed(optax.GradientTransformation):
 
 
 def bert_adam(config: OptimizerConfig, parameters: PyTree[Parameter]) -> optax.GradientTransformation:
-    """The original's Adam, without bias correction."""
+    """Returns the original's Adam, without bias correction."""
     return bert_adam_moments(config.b1, config.b2, config.epsilon)
 
 
@@ -183,7 +183,7 @@ def weight_decay(config: OptimizerConfig, parameters: PyTree[Parameter]) -> opta
 
 
 def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTransformation:
-    """The transformation from gradients to a direction, for parameters (arrays or shapes) boxed with their axis names.
+    """Returns the transformation from gradients to a direction, for parameters (arrays or shapes) boxed with their axis names.
 
     The order follows the originals: moments, decoupled weight decay, then for LAMB the trust ratio of the sum. The training
     step clips the gradients, since it computes their norm for the log. Raises UserError for parameters without axis names, and

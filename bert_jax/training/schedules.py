@@ -44,7 +44,7 @@ def original(
     decay_power: float = 1.0,
     end_learning_rate: float = 0.0,
 ) -> Rate:
-    """The rate of the original (google-research/bert `optimization.py`): a linear warmup, then a polynomial decay.
+    """Returns the rate of the original (google-research/bert `optimization.py`): a linear warmup, then a polynomial decay.
 
     The decay is counted from the first step, not from the end of the warmup, so at the end of the warmup the rate drops from
     `peak` to peak * (1 - warmup_steps / steps): by 1 % in the paper's run, by 10 % if the warmup is a tenth of the run. The rate
@@ -58,20 +58,20 @@ def original(
 
 
 def linear(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
-    """A linear warmup from 0, then a linear decay to `end_fraction` at the last step: transformers' schedule, without the drop of
-    the original's."""
+    """Returns a linear warmup from 0, then a linear decay to `end_fraction` at the last step: transformers' schedule, without the
+    drop of the original's."""
     done = step.astype(jnp.float32)
     falling = end_fraction + (1.0 - end_fraction) * ((steps - done) / jnp.maximum(steps - warmup_steps, 1))
     return jnp.where(done < warmup_steps, done / jnp.maximum(warmup_steps, 1), jnp.clip(falling, end_fraction, 1.0))
 
 
 def cosine(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
-    """A linear warmup from 0, then half a wave of a cosine (arXiv:1608.03983) to `end_fraction` at the last step."""
+    """Returns a linear warmup from 0, then half a wave of a cosine (arXiv:1608.03983) to `end_fraction` at the last step."""
     return _warmup_then(lambda progress: 0.5 * (1.0 + jnp.cos(jnp.pi * progress)), step, steps, warmup_steps, end_fraction)
 
 
 def one_minus_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps, end_fraction: float = 0.0) -> Rate:
-    """A linear warmup from 0, then a decay by 1 - sqrt(progress) to `end_fraction` at the last step (arXiv:2405.18392):
+    """Returns a linear warmup from 0, then a decay by 1 - sqrt(progress) to `end_fraction` at the last step (arXiv:2405.18392):
     ModernBERT's decay, after a phase with a constant rate."""
     return _warmup_then(lambda progress: 1.0 - jnp.sqrt(progress), step, steps, warmup_steps, end_fraction)
 
@@ -86,7 +86,7 @@ def _warmup_then(
 
 
 def warmup(step: Int[Array, ""], steps: Steps, end_fraction: float = 1.0) -> Rate:
-    """A linear warmup over all steps, from 0 to `end_fraction` after the last."""
+    """Returns a linear warmup over all steps, from 0 to `end_fraction` after the last."""
     return end_fraction * jnp.clip(step.astype(jnp.float32) / steps, 0.0, 1.0)
 
 
@@ -98,7 +98,7 @@ def slanted_triangular(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) 
 
 
 def constant(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rate:
-    """A linear warmup from 0, then the peak rate."""
+    """Returns a linear warmup from 0, then the peak rate."""
     del steps
     warming = jnp.asarray(warmup_steps) == 0
     return jnp.clip((step.astype(jnp.float32) + warming) / jnp.maximum(warmup_steps, 1), 0.0, 1.0)
@@ -113,7 +113,7 @@ def inverse_sqrt(step: Int[Array, ""], steps: Steps, warmup_steps: Steps) -> Rat
 
 
 def rate_by(name: str, key: str) -> Callable[..., Rate]:
-    """The function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`; `settings` are the
+    """Returns the function (step, steps, peak, settings) -> rate of the schedule `name`, the value of `key`; `settings` are the
     available ones of `SETTINGS`. Numbers may be traced.
 
     Raises UserError for a schedule that is not there, or that needs a parameter which is none of the settings.
@@ -162,7 +162,7 @@ class Span:
     """The end of the decay, as a fraction of the peak; None: the schedule's own."""
 
     def rate(self) -> Schedule:
-        """The function from the step of the run to the rate. Raises UserError where the schedule cannot be used."""
+        """Returns the function from the step of the run to the rate. Raises UserError where the schedule cannot be used."""
         found = rate_by(self.schedule, self.key)
         reads = inspect.signature(load_named(self.schedule, SCHEDULES, self.key)).parameters
         if self.end_fraction is not None and "end_fraction" not in reads:
@@ -175,7 +175,7 @@ class Span:
 
 
 def piecewise(spans: Sequence[Span]) -> Schedule:
-    """A function from the step to the rate of a run with several phases; the `spans` are consecutive."""
+    """Returns a function from the step to the rate of a run with several phases; the `spans` are consecutive."""
     first, *later = [span.rate() for span in spans]
 
     def rate(step: Int[Array, ""]) -> Rate:

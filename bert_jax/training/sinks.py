@@ -34,7 +34,8 @@ KEY = "config.log.sinks"
 
 
 def load_sinks(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """The classes of the sinks by their names. Raises UserError for one that is not there, or whose package is not installed."""
+    """Returns the classes of the sinks by their names. Raises UserError for one that is not there, or whose package is not
+    installed."""
     found = {}
     for name in names:
         found[name] = load_named(name, SINKS, KEY)

@@ -62,20 +62,20 @@ class WatchedTrainState(TrainState):
 
 
 def new_watched_state(params: Params, optimizer: optax.GradientTransformation) -> WatchedTrainState:
-    """The state before the first step."""
+    """Returns the state before the first step."""
     names = [field.name for field in dataclasses.fields(WatchedTrainState) if field.name not in TrainState.__dataclass_fields__]
     zeros: dict[str, Any] = {name: jnp.zeros((), jnp.float32 if name.startswith("loss_") else jnp.int32) for name in names}
     return WatchedTrainState(**vars(new_state(params, optimizer)), **zeros)
 
 
 def is_spike(state: WatchedTrainState, loss: Float[Array, ""], config: SpikeConfig) -> Bool[Array, ""]:
-    """Whether the loss of the next step is a spike."""
+    """Returns whether the loss of the next step is a spike."""
     deviation = jnp.maximum(jnp.sqrt(state.loss_variance), LEAST_DEVIATION * state.loss_mean)
     return (state.losses >= config.window) & (loss > state.loss_mean + config.deviations * deviation)
 
 
 def spike_filter(config: SpikeConfig) -> SpikeFilter:
-    """The judge that leaves out the steps whose loss is a spike, for the state of `new_watched_state`.
+    """Returns the judge that leaves out the steps whose loss is a spike, for the state of `new_watched_state`.
 
     Its sums are "spikes" (0 or 1) and "spikes_in_a_row".
     """
@@ -94,7 +94,7 @@ def spike_filter(config: SpikeConfig) -> SpikeFilter:
 def _with_loss(
     state: WatchedTrainState, loss: Float[Array, ""], counts: Bool[Array, ""], spike: Int[Array, ""], share: float
 ) -> WatchedTrainState:
-    """The state with the loss in its averages, if it `counts`, and with the `spike` (0 or 1) counted."""
+    """Returns the state with the loss in its averages, if it `counts`, and with the `spike` (0 or 1) counted."""
     is_first = state.losses == 0
     away = loss - state.loss_mean
     mean = jnp.where(is_first, loss, state.loss_mean + share * away)
@@ -110,7 +110,7 @@ def _with_loss(
 
 
 def skipped_batches(state: TrainState) -> int:
-    """The number of skipped batches: the batch of a step is this many later."""
+    """Returns the number of skipped batches: the batch of a step is this many later."""
     return int(state.skipped_batches) if isinstance(state, WatchedTrainState) else 0
 
 

@@ -46,7 +46,7 @@ class TrainState:
 
 
 def new_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
-    """The state before the first step."""
+    """Returns the state before the first step."""
     step, skipped, in_a_row = (jnp.zeros((), jnp.int32) for _ in range(3))  # three buffers: a shared one could not be donated
     return TrainState(step=step, params=params, opt_state=optimizer.init(params), skipped=skipped, skipped_in_a_row=in_a_row)
 
@@ -61,7 +61,8 @@ class StepSeed(NamedTuple):
 
 
 def dropout_seed(seed: int | Integer[Array, ""], step: Int[Array, ""], microbatch: Int[Array, ""]) -> Seed:
-    """The seed of all dropout masks of one microbatch, from the seed of the run, the step and the number of the microbatch."""
+    """Returns the seed of all dropout masks of one microbatch, from the seed of the run, the step and the number of the
+    microbatch."""
     of_step = hash_word(jnp.asarray(seed, jnp.uint32) + step.astype(jnp.uint32) * np.uint32(0x9E3779B9))
     return hash_word(of_step + microbatch.astype(jnp.uint32))
 
@@ -243,8 +244,8 @@ class Program:
         return objective, grads, sums | counts
 
     def evaluate(self, params: Params, batch: Batch) -> Sums | Float[Array, "B ..."]:
-        """The `logits` of a batch or, without them, the objective's sums and counts, without dropout. Rows of padding have no
-        targets and add 0 to these."""
+        """Returns the `logits` of a batch or, without them, the objective's sums and counts, without dropout. Rows of padding
+        have no targets and add 0 to these."""
         if self.logits is not None:
             return self.logits(params, batch)
         return self.objective.sums(params, batch, None) | self.objective.counts(batch)
@@ -284,7 +285,7 @@ class Program:
     def arguments(
         self, state: TrainState, batch: Mapping[str, AbstractOrArray], scalars: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """The arguments of the compiled steps: these and, in a distillation, the teacher's parameters."""
+        """Returns the arguments of the compiled steps: these and, in a distillation, the teacher's parameters."""
         return (state, batch, scalars) if self.teacher is None else (state, batch, scalars, self.teacher.params)
 
     @property
@@ -304,7 +305,7 @@ class Program:
         return functools.cache(jitted)
 
     def norms_step(self, accumulation: int) -> jax.stages.Wrapped:
-        """The jitted `gradient_norms`, replicated on every device."""
+        """Returns the jitted `gradient_norms`, replicated on every device."""
         step = functools.partial(self.gradient_norms, accumulation=accumulation)
         whole = NamedSharding(self.mesh, PartitionSpec())
         return jax.jit(step, in_shardings=self._argument_shardings, out_shardings=whole)
@@ -327,7 +328,7 @@ class Program:
         return jax.jit(functools.partial(jax.tree.map, jnp.copy), out_shardings=self.shardings.params)
 
     def is_new(self, function: str, batch: Mapping[str, np.ndarray]) -> bool:
-        """Whether a `function` has not been called with the shapes of `batch` before, and has to be compiled."""
+        """Returns whether a `function` has not been called with the shapes of `batch` before, and has to be compiled."""
         key = (function, *((name, batch[name].shape) for name in sorted(batch)))
         seen = key in self._compiled
         self._compiled.add(key)

@@ -46,5 +46,5 @@ def trained_parts(
 
 
 def same_vocabulary(one: VocabularyInfo, other: VocabularyInfo) -> bool:
-    """Whether two models read a text as the same tokens."""
+    """Returns whether two models read a text as the same tokens."""
     return (one.sha256, one.lowercase) == (other.sha256, other.lowercase)

@@ -151,9 +151,7 @@ def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
         main(["heads", f"--model={directory}", f"--output={directory}/x/..", "the"])
 
 
-@pytest.mark.parametrize(
-    ("verb", "units"), [("dependencies", "half of its sentences"), ("coreference", "half of its documents")]
-)
+@pytest.mark.parametrize(("verb", "units"), [("dependencies", "half of its sentences"), ("coreference", "half of its documents")])
 def test_what_heads_are_chosen_on_is_another_file(verb, units, tmp_path):
     path = write(tmp_path, PARIS)
     flags = [f"--input={path}", f"--choose={tmp_path}/../{tmp_path.name}/x.conllu"]

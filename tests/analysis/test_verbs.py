@@ -17,7 +17,8 @@ from bert_jax.analysis.flags import flag_parser
 from bert_jax.analysis.heads import verb as heads
 from bert_jax.analysis.probe import verb as probe
 from bert_jax.errors import UserError
-from bert_jax.prediction.streams import Field, read_records
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_records
 from tests.analysis import made_up
 from tests.analysis.test_probe_figures import FOUND as PROBES
 from tests.looked_at import assert_lines_as_looked_at

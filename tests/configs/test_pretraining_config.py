@@ -65,7 +65,7 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ("phases", [], "nothing to train"),
         ("phases.0.length", 1024, "length=1024 is longer than the position table, model.max_position=512"),
         ("phases.0.batch_size", 0, "batch_size=0 must be at least 1"),
-        ("phases.0.accumulation", 3, "batch_size=256 does not divide into 3 microbatches"),
+        ("phases.0.accumulation", 3, "batch_size=256 is not divisible by 3 microbatches"),
         ("phases.0.warmup_steps", 16, "warmup_steps=16 must be between 0 and the phase's steps=15"),
         ("phases.0.continue_schedule", True, "no phase precedes the first one"),
         ("phases.0.max_predictions", 0, "max_predictions=0"),

@@ -191,9 +191,9 @@ def test_excluded_sequences_are_never_the_best_and_have_no_probability():
     [
         (
             {"labels": ("O", "B-X", "E-X"), "crf": "iob2"},
-            "'iob2' is for labels O, B-X and I-X, and 'E-X' is none; set head.crf='free'",
+            "'iob2' requires labels O, B-X and I-X, not 'E-X'; set head.crf='free'",
         ),
-        ({"labels": ("I-X", "I-Y"), "crf": "iob2"}, "needs a label that may begin a text, O or B-X; set head.crf='free'"),
+        ({"labels": ("I-X", "I-Y"), "crf": "iob2"}, "needs a label that may start a text, O or B-X; set head.crf='free'"),
         ({"labels": ("O",), "crf": "yes"}, "head.crf='yes' is not one of none, free, iob2"),
     ],
 )

@@ -18,7 +18,8 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.files import PartialFile
 from bert_jax.prediction.answers import Writer, answer_records
-from bert_jax.prediction.streams import Field, Record, read_records
+from bert_jax.prediction.fields import Field, Record
+from bert_jax.prediction.streams import read_records
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (Field("text"),)
@@ -27,7 +28,8 @@ TEXT = (Field("text"),)
 SHOUT = """
 import argparse
 from bert_jax.prediction.answers import Writer, answer_records
-from bert_jax.prediction.streams import Field, read_records
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_records
 from bert_jax.errors import UserError
 from bert_jax.interface.command import run_verb
 

@@ -16,7 +16,8 @@ import pytest
 from bert_jax.data.corpus.reading import read_span
 from bert_jax.data.corpus.sources import ReadOptions, cut, find_items, parse_source
 from bert_jax.errors import UserError
-from bert_jax.prediction.streams import Field, read_texts
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_texts
 from bert_jax.storage.records import Line, is_cut, open_columns, read_lines, table_rows, text_lines
 from bert_jax.tasks.readers.own_rows import read_own_rows
 from tests.compressed import PACK, compressed

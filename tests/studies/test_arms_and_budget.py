@@ -154,7 +154,7 @@ def test_a_part_is_the_same_wherever_its_files_lie_and_another_with_other_settin
 @pytest.mark.parametrize(
     ("finetune", "says"),
     [
-        ({"head": {"layers": "last_four_concat", "pooling": "concat"}}, "needs 4 layers, and the model has 2"),
+        ({"head": {"layers": "last_four_concat", "pooling": "concat"}}, "needs 4 layers, but the model has 2"),
         ({"task": {"length": 512}}, "config.task.length=512 is longer than its position table of 64 rows"),
     ],
 )

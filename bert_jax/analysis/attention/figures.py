@@ -22,7 +22,7 @@ LEAST = 0.01
 
 
 def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
-    """The heat maps of all heads, layers from top to bottom; dark is the root of a weight near 1."""
+    """Returns the heat maps of all heads, layers from top to bottom; dark is the root of a weight near 1."""
     weights = (found.words if in_words else found.pieces).values
     layers, heads = weights.shape[:2]
     figure = new_figure(0.85 * heads + 0.6, 0.85 * layers + 0.8, "attention of every head: rows attend to columns")
@@ -38,7 +38,8 @@ def overview_figure(found: Attention, *, in_words: bool = True) -> Figure:
 
 
 def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = True) -> Figure:
-    """One head: lines from the words on the left to those on the right, and the heat map; of a long text the heat map alone."""
+    """Returns one head: lines from the words on the left to those on the right, and the heat map; of a long text the heat map
+    alone."""
     weights = (found.words if in_words else found.pieces).sel(layer=layer, head=head).values
     labels, colours = _labels(found, in_words)
     count = len(labels)
@@ -53,7 +54,7 @@ def head_figure(found: Attention, layer: int, head: int, *, in_words: bool = Tru
 
 
 def _labels(found: Attention, in_words: bool) -> tuple[list[str], list[str]]:
-    """The words or pieces, and the colour of each."""
+    """Returns the words or pieces, and the colour of each."""
     of_word = [
         SPECIAL if kind in (Kind.CLS, Kind.SEP) else COLOURS[segment]
         for kind, segment in zip(found.kinds, found.segments, strict=True)

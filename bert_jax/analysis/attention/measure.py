@@ -40,8 +40,8 @@ class Attention:
 
 
 def read_attention(engine: Engine, window: Window) -> Attention:
-    """The weights of all layers and heads for one window. Raises UserError where they are not finite, and for a model without
-    attention."""
+    """Returns the weights of all layers and heads for one window. Raises UserError where they are not finite, and for a model
+    without attention."""
     engine.require_attention("to show")
     config, item = engine.config, window.item(engine.config.has_segments)
     ((pieces, words),) = engine.batches(first_row, [item])

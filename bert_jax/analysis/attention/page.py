@@ -24,7 +24,7 @@ PRECISE = 1 << 22
 
 
 def attention_page(found: Attention, head: str | None = None) -> str:
-    """The page, which opens with `head`.
+    """Returns the page, which opens with `head`.
 
     Weights are stored as roots, whose steps are fine where weights are small: w in b bits is exact to about sqrt(w) / 2**b. Each
     head is packed by itself and unpacked when it is shown, so a page of 144 heads and 512 tokens opens as quickly as a small one.
@@ -59,7 +59,7 @@ def attention_page(found: Attention, head: str | None = None) -> str:
 
 
 def thumbnail(weights: Float32[np.ndarray, "L L"]) -> UInt8[np.ndarray, "_ _"]:
-    """A head as a small picture: the roots of the largest weights of blocks, in 8 bits."""
+    """Returns a head as a small picture: the roots of the largest weights of blocks, in 8 bits."""
     edges = np.unique(np.linspace(0, len(weights), min(len(weights), THUMBNAIL) + 1).astype(int)[:-1])
     largest = np.maximum.reduceat(np.maximum.reduceat(weights, edges, axis=0), edges, axis=1)
     return np.rint(255 * np.sqrt(largest)).astype(np.uint8)

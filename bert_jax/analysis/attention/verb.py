@@ -11,7 +11,8 @@ from bert_jax.analysis.attention.page import attention_page
 from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.prediction.streams import Field, Record, Records, read_texts
+from bert_jax.prediction.fields import Field, Record
+from bert_jax.prediction.streams import Records, read_texts
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -41,7 +41,8 @@ class WindowPair:
     other: Window
 
     def item(self, pads: tuple[int, int], masked: Sequence[int] = (), masks: tuple[int, int] | None = None) -> Item:
-        """Both rows of pieces, filled with `pads` to the same length, as the columns that `own_batch` and `other_batch` read.
+        """Returns both rows of pieces, filled with `pads` to the same length, as the columns that `own_batch` and `other_batch`
+        read.
 
         The words `masked`, of one piece in both, are replaced by `masks`; the query positions are their positions in the first
         model, where the columns "target", "other_target" and "other_position" hold their pieces and their position in the second.
@@ -75,17 +76,17 @@ class WindowPair:
 
 
 def with_column(item: Item, name: str, value: int) -> Item:
-    """The item with one more number, the same for all of its tokens."""
+    """Returns the item with one more number, the same for all of its tokens."""
     return dataclasses.replace(item, columns={**item.columns, name: [value] * len(item.ids)})
 
 
 def own_batch(batch: Batch) -> dict[str, Any]:
-    """The batch of the first model."""
+    """Returns the batch of the first model."""
     return {**batch, "sequence_ids": batch["sequence_ids"] * batch["real"]}
 
 
 def other_batch(batch: Batch) -> dict[str, Any]:
-    """The batch of the second model: windows at the same columns, of its own pieces."""
+    """Returns the batch of the second model: windows at the same columns, of its own pieces."""
     return {
         "input_ids": batch["other_ids"],
         "token_type_ids": jnp.zeros_like(batch["other_ids"]),
@@ -112,7 +113,7 @@ def aligned_slots(batch: Batch) -> Slots:
 
 
 def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowPair]:
-    """A text of any length as windows of the same words in the pieces of both models, cut where either table is full.
+    """Yields a text of any length as windows of the same words in the pieces of both models, cut where either table is full.
 
     The words come from the model that splits less: a SentencePiece model at white space, else at punctuation marks too. Of a
     word with more pieces than a table, the first ones are read. Raises UserError for a text without a token.

@@ -35,13 +35,15 @@ def cross_sums(x: Float[Array, "S R D"], y: Float[Array, "_ R I"]) -> dict[str, 
 
 
 def own_sums(x: Float[Array, "S R D"]) -> dict[str, Float[Array, " ..."]]:
-    """The `cross_sums` of each layer and itself: products [S, D, D], norms [S], left and right [S, D]; and total [S, D], of x."""
+    """Returns the `cross_sums` of each layer and itself: products [S, D, D], norms [S], left and right [S, D]; and total [S, D],
+    of x."""
     found = jax.vmap(lambda one: jax.tree.map(lambda array: array.squeeze((0, 1)), cross_sums(one[None], one[None])))(x)
     return {**found, "total": x.sum(1)}
 
 
 def hsic(sums: Sums, x: Float64[np.ndarray, " D"], y: Float64[np.ndarray, " I"], traces: tuple[float, float], n: float) -> float:
-    """The unbiased HSIC of two layers: `sums` of the two, the sums x and y of their vectors, the sums of the squared lengths."""
+    """Returns the unbiased HSIC of two layers: `sums` of the two, the sums x and y of their vectors, the sums of the squared
+    lengths."""
     product = sums["products"]
     together = (product**2).sum() - sums["norms"]
     apart = ((x**2).sum() - traces[0]) * ((y**2).sum() - traces[1]) / ((n - 1) * (n - 2))

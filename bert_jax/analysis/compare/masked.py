@@ -58,7 +58,7 @@ class Predictions:
 def predictions(
     params: Params, batch: Batch, *, config: ModelConfig, other: Other, sizes: tuple[int, int], same: bool
 ) -> dict[str, Array]:
-    """The most probable piece `own` [X] at the query positions, the `other` model's, the words' pieces target and
+    """Returns the most probable piece `own` [X] at the query positions, the `other` model's, the words' pieces target and
     other_target, kl and other_kl (0 where the vocabularies are not the `same`), the window and the number of the word, and
     whether it is masked: a query that only fills the batch is not. `sizes` are the sizes of the two vocabularies; logits behind
     them are not of a piece.
@@ -115,8 +115,8 @@ class MaskedWords:
         self._differences: list[tuple[float, tuple[int, int], Difference]] = []
 
     def choose(self, pair: WindowPair) -> list[int]:
-        """The numbers of the words of the next window that are masked: of the words of one known piece in both models a random
-        share, which depends on the seed and the words before alone."""
+        """Returns the numbers of the words of the next window that are masked: of the words of one known piece in both models a
+        random share, which depends on the seed and the words before alone."""
         unknown = [tokenizer.unk_id for tokenizer in self._tokenizers]
         fit = [
             number
@@ -156,7 +156,7 @@ class MaskedWords:
         self._differences = sorted(self._differences)[: self._most]  # no two have the same key
 
     def result(self) -> Predictions:
-        """The means. Raises UserError where no word was masked."""
+        """Returns the means. Raises UserError where no word was masked."""
         if not self._n:
             raise UserError("no word that was masked is one piece of both vocabularies")
         means = (self._sums / self._n).tolist()

@@ -107,7 +107,8 @@ def pair_sums(params: Params, batch: Batch, *, config: ModelConfig, plan: _Plan)
 
 
 def compared_layers(config: ModelConfig, other: ModelConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The layers of both models that are compared: all, or evenly spaced ones where their products would exceed MOST_PRODUCTS."""
+    """Returns the layers of both models that are compared: all, or evenly spaced ones where their products would exceed
+    MOST_PRODUCTS."""
     counts = [config.num_layers + 1, other.num_layers + 1]
     most = max(4, MOST_PRODUCTS // (4 * config.hidden_size * other.hidden_size))
     while math.prod(counts) > most:

@@ -16,7 +16,8 @@ from bert_jax.analysis.reading import Reading
 from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.interface.flags import read_options
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.streams import Field, read_texts
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_texts
 
 
 def run(flags: argparse.Namespace) -> int:

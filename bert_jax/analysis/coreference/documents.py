@@ -50,7 +50,7 @@ class Text(abc.ABC):
 
     @abc.abstractmethod
     def candidates(self, first: int, last: int) -> tuple[int, ...]:
-        """The numbers of the candidate words in [first, last), in order."""
+        """Returns the numbers of the candidate words in [first, last), in order."""
 
     @abc.abstractmethod
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
@@ -88,7 +88,7 @@ class Document(Text):
     """In the order of their head words."""
 
     def candidates(self, first: int, last: int) -> tuple[int, ...]:
-        """The head words in [first, last), in order."""
+        """Returns the head words in [first, last), in order."""
         return tuple(sorted({mention.head for mention in self._between(first, last)}))
 
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
@@ -131,8 +131,8 @@ class Section:
     """The groups of each mention whose antecedents are not in the window."""
 
     def item(self, of_pairs: bool = True, order: Sequence[int] | None = None) -> Item:
-        """The pieces, with a query at the first piece of each question's word. Its target is the limit of the ranks of its
-        candidates, and the column "candidates" holds a candidate's rank at its pieces, else 0.
+        """Returns the pieces, with a query at the first piece of each question's word. Its target is the limit of the ranks of
+        its candidates, and the column "candidates" holds a candidate's rank at its pieces, else 0.
 
         order: for each place in the window the word of the text at that place, from 0; None: as in the text.
         """
@@ -151,12 +151,12 @@ class Section:
         )
 
     def shuffled(self, rng: np.random.Generator) -> list[int]:
-        """A random order of the window's words, for `item`."""
+        """Returns a random order of the window's words, for `item`."""
         return [int(i) for i in rng.permutation(len(self.window.words) - 2)]
 
 
 def sections(engine: Engine, text: Text, tokens: int) -> Iterator[Section]:
-    """The sections of a text, each of at most `tokens` tokens with [CLS] and [SEP].
+    """Yields the sections of a text, each of at most `tokens` tokens with [CLS] and [SEP].
 
     Each mention is asked about in one of them, which begins with the text or half a window before; windows begin and end between
     sentences where they can.

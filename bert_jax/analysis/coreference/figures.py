@@ -34,7 +34,7 @@ def write_coreference(folder: Folder, found: CoreferenceScores, controls: Mappin
 
 
 def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> Iterator[tuple[object, ...]]:
-    """A row for the head and for each rule of each group, then for the head of each control."""
+    """Yields a row for the head and for each rule of each group, then for the head of each control."""
     for best in found.best:
         rates = [("head", best, best.head), *(("rule", best, rate) for rate in best.rules)]
         others = ((name, of_group(control, best.group)) for name, control in controls.items())
@@ -46,7 +46,7 @@ def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScore
 
 
 def of_group(found: CoreferenceScores, group: str) -> Best | None:
-    """The best head of a group; None where there is none."""
+    """Returns the best head of a group; None where there is none."""
     return next((best for best in found.best if best.group == group), None)
 
 

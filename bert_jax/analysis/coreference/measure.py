@@ -51,7 +51,7 @@ class Antecedents:
     windows: int
 
     def part(self, documents: Sequence[int]) -> Antecedents:
-        """The documents of these numbers."""
+        """Returns the documents of these numbers."""
 
         def some(array: NamedArray) -> NamedArray:
             names = [array["document"][i] for i in documents]
@@ -64,7 +64,7 @@ class Antecedents:
 def measure_antecedents(
     engine: Engine, file: TextFile, options: Coreference, say: Callable[[str], None] = lambda note: None
 ) -> Antecedents:
-    """The antecedents that heads and rules find in the texts of a file, which are read as needed. `say` receives the
+    """Returns the antecedents that heads and rules find in the texts of a file, which are read as needed. `say` receives the
     number of mentions so far.
 
     Raises UserError where no mention has an antecedent, and where the model gives numbers that are not finite.
@@ -126,7 +126,7 @@ def measure_antecedents(
 
 
 def coreferent(text: Text) -> Text:
-    """A document without the mentions of entities that are mentioned once."""
+    """Returns a document without the mentions of entities that are mentioned once."""
     if not isinstance(text, Document):
         return text
     entities = [mention.entity for mention in text.mentions]
@@ -210,9 +210,9 @@ def score_coreference(
     options: Coreference,
     progress: Show = in_silence,
 ) -> CoreferenceScores:
-    """The heads that find antecedents in the documents of a file. They are chosen on the documents of `choosing`, or, if it is
-    None, on every other document of the file, starting with the first. `progress` gives for each file a function that shows a
-    note.
+    """Returns the heads that find antecedents in the documents of a file. They are chosen on the documents of `choosing`, or, if
+    it is None, on every other document of the file, starting with the first. `progress` gives for each file a function that shows
+    a note.
 
     Raises UserError for a model without attention, where a part has no mention with an antecedent, and for two files of different
     formats.
@@ -231,7 +231,8 @@ def score_coreference(
 
 
 def halves(found: Antecedents) -> tuple[Antecedents, Antecedents]:
-    """Every other document, from the first on, to choose heads on; and the documents between them. Raises UserError for one."""
+    """Returns every other document, from the first on, to choose heads on; and the documents between them. Raises UserError for
+    one."""
     count = len(found.n["document"])
     if count < 2:
         raise UserError("there is one document, and heads are chosen on some and measured on others; give several, or --choose")
@@ -268,7 +269,7 @@ def _rates(
     n: Num[np.ndarray, " units"],
     weights: Float64[np.ndarray, "units replicates"],
 ) -> list[Rate]:
-    """The rate of each column of `right`; the gain is for the first column."""
+    """Returns the rate of each column of `right`; the gain is for the first column."""
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn = (right.T @ weights) / (n @ weights)
     rates = right.sum(0) / n.sum()
@@ -307,7 +308,7 @@ def _three_way(choice: Antecedents, reported: Antecedents, weights: Float64[np.n
 
 
 def _asked(found: Antecedents) -> list[int]:
-    """The numbers of the texts whose question was asked."""
+    """Returns the numbers of the texts whose question was asked."""
     return [int(i) for i in np.flatnonzero(found.n.values.any(1))]
 
 

@@ -26,7 +26,7 @@ class Traits:
     """The genders that are possible."""
 
     def agree(self, other: Traits) -> bool:
-        """Whether nothing that is known of both differs."""
+        """Returns whether nothing that is known of both differs."""
         same_number = not (self.number and other.number) or self.number == other.number
         same_person = not (self.person and other.person) or self.person == other.person
         return same_number and same_person and bool(self.genders & other.genders)
@@ -83,7 +83,7 @@ _OF_ONE_GENDER = {
 
 
 def kind_of(upos: str, xpos: str) -> str:
-    """The kind of a mention with a head word of these tags ("_" where there is none): one of KINDS."""
+    """Returns the kind of a mention with a head word of these tags ("_" where there is none): one of KINDS."""
     if upos == "PRON" or (upos in ("DET", "_") and xpos in _PRONOUN_TAGS):
         return "pronoun"
     if upos == "PROPN" or (upos == "_" and xpos in ("NNP", "NNPS")):
@@ -92,7 +92,7 @@ def kind_of(upos: str, xpos: str) -> str:
 
 
 def traits_of(words: Sequence[str], head: str, kind: str, tags: tuple[str, str], entity_type: str) -> Traits:
-    """The traits of a mention of these words.
+    """Returns the traits of a mention of these words.
 
     tags: (XPOS, features) of its head word. entity_type: as annotated, such as "person"; "" where it is not.
     """
@@ -110,7 +110,7 @@ def traits_of(words: Sequence[str], head: str, kind: str, tags: tuple[str, str],
 
 
 def _noun(words: Sequence[str], entity_type: str) -> frozenset[str]:
-    """The genders that a noun phrase may have: by one of these words, else by its annotated type."""
+    """Returns the genders that a noun phrase may have: by one of these words, else by its annotated type."""
     for word in words:
         if word.lower() in _OF_ONE_GENDER:
             return _OF_ONE_GENDER[word.lower()].genders
@@ -120,14 +120,14 @@ def _noun(words: Sequence[str], entity_type: str) -> frozenset[str]:
 
 
 def pronoun_groups(word: str, kind: str) -> tuple[str, ...]:
-    """The groups of English pronouns that a mention with this head word is of."""
+    """Returns the groups of English pronouns that a mention with this head word is of."""
     if kind != "pronoun" or word.lower() not in _THIRD_PERSON:
         return ()
     return ("he, she, it, they", "it") if word.lower() in _IT else ("he, she, it, they",)
 
 
 def tree_head(words: Sequence[int], heads: Sequence[int]) -> int:
-    """The word of a mention whose head is outside the mention; of several the nearest to the root, then the first.
+    """Returns the word of a mention whose head is outside the mention; of several the nearest to the root, then the first.
 
     words: their numbers in the sentence. heads: for each word of the sentence the number of its head, -1 for the root.
     """
@@ -161,7 +161,7 @@ class Phrase:
 
 
 def read_parse(bits: Sequence[str]) -> Phrase | None:
-    """The sentence's tree from the parse column; None where the column is empty ("-" or "*" everywhere).
+    """Returns the sentence's tree from the parse column; None where the column is empty ("-" or "*" everywhere).
 
     Raises UserError where its brackets do not match.
     """
@@ -186,8 +186,8 @@ def read_parse(bits: Sequence[str]) -> Phrase | None:
 
 
 def find(tree: Phrase, first: int, last: int) -> Phrase:
-    """The constituents of the words [first, last]: the smallest that has exactly them; else the parts of a larger one that lie
-    in them, as one."""
+    """Returns the constituents of the words [first, last]: the smallest that has exactly them; else the parts of a larger one
+    that lie in them, as one."""
     while True:
         inner = [part for part in tree.parts if isinstance(part, Phrase) and part.first <= first and part.last >= last]
         if not inner or (tree.first, tree.last) == (first, last):
@@ -200,8 +200,8 @@ def find(tree: Phrase, first: int, last: int) -> Phrase:
 
 
 def phrase_head(phrase: Phrase, tags: Sequence[str]) -> int:
-    """The head word of a constituent: Collins' (1999, appendix A) rules for noun phrases, but the noun before a possessive 's;
-    of others the first verb or verb phrase, else the last word."""
+    """Returns the head word of a constituent: Collins' (1999, appendix A) rules for noun phrases, but the noun before a
+    possessive 's; of others the first verb or verb phrase, else the last word."""
     part: Phrase | int = phrase
     while isinstance(part, Phrase):  # no recursion: a file may nest deeper than Python does
         part = _head_part(part, tags)
@@ -225,8 +225,8 @@ def _head_part(phrase: Phrase, tags: Sequence[str]) -> Phrase | int:
 
 
 def last_noun(first: int, last: int, tags: Sequence[str]) -> int:
-    """The head word of the words [first, last] by their tags alone: the last noun before a preposition, a relative pronoun or a
-    comma; else the last noun; else the last word."""
+    """Returns the head word of the words [first, last] by their tags alone: the last noun before a preposition, a relative
+    pronoun or a comma; else the last noun; else the last word."""
     end = next((i for i in range(first + 1, last + 1) if tags[i] in _BEGIN_MODIFIER), last + 1)
     for words in (range(first, end), range(first, last + 1)):
         nouns = [i for i in words if tags[i].startswith(("NN", "PRP"))]
@@ -236,7 +236,7 @@ def last_noun(first: int, last: int, tags: Sequence[str]) -> int:
 
 
 def is_coordinated(phrase: Phrase, tags: Sequence[str]) -> bool:
-    """Whether a conjunction joins the parts of a constituent."""
+    """Returns whether a conjunction joins the parts of a constituent."""
     return any(_label(part, tags) == "CC" for part in phrase.parts)
 
 
@@ -253,7 +253,7 @@ RULES = ("nearest mention", "same head word", "sieve")
 
 
 def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> tuple[int, ...]:
-    """The head word that each of RULES chooses for a mention.
+    """Returns the head word that each of RULES chooses for a mention.
 
     before: the candidates, at least one, the nearest first, by their head words. words: the words of the document.
     """
@@ -263,8 +263,8 @@ def guesses(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -
 
 
 def sieve(mention: Mention, before: Sequence[Mention], words: Sequence[str]) -> int:
-    """The head word of the nearest candidate that passes the first test which one of them passes: all words are the same, the
-    head word is the same, number, gender and person agree; else of the nearest. It follows Lee et al. 2011."""
+    """Returns the head word of the nearest candidate that passes the first test which one of them passes: all words are the same,
+    the head word is the same, number, gender and person agree; else of the nearest. It follows Lee et al. 2011."""
     own = _letters(mention, words)
     tests = (
         lambda other: _letters(other, words) == own,

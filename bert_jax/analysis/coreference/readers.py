@@ -42,7 +42,8 @@ from bert_jax.analysis.reading import Treebank
 from bert_jax.errors import UserError
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
-from bert_jax.prediction.streams import Field, Record, read_records
+from bert_jax.prediction.fields import Field, Record
+from bert_jax.prediction.streams import read_records
 from bert_jax.storage.fetching import fetched
 from bert_jax.tasks.examples import PronounExample
 from bert_jax.tasks.readers.conll import is_blank
@@ -163,7 +164,7 @@ class _DocumentReader:
         self._mentions.append(dataclasses.replace(mention, words=words, head=start + mention.head))
 
     def document(self) -> Document:
-        """The document, at its end; mentions that are open are reported."""
+        """Returns the document, at its end; mentions that are open are reported."""
         for opened in sorted(itertools.chain(*self._open.values()), key=lambda opened: opened.number):
             self._report(f"{opened.place}the mention ({cut(opened.key)} is never closed; it is left out")
         mentions = sorted(self._mentions, key=lambda mention: (mention.head, mention.words[0], -mention.words[-1]))
@@ -250,7 +251,7 @@ class _CorefudReader(_DocumentReader):
                 self._report(f"{sentence.places[i]}Entity={cut(value)} is not brackets of mentions; correct it")
 
     def document(self) -> Document:
-        """The document, at its end."""
+        """Returns the document, at its end."""
         document = super().document()
         for parts in sorted(itertools.chain(*self._parts.values()), key=lambda parts: parts.first.number):
             had = f"has {parts.found} of its {parts.count} parts"
@@ -421,7 +422,7 @@ def _sentence(rows: Sequence[Record]) -> tuple[list[list[str]], Phrase | None]:
 
 
 def _named(column: Sequence[str]) -> list[str]:
-    """The type of the named entity that each word is in; "" for none."""
+    """Returns the type of the named entity that each word is in; "" for none."""
     found = []
     inside = ""
     for text in column:
@@ -449,7 +450,7 @@ class PronounText(Text):
     gender: str | None
 
     def candidates(self, first: int, last: int) -> tuple[int, ...]:
-        """The head words of the names in [first, last), in order."""
+        """Returns the head words of the names in [first, last), in order."""
         return tuple(sorted(name for name in {*self.names} if first <= name < last))
 
     def questions(self, first: int, own: int, last: int) -> tuple[list[Question], list[tuple[str, ...]]]:
@@ -491,7 +492,7 @@ class GapFile(TextFile):
 
 
 def pronoun_text(example: PronounExample) -> PronounText:
-    """The words of an example and of its mentions. A mention that starts inside a word is placed at that word."""
+    """Returns the words of an example and of its mentions. A mention that starts inside a word is placed at that word."""
     spans = [match.span() for match in _GAP_WORD.finditer(example.text)]
 
     def inside(start: int, text: str) -> list[int]:

@@ -68,20 +68,20 @@ def write_dependencies(folder: Folder, found: DependencyScores, controls: Mappin
 
 
 def frequent(found: DependencyScores, least: int) -> list[Best]:
-    """The relations with at least `least` dependents."""
+    """Returns the relations with at least `least` dependents."""
     return [best for best in found.best if best.n >= least]
 
 
 def beaten(found: DependencyScores, control: DependencyScores, relation: str) -> tuple[float, float]:
-    """The interval of the difference in accuracy between a relation's head and the control's."""
+    """Returns the interval of the difference in accuracy between a relation's head and the control's."""
     differences = found.replicates.sel(relation=relation).values - control.replicates.sel(relation=relation).values
     low, high = interval(differences)
     return float(low), float(high)
 
 
 def dependencies_figure(found: DependencyScores, least: int) -> Figure:
-    """A heat map of relations and heads, each in the direction that is better on the sentences for choosing; next to it the
-    chosen heads with their intervals, and the chosen offsets."""
+    """Returns a heat map of relations and heads, each in the direction that is better on the sentences for choosing; next to it
+    the chosen heads with their intervals, and the chosen offsets."""
     rows = frequent(found, least)
     layers, heads = found.accuracy["layer"], found.accuracy["head"]
     title = f"heads against dependency relations: {counted(found.sentences, 'sentence')}; heads chosen on "
@@ -103,7 +103,7 @@ def dependencies_figure(found: DependencyScores, least: int) -> Figure:
 
 
 def heat_map(found: DependencyScores, rows: Sequence[Best]) -> Float64[np.ndarray, "_ heads"]:
-    """The accuracy of every head for each relation of `rows`, in the direction that was better for choosing."""
+    """Returns the accuracy of every head for each relation of `rows`, in the direction that was better for choosing."""
     at = [list(found.accuracy["relation"]).index(best.relation) for best in rows]
     better = found.choosing.values[at].argmax(1)[:, None]
     return np.take_along_axis(found.accuracy.values[at], better, 1).reshape(len(rows), -1)

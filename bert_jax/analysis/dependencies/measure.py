@@ -40,7 +40,7 @@ class Relations:
         self._numbers: dict[str, int] = {}
 
     def number(self, name: str, place: str) -> int:
-        """The number of a relation. Raises UserError for more than MOST_RELATIONS."""
+        """Returns the number of a relation. Raises UserError for more than MOST_RELATIONS."""
         if name not in self._numbers:
             if len(self.names) == MOST_RELATIONS:
                 raise UserError(
@@ -93,11 +93,11 @@ def count_hits(
     picks: Int64[np.ndarray, "relations 3"] | None = None,
     use: Callable[[HitCounts, Dependents], object] = lambda found, dependents: None,
 ) -> HitCounts:
-    """The sums over `sentences`, which are read as they are needed.
+    """Returns the sums over `sentences`, which are read as they are needed.
 
-    picks: for each relation the heads that are picked for its groups, as indices of a flat [2, N, H] plus 1; 0 for none.
-    use: is called after each batch with the sums so far and the dependents of the batch.
-    Raises UserError where the model gives numbers that are not finite.
+    picks: for each relation the heads that are picked for its groups, as indices of a flat [2, N, H] plus 1; 0 for none. use: is
+    called after each batch with the sums so far and the dependents of the batch. Raises UserError where the model gives numbers
+    that are not finite.
     """
     config, size = engine.config, MOST_RELATIONS + 1
     found = HitCounts(
@@ -108,7 +108,8 @@ def count_hits(
     picked = np.zeros((size, len(PICKS)), np.int64) if picks is None else picks
 
     def items() -> Iterator[Item]:
-        """The windows of all sentences with the columns of `dependency_hits`; counts sentences and pairs across windows."""
+        """Yields the windows of all sentences with the columns of `dependency_hits`; counts sentences and pairs across
+        windows."""
         for number, sentence in enumerate(sentences):
             found.sentences += 1
             for window in word_windows(engine, sentence.words):
@@ -141,7 +142,7 @@ def count_hits(
 
 @compiled
 def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Array]:
-    """The hits of all heads, summed over a batch, and of the heads picked for each dependent.
+    """Returns the hits of all heads, summed over a batch, and of the heads picked for each dependent.
 
     The batch has the columns of words, and: "heads", the number of the head's word in the window; "relations", 0 for a word that
     is not counted; those of PICKS; "sentences". Returns sums int32 [2, N, H, relations]; relation [B, Z], 0 where none is
@@ -170,7 +171,8 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
 def finds(
     attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
 ) -> Bool[Array, "B H Z"]:
-    """Whether the weight between a word and its head, `gold` [.., word, head], exceeds the weight of each of its `others`.
+    """Returns whether the weight between a word and its head, `gold` [.., word, head], exceeds the weight of each of its
+    `others`.
 
     axis: the axis of the heads in `attention`; 3, where words attend to their heads, or 2, where heads attend to words.
     """
@@ -254,8 +256,8 @@ class DependencyScores:
 def score_dependencies(
     engine: Engine, treebank: Treebank, choosing: Treebank | None, options: Dependencies, progress: Show = in_silence
 ) -> DependencyScores:
-    """The heads that find the relations of a treebank. They are chosen on the treebank `choosing`, or, if it is None, on every
-    other sentence of the treebank, starting with the first. `progress` gives for each file a function that shows a note.
+    """Returns the heads that find the relations of a treebank. They are chosen on the treebank `choosing`, or, if it is None, on
+    every other sentence of the treebank, starting with the first. `progress` gives for each file a function that shows a note.
 
     For each group of relations, head and offset are the best on the sentences for choosing, of equal ones the first; accuracies
     and their intervals are of the other sentences. Raises UserError for a model without attention, where a part has no word with

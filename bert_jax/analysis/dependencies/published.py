@@ -70,7 +70,8 @@ def counterpart(relation: str, columns: tuple[str, str, str], names: Collection[
 
 
 def published_rows(found: DependencyScores) -> Iterator[tuple[object, ...]]:
-    """A row of PUBLISHED_COLUMNS for each relation of the table, with the head that was found for the relation nearest to it."""
+    """Yields a row of PUBLISHED_COLUMNS for each relation of the table, with the head that was found for the relation nearest to
+    it."""
     heads = {row.relation: row for row in found.best}
     for line in TABLE.strip().splitlines():
         theirs, *nearest = (column.strip() for column in line.split("|"))

@@ -80,7 +80,7 @@ def statistics_figure(found: HeadStatistics) -> Figure:
 
 
 def distances_figure(found: HeadStatistics) -> Figure:
-    """The mean attention to the word at each distance: a line for each head, a panel for each layer."""
+    """Returns the mean attention to the word at each distance: a line for each head, a panel for each layer."""
     array = found.profile
     layers, distances = array["layer"], [int(distance) for distance in array["distance"]]
     columns = min(4, len(layers))
@@ -101,7 +101,7 @@ def distances_figure(found: HeadStatistics) -> Figure:
 
 
 def tree_figure(found: HeadStatistics) -> Figure:
-    """The dendrogram of the heads; a name has the colour of its layer."""
+    """Returns the dendrogram of the heads; a name has the colour of its layer."""
     names = [str(name) for name in found.divergence["head"]]
     drawn = scipy.cluster.hierarchy.dendrogram(tree(found.divergence.values), no_plot=True, labels=names)
     title = f"Jensen-Shannon distances between heads, average linkage ({counted(found.n_divergence, 'word')})"
@@ -119,7 +119,7 @@ def tree_figure(found: HeadStatistics) -> Figure:
 
 
 def plane_figure(found: HeadStatistics) -> Figure:
-    """The heads as points whose distances approximate theirs as well as possible, coloured by layer."""
+    """Returns the heads as points whose distances approximate theirs as well as possible, coloured by layer."""
     figure = new_figure(8.0, 7.0, f"heads by their Jensen-Shannon distances ({counted(found.n_divergence, 'word')})")
     axes, points, colours = figure.subplots(), plane(found.divergence.values), _colours(figure, found)
     for colour, (x, y) in zip(colours.values(), points, strict=True):
@@ -131,7 +131,7 @@ def plane_figure(found: HeadStatistics) -> Figure:
 
 
 def _colours(figure: Figure, found: HeadStatistics) -> dict[str, str]:
-    """The colour of each head, by its layer, with a legend of the layers."""
+    """Returns the colour of each head, by its layer, with a legend of the layers."""
     layers = found.statistics["layer"]
     shades = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.85, len(layers)))
     by_layer = {str(layer): to_hex(shade) for layer, shade in zip(layers, shades, strict=True)}

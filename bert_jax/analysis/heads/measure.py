@@ -53,14 +53,14 @@ class HeadStatistics:
 
 
 def head_names(layers: int, heads: int) -> list[str]:
-    """The names of all heads, LAYER-HEAD from 1-1 on, as in the papers."""
+    """Returns the names of all heads, LAYER-HEAD from 1-1 on, as in the papers."""
     return [f"{layer}-{head}" for layer in range(1, layers + 1) for head in range(1, heads + 1)]
 
 
 def measure_heads(
     engine: Engine, windows: Iterable[Window], options: Heads, say: Callable[[str], None] = lambda note: None
 ) -> HeadStatistics:
-    """The statistics of all heads over `windows`, which are read as needed. `say` receives the number of words so far.
+    """Returns the statistics of all heads over `windows`, which are read as needed. `say` receives the number of words so far.
 
     Raises UserError for a model without attention, if there are no windows, and if the model returns numbers that are not
     finite.
@@ -93,7 +93,7 @@ def measure_heads(
 def head_sums(
     params: Params, batch: Batch, *, config: ModelConfig, reach: int, in_words: bool, sampled: int
 ) -> dict[str, Float[Array, " ..."]]:
-    """The sums over the words of a batch that the statistics are made of, float32, with the numbers of words.
+    """Returns the sums over the words of a batch that the statistics are made of, float32, with the numbers of words.
 
     words []; entropy [N, H]; relations [N, H, F], for the targets of `relations`; uniform_entropy [], uniform [F] and counts [F]
     of them; and with `sampled` words of each row: mixtures (`mixture_entropies`) and sampled [].

@@ -60,7 +60,7 @@ class Drawn:
 
 
 def draw(found: Neighbours, occurrences: Occurrences, senses: int) -> Drawn:
-    """The occurrences of a word, of which there is one at least, as points and as at most `senses` clusters."""
+    """Returns the occurrences of a word, of which there is one at least, as points and as at most `senses` clusters."""
     marked = found.vectors.values[:, list(occurrences.marked)]
     planes = [principal_plane(x, own) for x, own in zip(occurrences.vectors.values, marked, strict=True)]
     points, others, shares = zip(*planes, strict=True)
@@ -102,8 +102,8 @@ def write_neighbours(folder: Folder, found: Neighbours, senses: int) -> list[Dra
 
 
 def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measure]:
-    """The mean cosines of each layer: of any two words, of occurrences of a word, of words in context, of these and the nearest
-    word."""
+    """Yields the mean cosines of each layer: of any two words, of occurrences of a word, of words in context, of these and the
+    nearest word."""
     for s, name in enumerate(found.random["layer"]):
         layer = int(name)
         yield Measure("any two words", layer, float(found.random.values[s]), found.words * (found.words - 1) // 2)
@@ -122,7 +122,7 @@ def layer_measures(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[Measur
 
 
 def sense_rows(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[tuple[object, ...]]:
-    """A row for each point of the picture; a word in context has no number and no sense."""
+    """Yields a row for each point of the picture; a word in context has no number and no sense."""
     for own in drawn:
         n = len(own.senses)
         for s, layer in enumerate(found.random["layer"]):
@@ -134,7 +134,7 @@ def sense_rows(found: Neighbours, drawn: Sequence[Drawn]) -> Iterator[tuple[obje
 
 
 def layers_figure(measures: Sequence[Measure]) -> Figure:
-    """The mean cosines over the layers: a line for each measure."""
+    """Returns the mean cosines over the layers: a line for each measure."""
     figure = new_figure(9.0, 5.0, "cosines by layer; that of any two words is the measure of all others")
     axes = figure.subplots()
     for name in dict.fromkeys(each.measure for each in measures):

@@ -33,7 +33,7 @@ Vectors = Float[np.ndarray, "words D"]
 
 
 def unit(vectors: Float[np.ndarray, "*shape D"]) -> Float64[np.ndarray, "*shape D"]:
-    """The vectors at length 1; 0 stays 0."""
+    """Returns the vectors at length 1; 0 stays 0."""
     exact = np.asarray(vectors, np.float64)
     return np.asarray(exact / np.maximum(np.linalg.norm(exact, axis=-1, keepdims=True), 1e-12))
 
@@ -58,8 +58,8 @@ def principal_plane(
 
 
 def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
-    """The number of each vector's cluster, from 1 for the largest: `count` clusters at most of Ward's method on the vectors at
-    length 1 (Ward 1963, as scipy's `linkage`)."""
+    """Returns the number of each vector's cluster, from 1 for the largest: `count` clusters at most of Ward's method on the
+    vectors at length 1 (Ward 1963, as scipy's `linkage`)."""
     if len(vectors) < 2:
         return np.ones(len(vectors), np.int64)
     joined = scipy.cluster.hierarchy.linkage(unit(vectors), "ward")
@@ -70,8 +70,8 @@ def clusters(vectors: Vectors, count: int) -> Int[np.ndarray, " words"]:
 
 
 def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, tuple[float, int]]:
-    """The mean cosine of two different vectors and the number of pairs, of "any" cluster, of the "same", of "other" ones; the
-    mean of no pair is NaN."""
+    """Returns the mean cosine of two different vectors and the number of pairs, of "any" cluster, of the "same", of "other" ones;
+    the mean of no pair is NaN."""
     points = unit(vectors)
     upper = np.triu_indices(len(points), 1)
     cosines, same = (points @ points.T)[upper], labels[upper[0]] == labels[upper[1]]
@@ -80,7 +80,7 @@ def cohesion(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[str, t
 
 
 def middles(vectors: Vectors, labels: Int[np.ndarray, " words"]) -> dict[int, int]:
-    """The number of the vector with the largest cosine to the mean of its cluster, for each cluster."""
+    """Returns the number of the vector with the largest cosine to the mean of its cluster, for each cluster."""
     points = unit(vectors)
     found = {}
     for label in np.unique(labels).tolist():
@@ -126,7 +126,7 @@ def one_word(tokenizer: Tokenizer, text: str) -> Word:
 
 
 def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[WordPieces]:
-    """The `count` pieces nearest to each word by the cosine of their input embeddings, before position and LayerNorm.
+    """Returns the `count` pieces nearest to each word by the cosine of their input embeddings, before position and LayerNorm.
 
     A word of several pieces has the mean of their embeddings; its own pieces are left out. Raises UserError for what is not one
     word.
@@ -198,7 +198,7 @@ class Neighbours:
 
 @compiled
 def marked_vectors(params: Params, batch: Batch, *, config: ModelConfig, layers: tuple[int, ...]) -> Float[Array, "X S D"]:
-    """The vectors of the words at the query positions, in each of `layers`."""
+    """Returns the vectors of the words at the query positions, in each of `layers`."""
     found = word_vectors(params, batch, word_slots(batch), config, layers)
     return jnp.moveaxis(found.reshape(len(layers), -1, found.shape[-1])[:, batch["query_positions"]], 1, 0)
 
@@ -257,7 +257,7 @@ class Nearest:
         self.cosines, self.windows, self.numbers = (np.take_along_axis(values, order, axis=-1) for values in joined)
 
     def keys(self) -> dict[tuple[int, int, int], Key]:
-        """The words that are kept, by layer, query and rank."""
+        """Returns the words that are kept, by layer, query and rank."""
         there = np.argwhere(np.isfinite(self.cosines)).tolist()
         return {(s, q, r): (int(self.windows[s, q, r]), int(self.numbers[s, q, r])) for s, q, r in there}
 
@@ -279,7 +279,7 @@ class Sample:
         self.contexts: dict[Key, str] = {}
 
     def offer(self, key: Key, context: Callable[[Key], str]) -> bool:
-        """Whether the next occurrence is chosen, for now."""
+        """Returns whether the next occurrence is chosen, for now."""
         self.n += 1
         if len(self.chosen) < self._most:
             self.chosen.append(key)
@@ -309,7 +309,7 @@ def find_neighbours(
     options: Neighbouring,
     say: Callable[[str], None] = lambda note: None,
 ) -> Neighbours:
-    """The words of `windows` that are nearest to words in context, and the occurrences there of all `words`.
+    """Returns the words of `windows` that are nearest to words in context, and the occurrences there of all `words`.
 
     words: each a word, or a sentence with one word in brackets. `say` receives the number of words so far. Cosines are between
     the mean vectors of the words' pieces. Two words are the same if their pieces are. Raises UserError if a marked text is not

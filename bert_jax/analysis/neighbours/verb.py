@@ -13,7 +13,8 @@ from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.analysis.windows import marked_window
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import read_options
-from bert_jax.prediction.streams import Field, check_not_files, read_texts
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import check_not_files, read_texts
 
 
 def run(flags: argparse.Namespace) -> int:

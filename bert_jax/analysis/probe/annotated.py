@@ -67,12 +67,12 @@ class AnnotatedFile:
 
 
 def is_conllu(path: str) -> bool:
-    """Whether the name ends in .conllu, possibly compressed."""
+    """Returns whether the name ends in .conllu, possibly compressed."""
     return bare_name(pathlib.Path(path).name).endswith(".conllu")
 
 
 def annotated(sentence: Sentence) -> Annotated:
-    """The labels and the tree of a sentence of CoNLL-U; no tree where several words are roots."""
+    """Returns the labels and the tree of a sentence of CoNLL-U; no tree where several words are roots."""
     labels = {"upos": sentence.upos, "xpos": sentence.xpos, "relation": sentence.relations}
     if sentence.heads.count(-1) != 1:
         return Annotated(sentence.words, labels)
@@ -117,7 +117,7 @@ class Labels:
 
 
 def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> Labels:
-    """The labels of one kind."""
+    """Returns the labels of one kind."""
     known = [label for sentence in training for label in sentence.labels.get(name, ())]
     classes = sorted({*known} - {NO_LABEL})
     numbers = {label: i for i, label in enumerate(classes)} | {NO_LABEL: NONE}
@@ -131,8 +131,8 @@ def numbered(name: str, training: Sequence[Annotated], evaluation: Sequence[Anno
 
 
 def control_task(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type], seed: int) -> Labels:
-    """The control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2): each word type has one label, drawn at
-    random from the distribution of the labels of the training part. A word without a label has none here either."""
+    """Returns the control task of `labels` (Hewitt and Liang 2019, arXiv:1909.03368, section 2): each word type has one label,
+    drawn at random from the distribution of the labels of the training part. A word without a label has none here either."""
     counts = np.bincount(labels.training[labels.training != NONE], minlength=len(labels.classes))
     ends = np.cumsum(counts) / counts.sum()
     drawn: dict[Type, int] = {}
@@ -152,13 +152,13 @@ def control_task(labels: Labels, training: Sequence[Type], evaluation: Sequence[
 
 
 def _uniform(word: Type, seed: int) -> float:
-    """A number from [0, 1) that follows from the seed and the word."""
+    """Returns a number from [0, 1) that follows from the seed and the word."""
     digest = hashlib.blake2b(repr((seed, word)).encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / 2**53
 
 
 def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequence[Type]) -> float:
-    """The accuracy of the most frequent label of each word type, and for a new type of the most frequent label of all."""
+    """Returns the accuracy of the most frequent label of each word type, and for a new type of the most frequent label of all."""
     labelled = [pair for pair in zip(training, labels.training.tolist(), strict=True) if pair[1] != NONE]
     by_type: dict[Type, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     for word, label in labelled:
@@ -172,5 +172,5 @@ def majority_accuracy(labels: Labels, training: Sequence[Type], evaluation: Sequ
 
 
 def _most_frequent(counts: collections.Counter[int]) -> int:
-    """The most frequent item; among equally frequent ones, the first one counted."""
+    """Returns the most frequent item; among equally frequent ones, the first one counted."""
     return max(counts, key=counts.__getitem__)

@@ -51,8 +51,8 @@ class Features:
 
 @compiled
 def vectors_of_layers(params: Params, batch: Batch, *, config: ModelConfig) -> Float32[Array, "B Z S D"]:
-    """The vectors of the words, the mean over their pieces, at the columns of their first tokens: the embeddings, and the output
-    of every layer."""
+    """Returns the vectors of the words, the mean over their pieces, at the columns of their first tokens: the embeddings, and the
+    output of every layer."""
     found = word_vectors(params, batch, word_slots(batch), config, range(config.num_layers + 1))
     return jnp.moveaxis(found, 0, 2)
 
@@ -63,7 +63,7 @@ def read_features(
     words: int,
     say: Say = silent,
 ) -> Features:
-    """The vectors of all words of `sentences`, which have at most `words` words.
+    """Returns the vectors of all words of `sentences`, which have at most `words` words.
 
     Raises UserError for no word, and where the model gives numbers that are not finite.
     """
@@ -95,7 +95,7 @@ def read_features(
 
 
 def _first_tokens(window: Window) -> list[int]:
-    """The columns of the first tokens of the words, without [CLS] and [SEP]."""
+    """Returns the columns of the first tokens of the words, without [CLS] and [SEP]."""
     ends = itertools.accumulate(len(word.ids) for word in window.words)
     columns = [0, *ends]
     return [column for column, word in zip(columns, window.words, strict=False) if word.kind in (Kind.WORD, Kind.PUNCTUATION)]
@@ -115,7 +115,7 @@ rounds by up to half as much."""
 
 
 def scale_of(vectors: Float[np.ndarray, "R S D"]) -> Scale:
-    """The scale of these vectors; an entry that is constant, up to the rounding of float16, has deviation 1."""
+    """Returns the scale of these vectors; an entry that is constant, up to the rounding of float16, has deviation 1."""
     chunks = [vectors[i : i + CHUNK].astype(np.float64) for i in range(0, len(vectors), CHUNK)]
     mean = sum(chunk.sum(0) for chunk in chunks) / len(vectors)
     variance = sum(((chunk - mean) ** 2).sum(0) for chunk in chunks) / len(vectors)
@@ -125,7 +125,7 @@ def scale_of(vectors: Float[np.ndarray, "R S D"]) -> Scale:
 
 
 def in_batches(order: Sequence[int] | Int64[np.ndarray, " _"], size: int) -> Iterator[Int64[np.ndarray, " {size}"]]:
-    """The elements of `order`, `size` at a time; the last batch is filled with -1."""
+    """Yields the elements of `order`, `size` at a time; the last batch is filled with -1."""
     for start in range(0, len(order), size):
         batch = np.full(size, -1, np.int64)
         batch[: len(order[start : start + size])] = order[start : start + size]

@@ -106,7 +106,7 @@ def structure_figure(found: StructureProbes) -> Figure:
 
 
 def parsers_figure(found: ParserProbes) -> Figure:
-    """The share of the words whose head is found, by parser."""
+    """Returns the share of the words whose head is found, by parser."""
     names = [str(name) for name in found.accuracy["parser"]]
     figure = new_figure(7.5, 0.4 * len(names) + 1.2, f"parsers: the head is found of {counted(found.n, 'word')}")
     axes = figure.subplots()

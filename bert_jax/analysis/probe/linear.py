@@ -35,7 +35,7 @@ State = tuple[Any, Any]
 
 
 def standardised(vectors: Float32[Array, "R S D"], scale: tuple[Array, Array]) -> Float[Array, "S R D"]:
-    """The vectors, layer by layer, with mean 0 and deviation 1 in each entry of each layer.
+    """Returns the vectors, layer by layer, with mean 0 and deviation 1 in each entry of each layer.
 
     They are read in float32, to which NumPy converts those that are held in float16: XLA compiles no float16 for CPUs without
     instructions for it.
@@ -45,18 +45,18 @@ def standardised(vectors: Float32[Array, "R S D"], scale: tuple[Array, Array]) -
 
 
 def with_mix(mix: Mapping[str, Array], vectors: Float[Array, "S R D"]) -> Float[Array, "A R D"]:
-    """The vectors of all hidden states, and last their learned mix; A = S + 1."""
+    """Returns the vectors of all hidden states, and last their learned mix; A = S + 1."""
     mixed: Any = LayerMix(len(vectors)).apply({"params": mix}, vectors[:, None])
     return jnp.concatenate([vectors, mixed])
 
 
 def initial_mix(layers: int) -> dict[str, jax.Array]:
-    """The mean of all hidden states."""
+    """Returns the mean of all hidden states."""
     return {"weights": jnp.zeros(layers), "gamma": jnp.ones(())}
 
 
 def linear_logits(probe: Probe, vectors: Float[Array, "S R D"]) -> Float[Array, "A R C"]:
-    """The logits of the probes of all hidden states and of the mix."""
+    """Returns the logits of the probes of all hidden states and of the mix."""
     inputs = with_mix(probe["mix"], vectors)
     exact = jax.lax.Precision.HIGHEST
     return jnp.einsum("ARD,ADC->ARC", inputs, probe["kernel"], precision=exact) + probe["bias"][:, None]
@@ -65,7 +65,7 @@ def linear_logits(probe: Probe, vectors: Float[Array, "S R D"]) -> Float[Array, 
 def mix_loss(
     probes: Mapping[str, Probe], vectors: Float[Array, "S R D"], labels: Mapping[str, Int[Array, " R"]]
 ) -> Float[Array, ""]:
-    """The sum over the kinds of labels of the mean cross-entropy of the mix over the words with a label."""
+    """Returns the sum over the kinds of labels of the mean cross-entropy of the mix over the words with a label."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(())
     for name, own in labels.items():
@@ -76,7 +76,7 @@ def mix_loss(
 
 
 def _mean_loss(logits: Float[Array, "R C"], labels: Int[Array, " R"]) -> Float[Array, ""]:
-    """The mean cross-entropy over the words with a label."""
+    """Returns the mean cross-entropy over the words with a label."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
     counts = (labels != NONE).astype(jnp.float32)
     return (losses * counts).sum() / jnp.maximum(counts.sum(), 1.0)
@@ -104,11 +104,11 @@ def train_linear(
     say: Say = silent,
     layers: Mapping[str, Probe] | None = None,
 ) -> dict[str, Probe]:
-    """The converged probes of all kinds of labels by name. Only their mixes depend on the `seed`: Adam reads the words in another
-    order in each of the `epochs`.
+    """Returns the converged probes of all kinds of labels by name. Only their mixes depend on the `seed`: Adam reads the words in
+    another order in each of the `epochs`.
 
-    layers: the probes of another seed, whose layer probes are reused for the kinds of labels that it has.
-    `say` receives the number of finished probes and of all probes.
+    layers: the probes of another seed, whose layer probes are reused for the kinds of labels that it has. `say` receives the
+    number of finished probes and of all probes.
     """
     known = {} if layers is None else layers
     mixes = train_mixes(vectors, labels, scale, epochs, seed)
@@ -163,8 +163,8 @@ def _mix(mix: Mapping[str, Array], vectors: Array, scale: tuple[Array, Array]) -
 def converged(
     read: Float[Array, "R D"], labels: Int[np.ndarray, " R"], classes: int
 ) -> tuple[Float32[np.ndarray, "D C"], Float32[np.ndarray, " C"]]:
-    """The kernel and the bias with the least mean cross-entropy over the words with a label, plus PENALTY times the sum of the
-    squares of the kernel."""
+    """Returns the kernel and the bias with the least mean cross-entropy over the words with a label, plus PENALTY times the sum
+    of the squares of the kernel."""
     width, own = read.shape[1], jnp.asarray(labels)
 
     def loss(flat: Float64[np.ndarray, " _"]) -> tuple[float, Float64[np.ndarray, " _"]]:
@@ -187,7 +187,7 @@ def _penalised(probe: Float[Array, "_ C"], read: Float[Array, "R D"], labels: In
 def train_mixes(
     vectors: Float16[np.ndarray, "R S D"], labels: Sequence[Labels], scale: Scale, epochs: int, seed: int
 ) -> dict[str, Any]:
-    """The mix of each kind of labels, trained with Adam together with a probe that reads it."""
+    """Returns the mix of each kind of labels, trained with Adam together with a probe that reads it."""
     count, layers, width = vectors.shape
     probes = initial_probes(layers, width, {kind.name: len(kind.classes) for kind in labels}, seed)
     steps = epochs * -(-count // BATCH)
@@ -220,7 +220,7 @@ def probe_step(loss: Callable[..., Array], steps: int, rate: float) -> tuple[Cal
 def linear_accuracy(
     probes: Mapping[str, Probe], vectors: Float16[np.ndarray, "R S D"], labels: Sequence[Labels], scale: Scale
 ) -> dict[str, Float64[np.ndarray, " A"]]:
-    """The share of the words with a label whose most likely class is theirs: for all hidden states and the mix."""
+    """Returns the share of the words with a label whose most likely class is theirs: for all hidden states and the mix."""
     right: dict[str, Any] = {kind.name: 0 for kind in labels}
     for chosen in in_batches(range(len(vectors)), BATCH):
         own = {kind.name: np.where(chosen >= 0, kind.evaluation[chosen], NONE) for kind in labels}
@@ -238,5 +238,5 @@ def _right(
 
 
 def mix_shares(mix: Mapping[str, Array]) -> Float64[np.ndarray, " S"]:
-    """The weights of the hidden states in a mix; they sum to 1."""
+    """Returns the weights of the hidden states in a mix; they sum to 1."""
     return np.asarray(jax.nn.softmax(mix["weights"]), np.float64)

@@ -125,7 +125,7 @@ def measure_probes(
     size = cut = 0
 
     def each_seed(what: str, unit: str) -> Iterator[tuple[int, Say]]:
-        """Every seed with the progress of its training."""
+        """Yields every seed with the progress of its training."""
         for i in range(options.seeds):
             yield options.seed + i, progress(f"training {what} {i + 1} of {options.seeds}", unit)
 
@@ -183,7 +183,7 @@ def measure_probes(
 
 
 def label_kinds(training: Sequence[Annotated], evaluation: Sequence[Annotated]) -> list[Labels]:
-    """The kinds of labels that both parts have, in the training part at least two different ones."""
+    """Returns the kinds of labels that both parts have, in the training part at least two different ones."""
     names = training[0].labels if training and evaluation else {}
     found = [numbered(name, training, evaluation) for name in names if name in evaluation[0].labels]
     return [labels for labels in found if len(labels.classes) > 1 and labels.n]
@@ -196,7 +196,7 @@ def _possible(
     parts: Sequence[Sequence[Annotated]],
     kinds: Sequence[Labels],
 ) -> tuple[str, ...]:
-    """The probes named in `options`, or all probes that the files and the model support."""
+    """Returns the probes named in `options`, or all probes that the files and the model support."""
     if "parsers" in options.probes:
         engine.require_attention("that parsers could read", "leave parsers out of the probes")
     for file, part in zip(files, parts, strict=True):

@@ -47,8 +47,8 @@ Weights = Mapping[str, Mapping[str, Array]]
 
 
 def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Item]:
-    """The sentences with a tree that fit into the position table. Their tokens have the column "heads": the number of the head of
-    the token's word, [CLS] being 0; NO_HEAD where it is not asked for."""
+    """Yields the sentences with a tree that fit into the position table. Their tokens have the column "heads": the number of the
+    head of the token's word, [CLS] being 0; NO_HEAD where it is not asked for."""
     for sentence in sentences:
         windows = list(word_windows(engine, sentence.words)) if sentence.heads else []
         if len(windows) != 1:
@@ -62,9 +62,9 @@ def parser_items(engine: Engine, sentences: Iterable[Annotated]) -> Iterator[Ite
 
 @compiled
 def parser_inputs(params: Params, batch: Batch, *, config: ModelConfig) -> dict[str, Float[Array, "B *_"] | Int[Array, "B Z"]]:
-    """The numbers that parsers read: "attention" [B, H, Z, Z] between words, of the heads of all layers; "words" [B, Z, D], the
-    input embeddings; "sequence", "number" and "heads" [B, Z]: the number of the text from 1, 0 where there is no word of a text,
-    that of the word in it, and that of its head."""
+    """Returns the numbers that parsers read: "attention" [B, H, Z, Z] between words, of the heads of all layers; "words" [B, Z,
+    D], the input embeddings; "sequence", "number" and "heads" [B, Z]: the number of the text from 1, 0 where there is no word of
+    a text, that of the word in it, and that of its head."""
     slots = word_slots(batch)
     table = params["embeddings"]["word_embeddings"]["embedding"]
     shares = slots.members / jnp.maximum(slots.members.sum(1, keepdims=True), 1.0)
@@ -98,7 +98,7 @@ def initial_weights(heads: int, width: int) -> dict[str, dict[str, jax.Array]]:
 
 
 def scores(weights: Mapping[str, Array], maps: Float[Array, "B H Z Z"], words: Float[Array, "B Z D"]) -> Float[Array, "B Z Z"]:
-    """The sum above of each word i [.., i, ..] as the head of each word j [.., j]."""
+    """Returns the sum above of each word i [.., i, ..] as the head of each word j [.., j]."""
     exact = jax.lax.Precision.HIGHEST
     total = jnp.zeros(maps.shape[:1] + maps.shape[2:])
     for direction, pairs in enumerate((maps, maps.swapaxes(2, 3))):
@@ -132,7 +132,7 @@ def is_head(read: Mapping[str, Array]) -> Float[Array, "B Z Z"]:
 
 
 def parser_loss(weights: Weights, read: Mapping[str, Array]) -> Float[Array, ""]:
-    """The sum over the parsers of the mean negative log probability of the heads."""
+    """Returns the sum over the parsers of the mean negative log probability of the heads."""
     true = is_head(read)
     likelihoods = [(own * true).sum() for own in log_probabilities(weights, read).values()]
     return -sum(likelihoods, jnp.zeros(())) / jnp.maximum(true.sum(), 1.0)
@@ -141,7 +141,7 @@ def parser_loss(weights: Weights, read: Mapping[str, Array]) -> Float[Array, ""]
 def train_parsers(
     engine: Engine, sentences: Sequence[Annotated], passes: int, seed: int, say: Say = silent
 ) -> dict[str, dict[str, jax.Array]]:
-    """The weights of PARSERS, trained with Adam in `passes` passes over the sentences, each in another order.
+    """Returns the weights of PARSERS, trained with Adam in `passes` passes over the sentences, each in another order.
 
     `say` receives the number of words read so far, and the total over all passes.
     """
@@ -168,7 +168,7 @@ def _optimizer() -> optax.GradientTransformation:
 
 @jax.jit
 def _steps(state: State, read: Mapping[str, Array], rates: Mapping[str, Float[Array, ""]]) -> State:
-    """A step for every ROWS rows of a batch."""
+    """Returns a step for every ROWS rows of a batch."""
     rows = read["sequence"].shape[0]
     size = ROWS if rows % ROWS == 0 else 1
     parts = {name: x.reshape(rows // size, size, *x.shape[1:]) for name, x in read.items()}
@@ -209,7 +209,8 @@ def _right(weights: Weights, read: Mapping[str, Array]) -> tuple[dict[str, Array
 
 
 def offset_counts(engine: Engine, sentences: Iterable[Annotated]) -> collections.Counter[int]:
-    """The number of words by the distance of their head, negative before them, of the words that parsers are asked for."""
+    """Returns the number of words by the distance of their head, negative before them, of the words that parsers are asked
+    for."""
     offsets: collections.Counter[int] = collections.Counter()
     for item in parser_items(engine, sentences):
         asked = dict(zip(item.columns["words"], item.columns["heads"], strict=True))

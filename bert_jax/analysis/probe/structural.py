@@ -26,7 +26,7 @@ LENGTHS = range(5, 51)
 
 
 def tree_distances(heads: Sequence[int]) -> Float64[np.ndarray, "words words"]:
-    """The number of edges between any two words of a tree with one root."""
+    """Returns the number of edges between any two words of a tree with one root."""
     ancestors = np.zeros((len(heads), len(heads)))  # [word, ancestor], the word itself among them
     for word in range(len(heads)):
         at = word
@@ -38,7 +38,7 @@ def tree_distances(heads: Sequence[int]) -> Float64[np.ndarray, "words words"]:
 
 
 def spanning_tree(distances: Float[np.ndarray, "words words"]) -> set[tuple[int, int]]:
-    """The edges (a, b), a < b, of the tree over all words with the least sum of distances."""
+    """Returns the edges (a, b), a < b, of the tree over all words with the least sum of distances."""
     positive = np.triu(distances - distances.min() + 1.0, 1)  # an edge of 0 counts as none; a constant changes no tree
     a, b = scipy.sparse.csgraph.minimum_spanning_tree(positive).nonzero()
     return {(int(i), int(j)) for i, j in zip(a, b, strict=True)}
@@ -71,7 +71,7 @@ def rank_correlations(
 def root_is_found(
     depths: Float[np.ndarray, "A words"], heads: Sequence[int], punctuation: Sequence[bool]
 ) -> Bool[np.ndarray, " A"]:
-    """Whether the word with the least depth, punctuation left out, is the root."""
+    """Returns whether the word with the least depth, punctuation left out, is the root."""
     least = np.where(np.asarray(punctuation)[None], np.inf, depths).argmin(-1)
     return least == heads.index(-1)
 
@@ -132,7 +132,7 @@ class TreeScores:
 
 
 def chain(count: int) -> tuple[Float64[np.ndarray, "words words"], Float64[np.ndarray, " words"]]:
-    """The distances and depths of a right-branching tree, in which the head of each word is the word before it."""
+    """Returns the distances and depths of a right-branching tree, in which the head of each word is the word before it."""
     places = np.arange(count, dtype=np.float64)
     return np.abs(places[:, None] - places[None]), places
 
@@ -147,13 +147,14 @@ Measured = dict[str, jax.Array]
 
 
 def tree_sentences(features: Features) -> list[int]:
-    """The numbers of the sentences with a tree of two words or more, not all of them punctuation, that were read as a whole."""
+    """Returns the numbers of the sentences with a tree of two words or more, not all of them punctuation, that were read as a
+    whole."""
     numbered = enumerate(zip(features.sentences, features.cut, strict=True))
     return [i for i, (own, cut) in numbered if len(own.heads) > 1 and not all(own.punctuation) and not cut]
 
 
 def structural_initial(layers: int, width: int, rank: int, seed: int) -> Probe:
-    """The maps of distances and depths. A squared distance of standardised vectors begins at about 2."""
+    """Returns the maps of distances and depths. A squared distance of standardised vectors begins at about 2."""
     names = ("distance", "depth")
     deviation = (width * rank) ** -0.5
     keys = jax.random.split(jax.random.key(seed), len(names))
@@ -164,7 +165,7 @@ def structural_initial(layers: int, width: int, rank: int, seed: int) -> Probe:
 
 
 def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measured:
-    """The "distance" [A, B, Z, Z] and "depth" [A, B, Z] of the R words of B = `rows` sentences of Z words each, by the
+    """Returns the "distance" [A, B, Z, Z] and "depth" [A, B, Z] of the R words of B = `rows` sentences of Z words each, by the
     probes of all hidden states and the mix."""
     exact = jax.lax.Precision.HIGHEST
     mapped = {
@@ -181,8 +182,8 @@ def measured(probe: Probe, vectors: Float[Array, "S R D"], rows: int) -> Measure
 def structural_loss(
     probe: Probe, vectors: Float[Array, "S R D"], trees: Mapping[str, Float[Array, "B Z *_"]]
 ) -> Float[Array, ""]:
-    """The sum over all probes of the losses of distance and of depth: the mean absolute difference over the pairs of words, and
-    over the words, of each sentence, averaged over the sentences.
+    """Returns the sum over all probes of the losses of distance and of depth: the mean absolute difference over the pairs of
+    words, and over the words, of each sentence, averaged over the sentences.
 
     trees: "distance" [B, Z, Z] and "depth" [B, Z] as targets, -1 where there is no word.
     """
@@ -209,7 +210,7 @@ class Sentences:
 
 
 def batches(features: Features, numbers: Sequence[int]) -> Iterator[Sentences]:
-    """The sentences of these numbers in their order, in rows of few lengths."""
+    """Yields the sentences of these numbers in their order, in rows of few lengths."""
     waiting: dict[int, list[int]] = {}
     for i in numbers:
         length = max(SHORTEST, power_of_two(len(features.sentences[i].words)))
@@ -246,7 +247,7 @@ def train_structural(
     seed: int,
     say: Say = silent,
 ) -> Probe:
-    """The maps of distances and depths of all hidden states and the mix, trained with Adam on the sentences with a tree.
+    """Returns the maps of distances and depths of all hidden states and the mix, trained with Adam on the sentences with a tree.
 
     `say` receives the number of finished sentences, and the total over all epochs.
     """
@@ -267,7 +268,7 @@ def train_structural(
 
 
 def structural_scores(probe: Probe, features: Features, scale: Scale) -> TreeScores:
-    """The scores of the probes of all hidden states and the mix, in this order."""
+    """Returns the scores of the probes of all hidden states and the mix, in this order."""
     scores = TreeScores()
     for batch in batches(features, tree_sentences(features)):
         answers = _measured(probe, batch.vectors, (scale.mean, scale.deviation), len(batch.trees["depth"]))
@@ -285,7 +286,7 @@ def _measured(probe: Probe, vectors: Array, scale: tuple[Array, Array], rows: in
 
 
 def chain_scores(features: Features) -> TreeScores:
-    """The scores of right-branching trees."""
+    """Returns the scores of right-branching trees."""
     scores = TreeScores()
     for i in tree_sentences(features):
         sentence = features.sentences[i]

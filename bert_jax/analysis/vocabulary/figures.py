@@ -63,14 +63,14 @@ def examples(pieces: Sequence[Piece], most: int = 12) -> str:
 
 
 def lengths(found: Vocabulary) -> tuple[collections.Counter[int], collections.Counter[int]]:
-    """The numbers of pieces by their characters: of those that begin words, and of those that continue them."""
+    """Returns the numbers of pieces by their characters: of those that begin words, and of those that continue them."""
     plain = [piece for piece in found.pieces if piece.kind != "reserved"]
     whole = collections.Counter(len(piece.text) for piece in plain if not piece.continues)
     return whole, collections.Counter(len(piece.text) for piece in plain if piece.continues)
 
 
 def lengths_figure(found: Vocabulary) -> Figure:
-    """The lengths of pieces, of those that begin words and those that continue them."""
+    """Returns the lengths of pieces, of those that begin words and those that continue them."""
     whole, inside = lengths(found)
     figure = new_figure(7.0, 3.6, f"lengths of {counted(whole.total() + inside.total(), 'piece')}")
     axes = figure.subplots()
@@ -87,7 +87,7 @@ def lengths_figure(found: Vocabulary) -> Figure:
 
 
 def parameters_figure(found: Vocabulary) -> Figure:
-    """The parameters of each part as a bar, divided into its arrays."""
+    """Returns the parameters of each part as a bar, divided into its arrays."""
     parts = {part: arrays for part, arrays in found.parameters.items() if arrays}
     total, widest = found.num_parameters, max(sum(arrays.values()) for arrays in parts.values())
     figure = new_figure(9.0, 0.55 * len(parts) + 1.3, counted(total, "parameter"))

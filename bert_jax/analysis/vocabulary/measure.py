@@ -57,8 +57,8 @@ class Splits:
 
 
 def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
-    """The split words in the first `READ` tokens of `corpus`, which `tokenizer` has made. Raises UserError for a tokenizer whose
-    pieces do not mark the continuation of words by ##, to which no words can be added."""
+    """Returns the split words in the first `READ` tokens of `corpus`, which `tokenizer` has made. Raises UserError for a
+    tokenizer whose pieces do not mark the continuation of words by ##, to which no words can be added."""
     if tokenizer.vocabulary.kind != "wordpiece":
         raise UserError(f"words cannot be added to a {tokenizer.vocabulary.kind} vocabulary; train a new one on this text")
     words = pieces = 0
@@ -87,7 +87,7 @@ def find_splits(corpus: Corpus, tokenizer: Tokenizer) -> Splits:
 def _hashes(
     ids: Integer[np.ndarray, " T"], starts: Int64[np.ndarray, " W"], sizes: Int64[np.ndarray, " W"]
 ) -> UInt64[np.ndarray, " W"]:
-    """A 64-bit polynomial hash of the ids of each word."""
+    """Returns a 64-bit polynomial hash of the ids of each word."""
     begin = len(ids) - int(sizes.sum())  # a shard begins with a word, unless it was cut
     offsets = np.arange(begin, len(ids)) - np.repeat(starts, sizes)
     powers = _MULTIPLIER ** np.arange(sizes.max(initial=0), dtype=np.uint64)
@@ -156,7 +156,7 @@ class Vocabulary:
 def read_vocabulary(
     model: Model, corpus: str | None = None, names: Collection[str] | None = None, *, with_splits: bool = False
 ) -> Vocabulary:
-    """The vocabulary of `model`, with counts from the directory `corpus` of the verb `corpus`, and names from a list;
+    """Returns the vocabulary of `model`, with counts from the directory `corpus` of the verb `corpus`, and names from a list;
     `with_splits` looks for the words of the corpus that the vocabulary splits.
 
     Raises UserError for a corpus that cannot be read, or of another vocabulary.
@@ -200,7 +200,7 @@ def read_piece(tokenizer: Tokenizer, i: int) -> Piece:
 
 
 def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection[str] | None) -> list[Piece]:
-    """The pieces with `is_name`, as far as `names` or capitals tell."""
+    """Returns the pieces with `is_name`, as far as `names` or capitals tell."""
     if names is None and tokenizer.vocabulary.lowercase:
         return list(pieces)
     known = {name.casefold() for name in names or ()}
@@ -215,8 +215,8 @@ def _with_names(pieces: Sequence[Piece], tokenizer: Tokenizer, names: Collection
 
 
 def script_of(text: str) -> str:
-    """The script of the letters of `text`, by the first word of their names in Unicode: "latin", "cjk", ...; "other" for letters
-    that are signs, such as the micro sign. Text without letters is "digits" or "marks"."""
+    """Returns the script of the letters of `text`, by the first word of their names in Unicode: "latin", "cjk", ...; "other" for
+    letters that are signs, such as the micro sign. Text without letters is "digits" or "marks"."""
     letters = [letter for letter in text if unicodedata.category(letter)[0] in "LM"]
     if not letters:
         return "digits" if any(letter.isnumeric() for letter in text) else "marks"

@@ -10,7 +10,8 @@ from bert_jax.analysis.vocabulary.measure import groups
 from bert_jax.data.corpus.verification import staged
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.prediction.streams import Field, read_records
+from bert_jax.prediction.fields import Field
+from bert_jax.prediction.streams import read_records
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -37,7 +38,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 def read_names(path: str) -> list[str]:
-    """The names in a file, one a line. Raises UserError for a line that is not a text."""
+    """Returns the names in a file, one a line. Raises UserError for a line that is not a text."""
     names = []
     for record in read_records((), path, (Field("text"),)):
         if record.problem:

@@ -25,12 +25,12 @@ DOCUMENT_HASHES = "document_hashes.npy"
 
 
 def shard_name(index: int, shards: int) -> str:
-    """The directory name of a finished shard."""
+    """Returns the directory name of a finished shard."""
     return f"shard-{index:05d}-of-{shards:05d}"
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
-    """The smallest dtype that holds every token id."""
+    """Returns the smallest dtype that holds every token id."""
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)
 
 
@@ -74,7 +74,7 @@ def write_array(path: pathlib.Path, values: np.ndarray, dtype: np.dtype) -> None
 
 
 def map_array(path: pathlib.Path) -> np.ndarray:
-    """A .npy file as a memory-mapped array; an empty file, which cannot be mapped, as an ordinary empty array."""
+    """Returns a .npy file as a memory-mapped array; an empty file, which cannot be mapped, as an ordinary empty array."""
     try:
         return np.load(path, mmap_mode="r")
     except ValueError:
@@ -82,7 +82,8 @@ def map_array(path: pathlib.Path) -> np.ndarray:
 
 
 def marked_tokens(directory: pathlib.Path, split: str) -> np.ndarray:
-    """The token ids of a split of a shard, with the bit BEGINS where WORDS has one, as uint32; as they are without WORDS."""
+    """Returns the token ids of a split of a shard, with the bit BEGINS where WORDS has one, as uint32; as they are without
+    WORDS."""
     tokens, words = map_array(directory / f"{split}.tokens.npy"), directory / f"{split}.{WORDS}.npy"
     if not words.is_file():
         return tokens

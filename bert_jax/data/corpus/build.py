@@ -158,7 +158,7 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, r
 
 
 def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer) -> JsonObject:
-    """All settings that the shards depend on, as JSON."""
+    """Returns all settings that the shards depend on, as JSON."""
     text = dataclasses.asdict(config.text)
     text["cleaning"]["keep"] = sorted(config.text.cleaning.keep)
     return {
@@ -182,14 +182,14 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
 
 
 def _own_files(config: BuildConfig) -> JsonObject:
-    """The user's own files with the functions of the sources: path and SHA-256."""
+    """Returns the user's own files with the functions of the sources: path and SHA-256."""
     every = (*config.sources, *config.eval_sources)
     own = [record_of(source.name, "--source") for source in every if source.kind == "own"]
     return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
 
 
 def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
-    """Whether there is a manifest with the requested held-out fraction."""
+    """Returns whether there is a manifest with the requested held-out fraction."""
     if not (directory / store.MANIFEST).is_file():
         return False
     fraction = files.read_object(directory / store.MANIFEST).get("eval_fraction")
@@ -229,15 +229,15 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
 
 
 def _holds_anything(directory: pathlib.Path) -> bool:
-    """Whether there is a shard in a corpus directory, or a process that writes one."""
+    """Returns whether there is a shard in a corpus directory, or a process that writes one."""
     if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
         return True
     return any(files.is_locked(path) for path in directory.glob(".build-*.lock"))
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """The change of one setting as text: of the vocabulary the properties that differ, and of long lists, such as the files of a
-    source, the first entry that differs."""
+    """Returns the change of one setting as text: of the vocabulary the properties that differ, and of long lists, such as the
+    files of a source, the first entry that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [name for name in before | now if before.get(name) != now.get(name)]
         return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)
@@ -272,8 +272,8 @@ def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
 
 @functools.cache
 def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
-    """The tokenizer in `directory`, cached by a worker across shards together with its word cache; `identity` (its sha256) is
-    part of the cache key because the files may change."""
+    """Returns the tokenizer in `directory`, cached by a worker across shards together with its word cache; `identity` (its
+    sha256) is part of the cache key because the files may change."""
     return load_tokenizer(directory)
 
 

@@ -46,8 +46,8 @@ class CleaningConfig:
 
 
 def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningConfig, counts: Counter[str]) -> list[str]:
-    """The sentences of one document; [] if the document is dropped. Adds the number of dropped lines, sentences and documents to
-    `counts`, by rule.
+    """Returns the sentences of one document; [] if the document is dropped. Adds the number of dropped lines, sentences and
+    documents to `counts`, by rule.
 
     `lines`: paragraphs of prose, or sentences if `is_sentence`.
     """
@@ -89,7 +89,7 @@ def without_controls(text: str, counts: Counter[str]) -> str:
 
 
 def _is_markup(line: str) -> bool:
-    """Whether a line begins with markup. A line that begins with a tag but has five or more words besides the tags
+    """Returns whether a line begins with markup. A line that begins with a tag but has five or more words besides the tags
     (`<p>Some words ...`) is prose.
     """
     if line[0] not in "<{|}[h" or not _MARKUP.match(line):

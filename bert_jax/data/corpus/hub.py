@@ -27,9 +27,8 @@ HUB_SECONDS = 5.0
 
 
 def find_vocabulary(name: str) -> pathlib.Path:
-    """The file or directory of the vocabulary `name`: a path, or the vocabulary of a workdir's model, of a corpus or of a model
-    on the hub. Raises UserError if there is none.
-    """
+    """Returns the file or directory of the vocabulary `name`: a path, or the vocabulary of a workdir's model, of a corpus or of a
+    model on the hub. Raises UserError if there is none."""
     if is_remote(checked(name, "--vocab")):
         return _vocabulary_in_bucket(checked(name, "--vocab"))
     path = pathlib.Path(name)
@@ -52,7 +51,7 @@ def find_vocabulary(name: str) -> pathlib.Path:
 
 
 def _vocabulary_in_bucket(name: str) -> pathlib.Path:
-    """The local copy of the vocabulary `name` in a bucket, a file or in one of the directories of `find_vocabulary`."""
+    """Returns the local copy of the vocabulary `name` in a bucket, a file or in one of the directories of `find_vocabulary`."""
     for place in (f"{name}/model", f"{name}/tokenizer"):
         if listed(place, deep=False):
             name = place
@@ -61,13 +60,13 @@ def _vocabulary_in_bucket(name: str) -> pathlib.Path:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether `name` has the form OWNER/NAME of a model on the hub, and no such path exists."""
+    """Returns whether `name` has the form OWNER/NAME of a model on the hub, and no such path exists."""
     return bool(HUB_NAME.fullmatch(name)) and not name.startswith((".", "-")) and not pathlib.Path(name).exists()
 
 
 def name_on_hub(name: str) -> str:
-    """The full name of a model on the hub that was once called `name`, such as google-bert/bert-base-uncased; OWNER/NAME for
-    other names. For messages."""
+    """Returns the full name of a model on the hub that was once called `name`, such as google-bert/bert-base-uncased; OWNER/NAME
+    for other names. For messages."""
     owner = next((owner for start, owner in OWNERS.items() if re.fullmatch(rf"{start}-(base|large)-[\w-]+", name)), None)
     return f"{owner}/{name}" if owner else "OWNER/NAME"
 
@@ -110,7 +109,7 @@ def hub_fetcher(name: str) -> Iterator[Callable[..., pathlib.Path]]:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of the innermost cause; the outer exceptions have no details."""
+    """Returns the first line of the innermost cause; the outer exceptions have no details."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

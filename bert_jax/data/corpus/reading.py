@@ -36,7 +36,7 @@ class Document:
 
 
 def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """The documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
+    """Returns the documents of a span. Adds skipped records and replaced byte sequences to `counts`."""
     if span.item.pairs:
         return _read_pairs(span, options, counts)
     if span.item.kind in KINDS:
@@ -85,7 +85,7 @@ def _read_own(span: Span) -> Iterator[Document]:
 
 
 def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """The documents of a table, one a row."""
+    """Yields the documents of a table, one a row."""
     item, length = span.item, span.stop - span.start
     texts = tables.read_texts(item.kind, item.path, item.column, span.start, span.stop)
     for row, data in enumerate(texts, start=span.start):
@@ -138,12 +138,12 @@ def _document(
 
 
 def _paragraphs(text: str) -> list[str]:
-    """The paragraphs in the text of a record: its lines, unless the text is wrapped."""
+    """Returns the paragraphs in the text of a record: its lines, unless the text is wrapped."""
     return unwrap(text) if is_wrapped(text[:4000].split("\n")) else text.split("\n")
 
 
 def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
-    """The text of `data`, which begins at byte `place` of a file, or is row `place` of a table."""
+    """Returns the text of `data`, which begins at byte `place` of a file, or is row `place` of a table."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -167,7 +167,7 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
 
 
 def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
-    """The text field of one JSON line; None for a record to skip."""
+    """Returns the text field of one JSON line; None for a record to skip."""
     field = options.text_field or "text"
     try:
         record = files.parse_json(line)

@@ -68,12 +68,13 @@ def survey_shard(path: pathlib.Path, *, vocabulary_size: int, unk_id: int, every
 
 
 def sampling(sentences: int) -> int:
-    """The number of hash classes of which one is compared, for a corpus of `sentences` sentences; 1: all lines, an exact rate."""
+    """Returns the number of hash classes of which one is compared, for a corpus of `sentences` sentences; 1: all lines, an exact
+    rate."""
     return max(1, sentences // _EXACT_SENTENCES)
 
 
 def duplicate_lines(surveys: list[ShardSurvey]) -> tuple[float, list[tuple[int, list[int]]]]:
-    """The fraction of sentences that repeat an earlier one, and the most repeated: (occurrences, ids)."""
+    """Returns the fraction of sentences that repeat an earlier one, and the most repeated: (occurrences, ids)."""
     hashes = np.concatenate([survey.line_hashes for survey in surveys])
     counts = np.concatenate([survey.line_counts for survey in surveys])
     distinct, inverse = np.unique(hashes, return_inverse=True)
@@ -149,12 +150,12 @@ def corpus_report(
     given_twice: Sequence[str] = (),
     sides: Mapping[str, int] | None = None,
 ) -> JsonObject:
-    """The content of report.json.
+    """Returns the content of report.json.
 
     sampled: duplicate lines were counted in one of this many hash classes. fractions: held-out fractions, "asked" (requested),
     "used", and "least" (the smallest that holds out enough documents to evaluate on). token_counts: int64 [V], of the train
-    split. letters: frequencies of the characters in a sample of the text, if the vocabulary drops
-    marks. given_twice: the files that several sources name. sides: characters, tokens and unknown tokens of each side of pairs.
+    split. letters: frequencies of the characters in a sample of the text, if the vocabulary drops marks. given_twice: the files
+    that several sources name. sides: the characters, tokens and unknown tokens of each side of pairs.
     """
     rate, repeated = duplicate_lines(surveys)
     splits = {}
@@ -212,7 +213,8 @@ def require_both_languages(languages: Sequence[str], sides: Mapping[str, int]) -
 
 
 def _dropped_share(manifest: JsonObject) -> float:
-    """The share of the text that the cleaning rules dropped: of its characters, or of its documents if more of those repeat."""
+    """Returns the share of the text that the cleaning rules dropped: of its characters, or of its documents if more of those
+    repeat."""
     read, dropped = manifest["read"], manifest["dropped"]
     characters = read.get("characters", 0)
     of_text = 1 - manifest["kept_characters"] / characters if characters else 0.0
@@ -299,7 +301,7 @@ def _warnings(report: JsonObject) -> list[str]:
 
 
 def format_report(report: JsonObject) -> str:
-    """The text of report.txt."""
+    """Returns the text of report.txt."""
     vocabulary = report["vocabulary"]
     casing = "uncased" if vocabulary["lowercase"] else "cased"
     lines = [

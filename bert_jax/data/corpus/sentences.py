@@ -55,7 +55,7 @@ _STARTERS = _words("""
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of one paragraph, stripped, in order. Nothing but white space between them is lost."""
+    """Returns the sentences of one paragraph, stripped, in order. Nothing but white space between them is lost."""
     sentences: list[str] = []
     start = 0
     uncased = text.islower()  # in lower-cased text a small letter does not show that the sentence continues
@@ -73,7 +73,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _ends_sentence(text: str, start: int, stop: int, following: int, uncased: bool) -> bool:
-    """Whether the punctuation at `stop` ends the sentence that begins at `start`; the next word is at `following`."""
+    """Returns whether the punctuation at `stop` ends the sentence that begins at `start`; the next word is at `following`."""
     if stop - start < 4 and not any(map(str.isalnum, text[start:stop])):
         return False  # an ellipsis at the start of a sentence
     if text[stop] in "。！？｡":
@@ -90,7 +90,7 @@ def _ends_sentence(text: str, start: int, stop: int, following: int, uncased: bo
 
 
 def _word_ends_sentence(text: str, start: int, word: str, place: int, first: str, following: int) -> bool:
-    """Whether a single full stop after `word`, which begins at `place`, ends the sentence."""
+    """Returns whether a single full stop after `word`, which begins at `place`, ends the sentence."""
     key = word.lower() if len(word) > 1 else word  # `c. 1850`, but `vitamin C. The`
     if key in _ALWAYS:
         return False
@@ -103,7 +103,7 @@ def _word_ends_sentence(text: str, start: int, word: str, place: int, first: str
 
 
 def _next_word(text: str, start: int) -> str:
-    """The word that begins at `start`; "" for an initial (`G. I. Gurdjieff`)."""
+    """Returns the word that begins at `start`; "" for an initial (`G. I. Gurdjieff`)."""
     end = start
     while end < len(text) and text[end].isalpha():
         end += 1
@@ -123,9 +123,8 @@ _WRAP_COLUMNS = (45, 120)  # least median and greatest length of wrapped lines
 
 
 def is_wrapped(lines: list[str]) -> bool:
-    """Whether line breaks inside paragraphs come from wrapping: wrapped lines are similar in length and mostly end without
-    punctuation.
-    """
+    """Returns whether line breaks inside paragraphs come from wrapping: wrapped lines are similar in length and mostly end
+    without punctuation."""
     inner = [line.strip() for line, following in itertools.pairwise(lines) if line.strip() and following.strip()]
     if len(inner) < 4 or max(map(len, inner)) > _WRAP_COLUMNS[1] or statistics.median(map(len, inner)) < _WRAP_COLUMNS[0]:
         return False
@@ -133,8 +132,8 @@ def is_wrapped(lines: list[str]) -> bool:
 
 
 def detect_layout(sample: str) -> str:
-    """The layout of a file from its first `SAMPLE_BYTES`. Never "lines": the text does not show
-    whether a line is a document or a paragraph."""
+    """Returns the layout of a file from its first `SAMPLE_BYTES`. Never "lines": the text does not show whether a line is a
+    document or a paragraph."""
     lines = sample.split("\n")[:2000]
     if is_wrapped(lines):
         return "book"
@@ -146,5 +145,5 @@ def detect_layout(sample: str) -> str:
 
 
 def unwrap(text: str) -> list[str]:
-    """The paragraphs of a wrapped text, each on one line."""
+    """Returns the paragraphs of a wrapped text, each on one line."""
     return [" ".join(block.split()) for block in re.split(r"\n[ \t\r]*\n", text) if block.strip()]

@@ -75,18 +75,19 @@ class ShardWork:
 
 
 def temporary_name(index: int, shards: int) -> str:
-    """The directory name of an unfinished shard; it includes the process id, so that leftovers of a killed build are
+    """Returns the directory name of an unfinished shard; it includes the process id, so that leftovers of a killed build are
     recognised."""
     return f".{shard_name(index, shards)}.{os.getpid()}.part"
 
 
 def content_hash(sentences: Sequence[str]) -> int:
-    """A 64-bit hash of a document's text, which decides whether the document is held out."""
+    """Returns a 64-bit hash of a document's text, which decides whether the document is held out."""
     return int.from_bytes(hashlib.blake2b("\n".join(sentences).encode(), digest_size=8).digest(), "big")
 
 
 def is_eval(sentences: Sequence[str], fraction: float) -> bool:
-    """Whether a document is held out. Only its content decides, so the split does not depend on shards, hosts or order."""
+    """Returns whether a document is held out. Only its content decides, so the split does not depend on shards, hosts or
+    order."""
     return content_hash(sentences) < fraction * 2.0**64
 
 
@@ -271,14 +272,14 @@ _ENOUGH = 10  # documents: an evaluation on fewer is too noisy
 
 
 def eval_limit(fraction: float) -> np.uint64:
-    """The hash below which documents are held out."""
+    """Returns the hash below which documents are held out."""
     return np.uint64(min(math.ceil(fraction * 2.0**64), 2**64 - 1))
 
 
 def min_eval_documents(documents: int) -> int:
-    """The minimum number of held-out documents for a corpus of `documents`: ten, or a tenth below a hundred, but at least two
-    (next sentence prediction takes its random segments from another document); below four documents one or none, so that one is
-    left for training."""
+    """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth below a hundred, but at least
+    two (next sentence prediction takes its random segments from another document); below four documents one or none, so that one
+    is left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 
 
@@ -298,8 +299,8 @@ def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
 def resplit_shard(
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], hashes: np.ndarray, before: float, now: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The arrays of a shard, split -> (tokens, sentences, documents), after a change of the held-out fraction from `before` to
-    `now`."""
+    """Returns the arrays of a shard, split -> (tokens, sentences, documents), after a change of the held-out fraction from
+    `before` to `now`."""
     was, eval_split = hashes < eval_limit(before), hashes < eval_limit(now)
     tokens, lengths = {}, {}
     for split, (ids, sentences, documents) in arrays.items():

@@ -115,7 +115,7 @@ class Span:
 
 
 def parse_source(text: str) -> Source:
-    """The Source of a --source flag. Raises UserError if it is malformed."""
+    """Returns the Source of a --source flag. Raises UserError if it is malformed."""
     if is_in_file(text):
         load_named(text, {}, "--source")
         return Source("own", text)
@@ -133,7 +133,7 @@ def parse_source(text: str) -> Source:
 def find_items(
     sources: Sequence[Source], options: ReadOptions, say: Callable[[str], object] = lambda _: None
 ) -> list[Item]:
-    """Every file and data set of `sources`, in order; the files of a glob sorted by name, without empty files. `say` is
+    """Returns every file and data set of `sources`, in order; the files of a glob sorted by name, without empty files. `say` is
     called with what was found rather than asked for: the column with the text, splits that are not read.
 
     Raises UserError if a glob matches no file, and for a file of another format than its source's.
@@ -160,7 +160,7 @@ def find_items(
 
 
 def given_twice(items: Sequence[Item]) -> list[str]:
-    """The paths of files that several sources name."""
+    """Returns the paths of files that several sources name."""
     seen: set[str] = set()
     repeated = []
     for item in items:
@@ -172,7 +172,7 @@ def given_twice(items: Sequence[Item]) -> list[str]:
 
 
 def _own_items(source: Source) -> list[Item]:
-    """The documents of a user's function as one item, which are counted by reading all of them."""
+    """Returns the documents of a user's function as one item, which are counted by reading all of them."""
     sizes = [len(text) for text in own_texts(source.name)]
     return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=_parts(len(sizes)))] if sizes else []
 
@@ -236,7 +236,7 @@ def own_texts(value: str) -> Iterator[str]:
 
 
 def _text_files(source: Source) -> list[str]:
-    """The files of a text: or jsonl: source, sorted by name."""
+    """Returns the files of a text: or jsonl: source, sorted by name."""
     if is_remote(checked(source.name, f"--source={source.kind}:")):
         return [str(path) for path in _remote_files(source)]
     found = _local_files(source)
@@ -258,8 +258,8 @@ def _remote_files(source: Source) -> list[pathlib.Path]:
 
 
 def _local_files(source: Source) -> list[str] | pathlib.Path:
-    """The files that the pattern of a source matches, sorted by name, or the directory that it names. A path that exists is taken
-    as it is, whatever signs it has. Raises UserError if nothing matches."""
+    """Returns the files that the pattern of a source matches, sorted by name, or the directory that it names. A path that exists
+    is taken as it is, whatever signs it has. Raises UserError if nothing matches."""
     pattern = str(_expanded(source.name))
     there = pathlib.Path(pattern)
     if _exists(there):
@@ -280,7 +280,7 @@ def _local_files(source: Source) -> list[str] | pathlib.Path:
 
 
 def _expanded(name: str) -> pathlib.Path:
-    """The path with the home directory for `~`, as far as there is one."""
+    """Returns the path with the home directory for `~`, as far as there is one."""
     return pathlib.Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser fails for an unknown user
 
 
@@ -292,7 +292,7 @@ def _exists(path: pathlib.Path) -> bool:
 
 
 def _table_items(source: Source, options: ReadOptions, say: Callable[[str], object]) -> list[Item]:
-    """The Parquet or Arrow files of a source; all must have the column that is found in the first."""
+    """Returns the Parquet or Arrow files of a source; all must have the column that is found in the first."""
     items: list[Item] = []
     column = options.text_field
     columns: tuple[str, ...] = ()
@@ -309,7 +309,7 @@ def _table_items(source: Source, options: ReadOptions, say: Callable[[str], obje
 
 
 def _table_files(source: Source, say: Callable[[str], object]) -> list[str]:
-    """The files of a parquet: or arrow: source: of a pattern, or of a split of a directory."""
+    """Returns the files of a parquet: or arrow: source: of a pattern, or of a split of a directory."""
     flag = f"--source={source.kind}:"
     remote = is_remote(checked(source.name, flag))
     name, split = source.name, None
@@ -387,7 +387,7 @@ def _require_text(source: Source, path: str, head: bytes) -> None:
 
 
 def _json_problem(head: bytes) -> str:
-    """The remedy for a file of JSON that is read as text; "" for text."""
+    """Returns the remedy for a file of JSON that is read as text; "" for text."""
     text = head.removeprefix(BOM).decode("utf-8", "replace")
     if re.match(r"\s*\[\s*\{\s*\"", text):
         return "is a list of JSON objects, not text; write each on a line of its own, and give them by --source=jsonl:"
@@ -412,7 +412,7 @@ def _json_object(line: str) -> files.JsonObject:
 
 
 def _head(path: str, size: int) -> bytes:
-    """The first `size` bytes of a file, decompressed."""
+    """Returns the first `size` bytes of a file, decompressed."""
     try:
         with open_packed(path) as file:
             return file.read(size)
@@ -423,7 +423,8 @@ def _head(path: str, size: int) -> bytes:
 
 
 def default_shards(items: Sequence[Item], stated: int | None) -> int:
-    """The number of shards: `stated`, or 64, changed so that each has 1 to 64 MiB of text. Independent of the machine's cores."""
+    """Returns the number of shards: `stated`, or 64, changed so that each has 1 to 64 MiB of text. Independent of the machine's
+    cores."""
     if stated:
         return stated
     total = sum(item.weight for item in items)
@@ -432,7 +433,7 @@ def default_shards(items: Sequence[Item], stated: int | None) -> int:
 
 
 def cut(items: Sequence[Item], shards: int) -> list[list[Span]]:
-    """The spans of each shard: the items, concatenated, in `shards` parts of equal weight. A shard may be empty."""
+    """Returns the spans of each shard: the items, concatenated, in `shards` parts of equal weight. A shard may be empty."""
     total = sum(item.weight for item in items)
     spans: list[list[Span]] = [[] for _ in range(shards)]
     before = 0.0

@@ -71,7 +71,7 @@ def _check_name(path: pathlib.Path, name: Json, index: int, shards: int) -> None
 
 
 def marks_words(manifest: JsonObject) -> bool:
-    """Whether the shards of a corpus have WORD_FILES."""
+    """Returns whether the shards of a corpus have WORD_FILES."""
     vocabulary = manifest.get("vocabulary")
     return isinstance(vocabulary, dict) and vocabulary.get("kind", TABLE_KINDS[0]) not in TABLE_KINDS
 
@@ -109,7 +109,7 @@ def _refuse_manifest(path: pathlib.Path, found: str, expected: str) -> NoReturn:
 def read_arrays(
     path: pathlib.Path, shard: JsonObject, split: str, vocabulary_size: int, *, whole: bool = True
 ) -> list[np.ndarray]:
-    """The memory-mapped `ARRAYS` of a split of the shard in `path`, in their order; `shard` is its part of the manifest.
+    """Returns the memory-mapped `ARRAYS` of a split of the shard in `path`, in their order; `shard` is its part of the manifest.
 
     Raises CorruptedCorpus unless they have the recorded types and lengths, and offsets ascend from 0 to the number of tokens or
     sentences; only their ends are read where they are not read `whole`.
@@ -133,7 +133,7 @@ def read_words(path: pathlib.Path, shard: JsonObject, split: str) -> np.ndarray:
 
 
 def ascending(offsets: np.ndarray) -> bool:
-    """Whether every offset is larger than the one before it."""
+    """Returns whether every offset is larger than the one before it."""
     return bool((offsets[1:] > offsets[:-1]).all())
 
 
@@ -185,7 +185,7 @@ def check_sizes(path: pathlib.Path, listed: Mapping[str, JsonObject]) -> None:
 
 
 def remedy(file: pathlib.Path) -> str:
-    """The remedy for a damaged file of a shard, for an error message."""
+    """Returns the remedy for a damaged file of a shard, for an error message."""
     shard = file.parent
     return f"remove {shard} and {shard.parent / MANIFEST}, and run the command that built it again: only this shard is rebuilt"
 
@@ -195,7 +195,7 @@ def _refuse(file: pathlib.Path, found: str, expected: str) -> NoReturn:
 
 
 def corpus_tokenizer(directory: pathlib.Path, recorded: JsonObject | None) -> Tokenizer:
-    """The tokenizer in the `directory` of a corpus. Raises CorruptedCorpus if its vocabulary differs from `recorded`, the
+    """Returns the tokenizer in the `directory` of a corpus. Raises CorruptedCorpus if its vocabulary differs from `recorded`, the
     manifest's: its ids would mean other pieces."""
     names = {field.name for field in dataclasses.fields(VocabularyInfo)}
     try:
@@ -250,19 +250,19 @@ class TokenStore:
         return self.shards[0].dtype
 
     def __getitem__(self, where: slice) -> np.ndarray:
-        """The ids at [start, stop): a view if they are in one shard, else a copy."""
+        """Returns the ids at [start, stop): a view if they are in one shard, else a copy."""
         start, stop, step = where.indices(len(self))
         assert step == 1
         parts = self.views(start, stop)
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.dtype)])
 
     def shard(self, index: int) -> np.ndarray:
-        """The ids of a shard. Raises CorruptedCorpus if its file has become shorter."""
+        """Returns the ids of a shard. Raises CorruptedCorpus if its file has become shorter."""
         check_mapped(self.shards[index])
         return self.shards[index]
 
     def views(self, start: int, stop: int) -> list[np.ndarray]:
-        """The ids at [start, stop) as views, one of each shard that holds some of them."""
+        """Returns the ids at [start, stop) as views, one of each shard that holds some of them."""
         return [self.shard(shard)[first:last] for shard, first, last in self.places(start, stop)]
 
     def places(self, start: int, stop: int) -> list[tuple[int, int, int]]:
@@ -285,7 +285,7 @@ class WordStarts:
     bounds: np.ndarray  # int64 [shards + 1]
 
     def at(self, places: Int64[np.ndarray, "*shape"]) -> Bool[np.ndarray, "*shape"]:
-        """Whether the tokens at these places begin a word; arbitrary outside the store."""
+        """Returns whether the tokens at these places begin a word; arbitrary outside the store."""
         begins = np.zeros(places.shape, bool)
         if not self.bounds[-1]:
             return begins
@@ -316,7 +316,7 @@ class ShardedOffsets:
         return int(self._firsts[-1]) + 1
 
     def __getitem__(self, where: int | slice) -> np.ndarray:
-        """The offset with this index, or the offsets of a slice of step 1."""
+        """Returns the offset with this index, or the offsets of a slice of step 1."""
         if not isinstance(where, slice):
             (offset,) = self[where : where + 1]
             return offset
@@ -335,13 +335,13 @@ class ShardedOffsets:
         return found
 
     def first_reaching(self, goal: int) -> int:
-        """The index of the first offset that is at least `goal`, by two binary searches; the last index where none is."""
+        """Returns the index of the first offset that is at least `goal`, by two binary searches; the last index where none is."""
         part = min(max(0, int(np.searchsorted(self._bases, goal, side="left")) - 1), len(self._parts) - 1)
         within = int(np.searchsorted(self._parts[part], goal - int(self._bases[part]), side="left"))
         return min(int(self._firsts[part]) + within, len(self) - 1)
 
     def joined(self) -> Int64[np.ndarray, " _"]:
-        """All offsets in memory."""
+        """Returns all offsets in memory."""
         return self[:]
 
 
@@ -376,13 +376,13 @@ class Corpus:
         return len(self.tokens)
 
     def joined_offsets(self) -> tuple[np.ndarray, np.ndarray]:
-        """The offsets of sentences and of documents as arrays in memory."""
+        """Returns the offsets of sentences and of documents as arrays in memory."""
         pair = self.sentence_offsets, self.document_offsets
         sentences, documents = (found.joined() if isinstance(found, ShardedOffsets) else found for found in pair)
         return sentences, documents
 
     def part(self, ranges: Sequence[tuple[int, int]]) -> Corpus:
-        """The documents [first, last) of each of `ranges` as a corpus: the offsets in memory, the tokens as views.
+        """Returns the documents [first, last) of each of `ranges` as a corpus: the offsets in memory, the tokens as views.
 
         Raises CorruptedCorpus where its offsets do not ascend.
         """
@@ -476,12 +476,13 @@ def _laid_end_to_end(shards: Sequence[np.ndarray]) -> tuple[tuple[np.ndarray, ..
 
 
 def finished_shards(directory: pathlib.Path, shards: int) -> list[int]:
-    """The indices of the complete shards."""
+    """Returns the indices of the complete shards."""
     return [i for i in range(shards) if (directory / shard_name(i, shards) / "shard.json").is_file()]
 
 
 def read_manifest(directory: pathlib.Path) -> JsonObject:
-    """The checked manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or of another format."""
+    """Returns the checked manifest of a finished corpus. Raises UserError if the corpus is missing, unfinished or of another
+    format."""
     if directory.is_file():
         raise UserError(f"corpus {directory} is a file; give the directory that python -m bert_jax.corpus --output=DIR has made")
     if not directory.is_dir():

@@ -49,7 +49,7 @@ class TableFile:
 
 
 def split_of(name: str) -> str:
-    """The split of a file by its relative path, as the hub names files; "" if the path names none."""
+    """Returns the split of a file by its relative path, as the hub names files; "" if the path names none."""
     *folders, last = pathlib.PurePosixPath(name).parts
     stem = last.partition(".")[0]
     shard = _SHARD.fullmatch(stem)
@@ -99,7 +99,7 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
 
 
 def is_data(name: str, kind: str) -> bool:
-    """Whether a file in a directory is part of a data set: neither hidden nor a cache of `datasets`."""
+    """Returns whether a file in a directory is part of a data set: neither hidden nor a cache of `datasets`."""
     parts = pathlib.PurePosixPath(name).parts
     hidden = any(part.startswith((".", "__")) for part in parts)
     cache = kind == "arrow" and any(fnmatch.fnmatchcase(parts[-1], pattern) for pattern in _CACHES)
@@ -107,7 +107,7 @@ def is_data(name: str, kind: str) -> bool:
 
 
 def set_of(name: str) -> str:
-    """The folder of a file without its parts that name a split: the data set's configuration."""
+    """Returns the folder of a file without its parts that name a split: the data set's configuration."""
     folders = pathlib.PurePosixPath(name).parts[:-1]
     return "/".join(part for part in folders if part.lower() not in _SPLITS and part != "data") or "."
 
@@ -154,8 +154,8 @@ def _a(kind: str) -> str:
 
 
 def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """The first row of every part of row groups with these rows and bytes of text. A row group is read from its beginning, so a
-    large one has few parts."""
+    """Returns the first row of every part of row groups with these rows and bytes of text. A row group is read from its
+    beginning, so a large one has few parts."""
     cuts, first = [], 0
     for count, size in zip(rows, sizes, strict=True):
         parts = max(1, min(_MOST_PARTS, -(-size // _PART_BYTES), count))
@@ -165,7 +165,7 @@ def _cuts(rows: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _text_column(path: str, schema: Any, wanted: str | None) -> str:
-    """The column with the text. Raises UserError if there is none, or several and none has a likely name."""
+    """Returns the column with the text. Raises UserError if there is none, or several and none has a likely name."""
     names = list(schema.names)
     if wanted is not None:
         if wanted not in names:
@@ -191,7 +191,7 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
 
 
 def _holds_text(kind: Any, *, binary: bool = False) -> bool:
-    """Whether a column of this Arrow type holds one text a row; bytes count only if `binary`."""
+    """Returns whether a column of this Arrow type holds one text a row; bytes count only if `binary`."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
@@ -202,7 +202,7 @@ def _holds_text(kind: Any, *, binary: bool = False) -> bool:
 
 
 def _kind(kind: Any) -> str:
-    """An Arrow type in words."""
+    """Returns an Arrow type in words."""
     from pyarrow import types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -215,7 +215,7 @@ def _kind(kind: Any) -> str:
 
 
 def read_texts(kind: str, path: str, column: str, start: int, stop: int) -> Iterator[bytes | None]:
-    """The texts in rows [start, stop) of a column, as UTF-8; None for a row without one."""
+    """Yields the texts in rows [start, stop) of a column, as UTF-8; None for a row without one."""
     import pyarrow
 
     with columns_explained(kind, path), open_columns(kind, path) as file:

@@ -48,7 +48,7 @@ def tfds_directory(stated: str | None) -> pathlib.Path:
 
 
 def find_prepared(name: str, root: pathlib.Path) -> pathlib.Path | None:
-    """The directory of the newest prepared version of `name` (NAME, NAME/CONFIG, either with /VERSION) below `root`."""
+    """Returns the directory of the newest prepared version of `name` (NAME, NAME/CONFIG, either with /VERSION) below `root`."""
     directory = root / name
     if (directory / _INFO_FILE).is_file():
         return directory
@@ -145,8 +145,8 @@ class TextSet:
         return float(self.builder.info.splits[self.split].num_bytes)
 
     def pair_features(self, given: str | None = None) -> tuple[str, str] | None:
-        """The features with a text and its translation, those of `given` (SOURCE,TARGET) or the data set's own order; None if the
-        data set is not of translations, or one feature of it is read as text."""
+        """Returns the features with a text and its translation, those of `given` (SOURCE,TARGET) or in the data set's own order;
+        None if the data set is not of translations, or one feature of it is read as text."""
         features = self.builder.info.features
         if self.feature or not isinstance(features, _tfds().features.Translation):
             return None
@@ -159,11 +159,11 @@ class TextSet:
         return chosen[0], chosen[1]
 
     def texts(self, start: int, stop: int) -> Iterator[bytes]:
-        """The texts of the records [start, stop)."""
+        """Returns the texts of the records [start, stop)."""
         return (record[self.feature] for record in self.records(start, stop))
 
     def records(self, start: int, stop: int) -> Iterator[dict[str, bytes]]:
-        """The records [start, stop), feature -> value."""
+        """Yields the records [start, stop), feature -> value."""
         if self.builder.info.file_format.value == "tfrecord":
             decode = self.builder.info.features.deserialize_example_np
             yield from (decode(record) for record in self.tfrecords(start, stop))
@@ -253,7 +253,8 @@ def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
 
 
 def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
-    """The tfds builder of `name`: prepared on disk, else fetched from the public bucket, else prepared here by its own code.
+    """Returns the tfds builder of `name`: prepared on disk, else fetched from the public bucket, else prepared here by its own
+    code.
 
     Raises UserError if none of these is possible.
     """
@@ -288,7 +289,7 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
 
 
 def _name_hint(name: str) -> str:
-    """The hint for a misspelt data set, or ""."""
+    """Returns the hint for a misspelt data set, or ""."""
     known = _tfds().list_builders(with_community_datasets=False)
     hint = "" if name.split("/")[0] in known else nearest(name.split("/")[0], known)
     return f"; {hint}" if hint.startswith("did") else ""

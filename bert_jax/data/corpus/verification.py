@@ -150,7 +150,7 @@ class Verification:
             self._remember()
 
     def _sha256(self, file: pathlib.Path) -> str | None:
-        """The SHA-256 of a file in hexadecimal; None if the verification was stopped."""
+        """Returns the SHA-256 of a file in hexadecimal; None if the verification was stopped."""
         digest, block = hashlib.sha256(), memoryview(bytearray(min(_BLOCK, file.stat().st_size + 1)))
         with file.open("rb", buffering=0) as opened:
             while size := opened.readinto(block):
@@ -215,7 +215,7 @@ def _stamp(file: pathlib.Path) -> list[int]:
 
 
 def _record_file(directory: pathlib.Path) -> pathlib.Path:
-    """The file in which this machine records the verified files of a corpus."""
+    """Returns the file in which this machine records the verified files of a corpus."""
     key = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:20]
     return cache_directory() / "verified" / f"{key}.json"
 
@@ -238,7 +238,7 @@ KEY = "config.corpus.directory"
 
 
 def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
-    """The local directory of a corpus: `directory` itself, or its copy if it lies in a bucket; `name` is the flag or key.
+    """Returns the local directory of a corpus: `directory` itself, or its copy if it lies in a bucket; `name` is the flag or key.
 
     A copy with any change is verified at once, any other like every corpus (`verification`). Raises UserError if there is no
     corpus, if it does not fit on the disk, and if an object is missing or has changed since it was built.

@@ -23,7 +23,7 @@ Tick = Callable[[Sequence[float], int, int], None]  # (fraction of each job, tok
 
 
 def available_cores() -> int:
-    """The cores that this process may use."""
+    """Returns the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -136,12 +136,13 @@ class JsonTokenizer:
         return json.dumps(content | {"model": model}, sort_keys=True, ensure_ascii=True, separators=(",", ":")).encode()
 
     def _begins(self, ids: Sequence[int], words: Sequence[int | None]) -> list[bool]:
-        """Whether each piece begins a word. If the pre-tokenizer leaves spaces inside its words, so does a piece with a space."""
+        """Returns whether each piece begins a word. If the pre-tokenizer leaves spaces inside its words, so does a piece with a
+        space."""
         begins = [i == 0 or word is None or word != words[i - 1] for i, word in enumerate(words)]
         return [found or piece in self._opens for found, piece in zip(begins, ids, strict=True)] if self._joins_words else begins
 
     def _marked(self, text: str) -> bytes:
-        """The ids of a text as bytes of uint32, with BEGINS in those that begin a word."""
+        """Returns the ids of a text as bytes of uint32, with BEGINS in those that begin a word."""
         encoded = self._rust.encode(text, add_special_tokens=False)
         ids = encoded.ids
         begins = self._begins(ids, encoded.word_ids)
@@ -184,8 +185,8 @@ class JsonTokenizer:
             out.frombytes(self._marked(text))
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], list[bool]]:
-        """The ids; for each its characters [start, end) of `text`, without white space at its ends; and whether it begins a
-        word."""
+        """Returns the ids; for each its characters [start, end) of `text`, without white space at its ends; and whether it begins
+        a word."""
         encoded = self._rust.encode(text, add_special_tokens=False)
         offsets = []
         for start, end in encoded.offsets:
@@ -197,11 +198,11 @@ class JsonTokenizer:
         return encoded.ids, offsets, self._begins(encoded.ids, encoded.word_ids)
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids, and for each its characters [start, end) of `text`, without white space at its ends."""
+        """Returns the ids, and for each its characters [start, end) of `text`, without white space at its ends."""
         return self.encode_with_words(text)[:2]
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """The ids of `text`, with special tokens in the text as their ids, as the library gives them."""
+        """Returns the ids of `text`, with special tokens in the text as their ids, as the library gives them."""
         return self._with_specials.encode(text, add_special_tokens=False).ids
 
     @functools.cached_property
@@ -209,7 +210,7 @@ class JsonTokenizer:
         return _load(self.content, self._spec)
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters [start, end) of `text` of each word, without those of white space alone."""
+        """Returns the characters [start, end) of `text` of each word, without those of white space alone."""
         spans: list[tuple[int, int]] = []
         fresh = True
         for (start, end), begins in zip(*self.encode_with_words(text)[1:], strict=True):
@@ -221,13 +222,13 @@ class JsonTokenizer:
         return spans
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of these ids, special tokens included; the text itself where the tokenizer changes nothing in it."""
+        """Returns the text of these ids, special tokens included; the text itself where the tokenizer changes nothing in it."""
         rust = self._with_specials if self._hides else self._rust
         return rust.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def readable(self, ids: Sequence[int]) -> str:
-        """The pieces as one text for display: bytes decoded, a space as ▁, and bytes of an incomplete
-        character as hexadecimal numbers."""
+        """Returns the pieces as one text for display: bytes decoded, a space as ▁, and bytes of an incomplete character as
+        hexadecimal numbers."""
         if not self.is_byte_level:
             joined = "".join(self.pieces[i] for i in ids[:1])
             return joined + "".join(self.pieces[i].removeprefix(CONTINUATION) for i in ids[1:])
@@ -240,8 +241,8 @@ class JsonTokenizer:
         return bytes(map(_BYTES.__getitem__, piece))
 
     def is_continuation(self, piece: str) -> bool:
-        """Whether a piece more often continues a word than begins one: it has no space before it, and begins with a letter, a
-        digit or a part of a character. Exactly this is known only in a text."""
+        """Returns whether a piece more often continues a word than begins one: it has no space before it, and begins with a
+        letter, a digit or a part of a character. Exactly this is known only in a text."""
         if piece.startswith(CONTINUATION) and self.kind == "library-wordpiece":
             return True
         if not piece or piece in self.added or self.kind == "library-wordpiece":
@@ -285,14 +286,14 @@ def _made(content: str, settings: JsonObject, names: JsonObject) -> JsonTokenize
 
 
 def parts(part: JsonObject | None, inside: str) -> list[JsonObject]:
-    """The steps of a normalizer, pre-tokenizer or decoder, with nested sequences flattened."""
+    """Returns the steps of a normalizer, pre-tokenizer or decoder, with nested sequences flattened."""
     if part is None:
         return []
     return [step for p in part[inside] for step in parts(p, inside)] if part.get("type") == "Sequence" else [part]
 
 
 def model_type(content: JsonObject) -> str:
-    """The type of the model in a tokenizer.json, inferred for older files without it."""
+    """Returns the type of the model in a tokenizer.json, inferred for older files without it."""
     model = content.get("model") or {}
     guess = "BPE" if "merges" in model else "WordPiece" if isinstance(model.get("vocab"), dict) else "Unigram"
     return model.get("type") or guess
@@ -330,7 +331,7 @@ def _types(spec: JsonObject, name: str) -> list[str]:
 
 
 def _load(content: str, spec: JsonObject) -> Any:
-    """The library's tokenizer. Raises ValueError with the part that the library cannot read."""
+    """Returns the library's tokenizer. Raises ValueError with the part that the library cannot read."""
     import tokenizers  # imported here, because it takes 0.1 s
 
     try:
@@ -352,7 +353,7 @@ def _load(content: str, spec: JsonObject) -> Any:
 
 
 def _stops_at_spaces(spec: JsonObject) -> bool:
-    """Whether the ids of any text without other white space are those of its parts, each cut before a single space."""
+    """Returns whether the ids of any text without other white space are those of its parts, each cut before a single space."""
     separates = False
     for part in parts(spec.get("normalizer"), "normalizers"):
         pattern = part.get("pattern") or {}
@@ -403,7 +404,7 @@ def _ascii_split(spec: JsonObject) -> tuple[re.Pattern[str] | None, re.Pattern[s
 
 
 def _merges_end_at_spaces(spec: JsonObject) -> bool:
-    """Whether no merge of a BPE model joins anything to a space behind it."""
+    """Returns whether no merge of a BPE model joins anything to a space behind it."""
     if model_type(spec) != "BPE":
         return False
     return not any(re.search(f"[^{sign}]{sign}", piece) for piece in spec["model"]["vocab"] for sign in (WORD_START, "Ġ"))

@@ -25,7 +25,7 @@ _UNIGRAM = 1
 
 
 def rust_tokenizer(model: WordPiece | SentencePiece, specials: Mapping[str, str], added: Sequence[str]) -> Tokenizer | None:
-    """The `tokenizers.Tokenizer` nearest to ours, or None for a SentencePiece model that the library cannot run.
+    """Returns the `tokenizers.Tokenizer` nearest to ours, or None for a SentencePiece model that the library cannot run.
 
     specials: role ("pad", "unk", "cls", "sep", "mask") -> piece; added: further special tokens.
     """
@@ -56,9 +56,8 @@ def _rust_wordpiece(model: WordPiece, unknown: str) -> Tokenizer:
 
 
 def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
-    """The Unigram model with its own normalisation. The library applies the character map to whole graphemes, so text is composed
-    (NFC) before.
-    """
+    """Returns the Unigram model with its own normalisation. The library applies the character map to whole graphemes, so text is
+    composed (NFC) before."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     spec = model.specification()
@@ -83,6 +82,6 @@ def _rust_unigram(model: SentencePiece) -> Tokenizer | None:
 
 
 def _combining_marks() -> str:
-    """The combining marks that `SentencePiece` strips, as a regular expression; fewer than the library's StripAccents."""
+    """Returns the combining marks that `SentencePiece` strips, as a regular expression; fewer than the library's StripAccents."""
     marks = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
     return "[" + "".join(f"\\x{{{code:X}}}" for code in marks) + "]"

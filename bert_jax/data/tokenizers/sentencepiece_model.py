@@ -44,7 +44,8 @@ class SentencePiece:
         return None if self.strips == (self.lowercase and not self.folds) else self.strips
 
     def specification(self) -> Any:
-        """The model as the library's protocol buffer `ModelProto`: pieces with scores, character map of the normalisation."""
+        """Returns the model as the library's protocol buffer `ModelProto`: pieces with scores, character map of the
+        normalisation."""
         from sentencepiece import sentencepiece_model_pb2  # imported here: only needed to write tokenizer.json
 
         library: Any = sentencepiece_model_pb2  # its classes are created at import, which mypy cannot see
@@ -64,9 +65,8 @@ class SentencePiece:
         out.extend(self._processor.encode(self._prepared(text), out_type=int))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids, and for each its characters [start, end) of `text`. Lower-casing outside the model is done per character here,
-        to keep the offsets.
-        """
+        """Returns the ids, and for each its characters [start, end) of `text`. Lower-casing outside the model is done per
+        character here, to keep the offsets."""
         places = [i for i, c in enumerate(text) for _ in self._prepared(c)] + [len(text)]
         encoded = self._processor.encode(self._prepared(text), return_type="offset_mapping")
         spans = []
@@ -80,14 +80,15 @@ class SentencePiece:
         return encoded["ids"], spans
 
     def _is_left_out(self, character: str) -> bool:
-        """Whether a character at an end of a piece is not part of it: white space, and what the normalisation drops, such as
-        control characters."""
+        """Returns whether a character at an end of a piece is not part of it: white space, and what the normalisation drops, such
+        as control characters."""
         if character not in self._left_out:
             self._left_out[character] = character.isspace() or not self._processor.normalize(character)
         return self._left_out[character]
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters [start, end) of `text` of each word: a piece that begins with U+2581 and those that continue it."""
+        """Returns the characters [start, end) of `text` of each word: a piece that begins with U+2581 and those that continue
+        it."""
         spans: list[tuple[int, int]] = []
         fresh = True
         for piece, (start, end) in zip(*self.encode_with_offsets(text), strict=True):
@@ -99,9 +100,9 @@ class SentencePiece:
         return spans
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of these ids."""
+        """Returns the text of these ids."""
         return self._processor.decode([int(i) for i in ids])
 
     def is_continuation(self, piece: str) -> bool:
-        """Whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
+        """Returns whether a piece continues a word; pieces that begin a word start with ▁ (U+2581)."""
         return not piece.startswith(WORD_START)

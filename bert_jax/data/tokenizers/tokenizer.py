@@ -75,9 +75,8 @@ class VocabularyInfo:
         return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
 
     def to_json(self) -> JsonObject:
-        """The fields for a manifest. The two newer fields are left out if they have their defaults, so that the result equals an
-        older manifest of the same vocabulary.
-        """
+        """Returns the fields for a manifest. The two newer fields are left out if they have their defaults, so that the result
+        equals an older manifest of the same vocabulary."""
         newer = {"strip_accents": None, "split_cjk": True}
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in newer or value != newer[name]}
 
@@ -214,17 +213,18 @@ class Tokenizer:
         self._model.append(text, out)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the pieces of `text`; a special token in the text, such as "[MASK]", is ordinary text."""
+        """Returns the ids of the pieces of `text`; a special token in the text, such as "[MASK]", is ordinary text."""
         ids = array("I")
         self._model.append(text, ids)
         return [i & ~BEGINS for i in ids] if self.marks_words else ids.tolist()
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of `encode`, and for each its characters [start, end) of `text`."""
+        """Returns the ids of `encode`, and for each its characters [start, end) of `text`."""
         return self._model.encode_with_offsets(text)
 
     def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], np.ndarray]:
-        """The ids and characters of `encode_with_offsets`, and bool [ids]: whether each continues the word of the one before."""
+        """Returns the ids and characters of `encode_with_offsets`, and bool [ids]: whether each continues the word of the one
+        before."""
         if isinstance(self._model, JsonTokenizer):
             ids, offsets, begins = self._model.encode_with_words(text)
             return ids, offsets, ~np.array(begins, bool)
@@ -251,17 +251,15 @@ class Tokenizer:
         return ids, firsts, counts
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters [start, end) of each word of `text`, in order. WordPiece separates words at white space and punctuation,
-        and each punctuation mark and ideograph is a word; SentencePiece separates them at white space; a tokenizer.json has the
-        words of its pre-tokenizer. Every non-empty span of
-        `encode_with_offsets` is inside exactly one of them.
-        """
+        """Returns the characters [start, end) of each word of `text`, in order. WordPiece separates words at white space and
+        punctuation, and each punctuation mark and ideograph is a word; SentencePiece separates them at white space; a
+        tokenizer.json has the words of its pre-tokenizer. Every non-empty span of `encode_with_offsets` is inside exactly one of
+        them."""
         return self._model.word_spans(text)
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """The ids of `text`, with special tokens in the text, such as "[MASK]", as their ids. For prompts of users; never for
-        corpora.
-        """
+        """Returns the ids of `text`, with special tokens in the text, such as "[MASK]", as their ids. For prompts of users; never
+        for corpora."""
         if isinstance(self._model, JsonTokenizer):
             return self._model.encode_with_specials(text)
         ids: list[int] = []
@@ -272,20 +270,20 @@ class Tokenizer:
         return ids + self.encode(text[start:])
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The pieces with these ids, for display: those of a byte-level vocabulary are decoded, with a space as ▁."""
+        """Returns the pieces with these ids, for display: those of a byte-level vocabulary are decoded, with a space as ▁."""
         if isinstance(self._model, JsonTokenizer):
             return [self._model.readable([i]) for i in ids]
         return [self._model.pieces[i] for i in ids]
 
     def word(self, ids: Sequence[int]) -> str:
-        """The pieces of one word joined, for display; a byte-level or SentencePiece word may begin with ▁."""
+        """Returns the pieces of one word joined, for display; a byte-level or SentencePiece word may begin with ▁."""
         if isinstance(self._model, JsonTokenizer):
             return self._model.readable(ids)
         first, *rest = [self._model.pieces[i] for i in ids]
         return first + "".join(piece.removeprefix(CONTINUATION) for piece in rest)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of these ids. WordPiece does not restore the original white space around punctuation."""
+        """Returns the text of these ids. WordPiece does not restore the original white space around punctuation."""
         return self._model.decode(ids)
 
     def is_continuation(self, ids: np.ndarray) -> np.ndarray:
@@ -342,12 +340,12 @@ class Tokenizer:
 
 
 def _name(token: Json) -> Json:
-    """The text of a special token, which a file has as a string or as {"content": string}."""
+    """Returns the text of a special token, which a file has as a string or as {"content": string}."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 def with_added_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """The tokenizer of a tokenizer.json with more tokens; those in brackets, such as "[E1]", are special."""
+    """Returns the tokenizer of a tokenizer.json with more tokens; those in brackets, such as "[E1]", are special."""
     model = tokenizer._model
     assert isinstance(model, JsonTokenizer)
     specials = {role: tokenizer.pieces[getattr(tokenizer, f"{role}_id")] for role in SPECIAL_NAMES}
@@ -401,7 +399,7 @@ def load_tokenizer(
 
 
 def _casing(described: TokenizerDescription, pieces: Sequence[str], folds: bool, stated: bool | None) -> bool:
-    """Whether text is lower-cased: by the files beside the vocabulary, by `stated`, or by the vocabulary itself."""
+    """Returns whether text is lower-cased: by the files beside the vocabulary, by `stated`, or by the vocabulary itself."""
     recorded = described.lowercase
     certain, why = infer_casing(pieces, folds) if recorded is None else (recorded, described.lowercase_source)
     if stated is None and certain is None:

@@ -98,7 +98,7 @@ def read_description(path: pathlib.Path) -> TokenizerDescription:
 
 
 def vocabulary_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """The files in `directory` from which pieces can be read, the preferred one first."""
+    """Returns the files in `directory` from which pieces can be read, the preferred one first."""
     return [directory / name for name in (VOCAB_FILE, *MODEL_FILES, JSON_FILE) if (directory / name).is_file()]
 
 
@@ -157,7 +157,7 @@ def _described(
     names: JsonObject,
     later: dict[str, int],
 ) -> TokenizerDescription:
-    """The TokenizerDescription of a WordPiece tokenizer.
+    """Returns the TokenizerDescription of a WordPiece tokenizer.
 
     lines: of vocab.txt, and content: of tokenizer.json, one of which may be None; config, names, later: the contents of
     tokenizer_config.json, special_tokens_map.json and added_tokens.json.
@@ -197,7 +197,7 @@ def _described(
 
 
 def _text_rules(content: _Json | None, config: JsonObject) -> JsonObject:
-    """The fields of TokenizerDescription about casing, accents and ideographs.
+    """Returns the fields of TokenizerDescription about casing, accents and ideographs.
 
     If tokenizer_config.json and tokenizer.json differ, the one that transformers follows is followed.
     """
@@ -270,8 +270,8 @@ def _object(path: pathlib.Path) -> JsonObject:
 
 
 def _read_vocabulary(path: pathlib.Path) -> list[str]:
-    """The pieces of a vocab.txt, one per line, stripped of white space as in the original. Line ends may be LF, CRLF or CR, and a
-    byte order mark is not part of the first piece."""
+    """Returns the pieces of a vocab.txt, one per line, stripped of white space as in the original. Line ends may be LF, CRLF or
+    CR, and a byte order mark is not part of the first piece."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -288,17 +288,18 @@ def _read_vocabulary(path: pathlib.Path) -> list[str]:
 
 
 def unfit_for_vocab_txt(pieces: Iterable[str]) -> str | None:
-    """The first piece that a vocab.txt cannot hold, since it has a line end in it or white space at an end; None without one."""
+    """Returns the first piece that a vocab.txt cannot hold, since it has a line end in it or white space at an end; None without
+    one."""
     return next((piece for piece in pieces if piece != piece.strip() or "\n" in piece or "\r" in piece), None)
 
 
 def _end_of_pieces(pieces: Sequence[str]) -> int:
-    """The number of pieces up to the last one that is not blank: a vocab.txt may end in blank lines."""
+    """Returns the number of pieces up to the last one that is not blank: a vocab.txt may end in blank lines."""
     return next((i for i in range(len(pieces), 0, -1) if pieces[i - 1]), 0)
 
 
 def _rows_of_model(directory: pathlib.Path) -> int | None:
-    """The rows of word embeddings of the model in `directory`, if it holds one."""
+    """Returns the rows of word embeddings of the model in `directory`, if it holds one."""
     for name in ("config.json", "bert_config.json"):
         if (directory / name).is_file():
             rows = _object(directory / name).get("vocab_size")
@@ -434,7 +435,7 @@ def _checked_added(path: pathlib.Path, tokens: Sequence[JsonObject]) -> dict[int
 
 
 def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) -> list[str]:
-    """The pieces of vocab.txt, followed by the added ones."""
+    """Returns the pieces of vocab.txt, followed by the added ones."""
     behind = {i: token for i, token in added.items() if i >= len(lines)}
     if sorted(behind) != list(range(len(lines), len(lines) + len(behind))):
         raise UserError(
@@ -447,8 +448,8 @@ def _extended(path: pathlib.Path, lines: list[str], added: Mapping[int, str]) ->
 
 
 def _by_id(path: pathlib.Path, content: _Json) -> list[str]:
-    """The pieces of a tokenizer.json by their ids. A hole, as a piece that the vocab.txt repeated leaves at its first id, is the
-    empty piece, which no text has."""
+    """Returns the pieces of a tokenizer.json by their ids. A hole, as a piece that the vocab.txt repeated leaves at its first id,
+    is the empty piece, which no text has."""
     pieces = {i: piece for piece, i in content.ids.items()}
     size = max(pieces, default=-1) + 1
     hole = next((i for i in range(size) if i not in pieces), None)
@@ -473,7 +474,7 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
 
 
 def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
-    """The component of a tokenizer.json that BERT's tokenizers lack, as a clause; None if `WordPiece` has them all."""
+    """Returns the component of a tokenizer.json that BERT's tokenizers lack, as a clause; None if `WordPiece` has them all."""
     _check_not_shifted(path, content)
     kind, model = model_type(content), content.get("model") or {}
     if kind != "WordPiece":
@@ -502,7 +503,7 @@ def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
 def _described_library(
     path: pathlib.Path, content: JsonObject, config: JsonObject, names: JsonObject, fields: JsonObject
 ) -> TokenizerDescription:
-    """The TokenizerDescription of a tokenizer.json that the library runs. `fields` is the config.json of the model."""
+    """Returns the TokenizerDescription of a tokenizer.json that the library runs. `fields` is the config.json of the model."""
     _check_text(path, [token["content"] for token in content.get("added_tokens") or ()])
     try:
         library = JsonTokenizer(path.read_text("utf-8"), settings=config, names=names)
@@ -605,7 +606,8 @@ def _named(types: Sequence[str | None]) -> str:
 
 
 def _normalizer(part: JsonObject | None) -> dict[str, bool]:
-    """The fields of `_Json` from a normalizer: BertNormalizer, also with its components Lowercase and NFD + StripAccents."""
+    """Returns the fields of `_Json` from a normalizer: BertNormalizer, also with its components Lowercase and NFD +
+    StripAccents."""
     steps = parts(part, "normalizers")
     types = [step.get("type") for step in steps]
     berts = [step for step in steps if step.get("type") == "BertNormalizer"]

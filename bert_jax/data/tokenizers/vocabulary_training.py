@@ -57,8 +57,8 @@ def training_text(items: Sequence[Item], config: TextConfig, limit: int) -> Iter
 
 
 def stripped_share(characters: Mapping[str, int]) -> tuple[float, str]:
-    """The share of the letters that stripping accents and marks changes, in text with these frequencies of characters, and the
-    most frequent such letters with what is left of them: "й → и"."""
+    """Returns the share of the letters that stripping accents and marks changes, in text with these frequencies of characters,
+    and the most frequent such letters with what is left of them: "й → и"."""
     letters = sum(count for character, count in characters.items() if character.isalpha() or stripped(character) is not None)
     changed = {character: left for character in characters if (left := stripped(character)) is not None}
     shown = sorted(changed, key=lambda character: (-characters[character], character))[:3]
@@ -73,7 +73,8 @@ def train_wordpiece(
     max_word_characters: int | None = None,
     alphabet: int | None = None,
 ) -> Tokenizer:
-    """A WordPiece tokenizer with `size` pieces (fewer if the text has no more), trained by byte-pair merges in the Rust library.
+    """Returns a WordPiece tokenizer with `size` pieces (fewer if the text has no more), trained by byte-pair merges in the Rust
+    library.
 
     lowercase: None: yes, unless that would change more of the letters than MARKS_LIMIT. alphabet: this number of the most
     frequent characters are pieces, as the first of a word and inside it; None: those that cover 99.99 % of the text, where they
@@ -120,7 +121,7 @@ def train_wordpiece(
 
 
 def _most_frequent(characters: Counter[str], most: int | None) -> list[str]:
-    """The `most` most frequent characters; None: as many as cover `_COVERAGE` of the text."""
+    """Returns the `most` most frequent characters; None: as many as cover `_COVERAGE` of the text."""
     ranked = sorted(characters, key=lambda c: (-characters[c], c))
     if most is not None:
         return ranked[:most]
@@ -149,7 +150,7 @@ def _require_no_loss(stretches: Counter[str]) -> None:
 
 
 def _count_stretches(documents: Iterable[list[str]]) -> Counter[str]:
-    """The frequency of each string between white space."""
+    """Returns the frequency of each string between white space."""
     stretches: Counter[str] = Counter()
     for sentences in documents:
         for sentence in sentences:
@@ -158,7 +159,7 @@ def _count_stretches(documents: Iterable[list[str]]) -> Counter[str]:
 
 
 def _count_words(stretches: Counter[str], lowercase: bool) -> Counter[str]:
-    """The frequency of each word. The text rules run once for each distinct string between white space."""
+    """Returns the frequency of each word. The text rules run once for each distinct string between white space."""
     words: Counter[str] = Counter()
     for stretch, count in stretches.items():
         for word in basic_words(stretch, lowercase):
@@ -173,8 +174,8 @@ def train_sentencepiece(
     max_word_characters: int | None = None,
     alphabet: int | None = None,
 ) -> Tokenizer:
-    """A unigram SentencePiece tokenizer with ALBERT's special pieces; its own normalisation lower-cases text if `lowercase`
-    (None: yes), and drops no accents."""
+    """Returns a unigram SentencePiece tokenizer with ALBERT's special pieces; its own normalisation lower-cases text if
+    `lowercase` (None: yes), and drops no accents."""
     import sentencepiece
 
     lowercase = lowercase is not False
@@ -210,11 +211,11 @@ def train_bpe(
     nfc: bool = False,
     unused: int = 0,
 ) -> Tokenizer:
-    """A byte-level BPE tokenizer, which can spell any text. Its `size` is rounded up to a multiple of 64, with `unused` pieces
-    or more at the end, [unused0] and so on, for tokens that are added later; fewer pieces if the text has no more merges.
+    """Returns a byte-level BPE tokenizer, which can spell any text. Its `size` is rounded up to a multiple of 64, with `unused`
+    pieces or more at the end, [unused0] and so on, for tokens that are added later; fewer pieces if the text has no more merges.
 
-    lowercase: None: no. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode's NFC), as ModernBERT does; without
-    it, and cased, the text of the ids is the text itself.
+    lowercase: None: no. splitting: one of SPLITTINGS. nfc: compose accents first (Unicode's NFC), as ModernBERT does; without it,
+    and cased, the text of the ids is the text itself.
     """
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from tokenizers import Tokenizer as Rust

@@ -40,7 +40,7 @@ _CJK = (
 
 @functools.cache
 def _cleaned(character: str) -> str:
-    """The character after cleaning: "", a space, or itself."""
+    """Returns the character after cleaning: "", a space, or itself."""
     if character in " \t\n\r":
         return " "
     category = unicodedata.category(character)
@@ -64,8 +64,8 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _fold(token: str, lowercase: bool, strip: bool) -> str:
-    """The token lower-cased and without accents. `str.lower` gets the whole token, because the lower case of a capital sigma
-    depends on its position in the word."""
+    """Returns the token lower-cased and without accents. `str.lower` gets the whole token, because the lower case of a capital
+    sigma depends on its position in the word."""
     token = token.lower() if lowercase else token
     return "".join(c for c in unicodedata.normalize("NFD", token) if unicodedata.category(c) != "Mn") if strip else token
 
@@ -76,8 +76,8 @@ def _split_punctuation(token: str) -> str:
 
 @functools.cache
 def stripped(character: str) -> str | None:
-    """The rest of a letter or mark after lower-casing and stripping accents, if more than its case changes; None for one that
-    stays as it is, or is neither."""
+    """Returns the rest of a letter or mark after lower-casing and stripping accents, if more than its case changes; None for one
+    that stays as it is, or is neither."""
     if unicodedata.category(character)[0] not in "LM":
         return None
     folded = _fold(character, lowercase=True, strip=True)
@@ -85,12 +85,12 @@ def stripped(character: str) -> str | None:
 
 
 def stands_alone(character: str) -> bool:
-    """Whether a character is always a word of its own: punctuation and ideographs."""
+    """Returns whether a character is always a word of its own: punctuation and ideographs."""
     return _is_punctuation(character) or len(_spaced(character)) == 3
 
 
 def basic_words(text: str, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> list[str]:
-    """The words of `text` after all rules but the vocabulary lookup. `strip_accents` None: as `lowercase`."""
+    """Returns the words of `text` after all rules but the vocabulary lookup. `strip_accents` None: as `lowercase`."""
     if text.isascii():
         text = _ASCII_CONTROLS.sub(lambda m: " " if m[0] in "\t\n\r" else "", text)
         return _ASCII_WORDS.findall(text.lower() if lowercase else text)
@@ -138,7 +138,7 @@ class WordPiece:
         self._words = ChunkCache(self.encode_word)
 
     def encode_word(self, word: str) -> tuple[int, ...]:
-        """The ids of a word by greedy longest match; only the unknown token if any part of the word has no piece."""
+        """Returns the ids of a word by greedy longest match; only the unknown token if any part of the word has no piece."""
         return tuple(i for i, _ in self._spell(word))
 
     def _spell(self, word: str) -> list[tuple[int, int]]:
@@ -170,7 +170,7 @@ class WordPiece:
         out.extend(chain.from_iterable(map(self._chunks.__getitem__, text.split())))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of `append`, and for each its characters [start, end) of `text`."""
+        """Returns the ids of `append`, and for each its characters [start, end) of `text`."""
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         for word, places in self._words_with_offsets(text):
@@ -182,11 +182,11 @@ class WordPiece:
         return ids, offsets
 
     def word_spans(self, text: str) -> list[tuple[int, int]]:
-        """The characters [start, end) of `text` of each word in `basic_words`."""
+        """Returns the characters [start, end) of `text` of each word in `basic_words`."""
         return [(places[0][0], places[-1][1]) for _, places in self._words_with_offsets(text)]
 
     def _words_with_offsets(self, text: str) -> list[tuple[str, list[_Place]]]:
-        """The words of `basic_words`, and for every character of a word its span [start, end) of `text`."""
+        """Returns the words of `basic_words`, and for every character of a word its span [start, end) of `text`."""
         strip = self.lowercase if self.strip_accents is None else self.strip_accents
         words: list[tuple[str, list[_Place]]] = []
         for token, places in _tokens_with_offsets(text, _spaced if self.split_cjk else _cleaned):
@@ -202,11 +202,11 @@ class WordPiece:
         return words
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The words of these ids, joined by spaces."""
+        """Returns the words of these ids, joined by spaces."""
         return " ".join(self.pieces[i] for i in ids).replace(f" {CONTINUATION}", "")
 
     def is_continuation(self, piece: str) -> bool:
-        """Whether a piece continues a word, i.e. starts with ##."""
+        """Returns whether a piece continues a word, i.e. starts with ##."""
         return piece.startswith(CONTINUATION)
 
 
@@ -224,7 +224,7 @@ class ChunkCache(dict[str, Ids]):
 
 
 def _tokens_with_offsets(text: str, clean: Callable[[str], str]) -> list[tuple[str, list[_Place]]]:
-    """The chunks between white space after cleaning, and the span in `text` of each of their characters."""
+    """Returns the chunks between white space after cleaning, and the span in `text` of each of their characters."""
     tokens: list[tuple[str, list[_Place]]] = []
     token, places = "", list[_Place]()
 

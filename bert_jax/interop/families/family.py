@@ -53,7 +53,7 @@ class Row:
 
 
 def linear(ours: str, inputs: str, outputs: str, theirs: str, share: tuple[int, int] = (0, 1)) -> tuple[Row, Row]:
-    """The rows of the kernel and the bias of a dense layer, which PyTorch stores as [out, in]."""
+    """Returns the rows of the kernel and the bias of a dense layer, which PyTorch stores as [out, in]."""
     flat_in, flat_out = (f"({axes})" if " " in axes else axes for axes in (inputs, outputs))
     return (
         Row(f"{ours}/kernel", f"{inputs} {outputs}", f"{theirs}.weight", f"{flat_out} {flat_in}", share),
@@ -62,7 +62,7 @@ def linear(ours: str, inputs: str, outputs: str, theirs: str, share: tuple[int, 
 
 
 def norm(ours: str, theirs: str, first: int = 0) -> tuple[Row, Row]:
-    """The rows of the scale and the bias of a norm."""
+    """Returns the rows of the scale and the bias of a norm."""
     return (
         Row(f"{ours}/scale", "D", f"{theirs}.weight", "D", first=first),
         Row(f"{ours}/bias", "D", f"{theirs}.bias", "D", first=first),
@@ -81,11 +81,11 @@ class KeyLike(Protocol):
         """The keys."""
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """The fields of `ModelConfig` that follow from a config.json; `read` has those of the keys before. Raises UserError with
-        `source` for a value that is missing, of the wrong type or cannot be represented."""
+        """Returns the fields of `ModelConfig` that follow from a config.json; `read` has those of the keys before. Raises
+        UserError with `source` for a value that is missing, of the wrong type or cannot be represented."""
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The keys of `config`. `ids` are the ids of the special tokens by role, `carried` what the model came with."""
+        """Returns the keys of `config`. `ids` are the ids of the special tokens by role, `carried` what the model came with."""
 
 
 REQUIRED = object()
@@ -115,8 +115,8 @@ class Key:
         return (self.theirs, *self.also)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """The values of the fields. `read` has those of the keys before this one. Raises UserError with `source` for a value that
-        is missing, of the wrong type or cannot be represented."""
+        """Returns the values of the fields. `read` has those of the keys before this one. Raises UserError with `source` for a
+        value that is missing, of the wrong type or cannot be represented."""
         name, value = stated(fields, self.names, source)
         if not name:
             if self.default is REQUIRED:
@@ -148,8 +148,8 @@ class Key:
         return kind(value)
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The keys of `config`. `ids` are the ids of the special tokens by role. `carried` are the fields that the model came
-        with, whose spelling is kept where it means the same."""
+        """Returns the keys of `config`. `ids` are the ids of the special tokens by role. `carried` are the fields that the model
+        came with, whose spelling is kept where it means the same."""
         value = getattr(config, self.ours.split()[0])
         if self.values:
             spelt = carried.get(self.theirs)
@@ -159,12 +159,10 @@ class Key:
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant:
-    """A key that has the same value in every model; it is not read."""
+class Written:
+    """A key that is written on export. No setting depends on it, so it is not read."""
 
     theirs: str
-    value: Any
-    carried: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,33 +170,31 @@ class Constant:
         return (self.theirs,)
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Nothing: no field of ours depends on it."""
+        """Returns no settings."""
         return {}
 
+
+@dataclasses.dataclass(frozen=True)
+class Constant(Written):
+    """A key that has the same value in every model."""
+
+    value: Any
+    carried: bool = False
+
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The constant, or the value that the model came with."""
+        """Returns the constant, or the value that the model came with."""
         return {self.theirs: carried.get(self.theirs, self.value) if self.carried else self.value}
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenId:
-    """A key with the id of a special token, which is that of the tokenizer."""
+class TokenId(Written):
+    """The id of a special token, which the tokenizer knows."""
 
-    theirs: str
     role: str
     carried: bool = False
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The key."""
-        return (self.theirs,)
-
-    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Nothing: the tokenizer has the ids."""
-        return {}
-
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The id, if the tokenizer has one for the role, or the value that the model came with."""
+        """Returns the id, if the tokenizer has one for the role, or the value that the model came with."""
         if self.carried and carried.get(self.theirs) is not None:
             return {self.theirs: carried[self.theirs]}
         return {self.theirs: ids[self.role]} if self.role in ids else {}
@@ -264,7 +260,7 @@ class Family:
         return tuple(name for key in self.keys for name in key.names)
 
     def read(self, fields: JsonObject, source: str) -> JsonObject:
-        """The fields of `ModelConfig` that a config.json gives. Raises UserError naming `source` and the key."""
+        """Returns the fields of `ModelConfig` that a config.json gives. Raises UserError naming `source` and the key."""
         for name, value in self.fixed.items():
             if fields.get(name, value) != value:
                 raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")
@@ -274,15 +270,15 @@ class Family:
         return read
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The keys of a model."""
+        """Returns the keys of a model."""
         return {name: value for key in self.keys for name, value in key.write(config, ids, carried).items()}
 
     def has_class_for(self, head: TaskHead) -> bool:
-        """Whether transformers has a class with this head."""
+        """Returns whether transformers has a class with this head."""
         return head.is_plain and any(row.part == head.part for row in self.table)
 
     def represents(self, config: ModelConfig) -> bool:
-        """Whether a model of the family can compute the function of `config`: what is written gives it back."""
+        """Returns whether a model of the family can compute the function of `config`: what is written gives it back."""
         try:
             return _normal(ModelConfig(**self.read(self.write(config, {}, {}), ""))) == _normal(config)
         except UserError:
@@ -290,7 +286,7 @@ class Family:
 
 
 def _normal(config: ModelConfig) -> Architecture:
-    """The architecture with one value for all those that mean the same."""
+    """Returns the architecture with one value for all those that mean the same."""
     c = config.architecture
     sliding, rotary = "sliding" in c.layer_types, c.positions == "rotary"
     theta = c.rotary_theta if c.sliding_rotary_theta is None else c.sliding_rotary_theta
@@ -307,7 +303,7 @@ def _normal(config: ModelConfig) -> Architecture:
 
 
 def family_named(model_type: Any, source: str) -> Family:
-    """The family of a config.json with this "model_type". Raises UserError for an unknown one."""
+    """Returns the family of a config.json with this "model_type". Raises UserError for an unknown one."""
     known = {**FAMILIES, **OWN_FAMILIES}
     if not isinstance(model_type, str) or model_type not in known:
         raise UserError(f"{source}: model_type={model_type!r} cannot be represented; known: {', '.join(FAMILIES)}")
@@ -317,7 +313,8 @@ def family_named(model_type: Any, source: str) -> Family:
 
 @functools.lru_cache(maxsize=256)
 def family_of(config: ModelConfig) -> Family:
-    """The family that `config` is exported as. A fixed position table is written as a learned one, which computes the same."""
+    """Returns the family that `config` is exported as. A fixed position table is written as a learned one, which computes the
+    same."""
     if config.encoder != "transformer":
         return family_named(config.encoder, "")
     stored = config if fixed_table(config) is None else dataclasses.replace(config, positions="learned")

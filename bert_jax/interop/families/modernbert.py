@@ -25,7 +25,7 @@ class Dropouts:
     names: ClassVar[tuple[str, ...]] = ("attention_dropout", "embedding_dropout", "mlp_dropout")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """The four rates. Raises UserError for rates that are no numbers."""
+        """Returns the four rates. Raises UserError for rates that are no numbers."""
         rates = {name: Key(name, "hidden_dropout", 0.0).read(fields, {}, source)["hidden_dropout"] for name in self.names}
         hidden, attention, embedding = rates["mlp_dropout"], rates["attention_dropout"], rates["embedding_dropout"]
         return {
@@ -36,7 +36,7 @@ class Dropouts:
         }
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The three rates."""
+        """Returns the three rates."""
         embedding = config.hidden_dropout if config.embedding_dropout is None else config.embedding_dropout
         rates = (config.attention_dropout, embedding, config.hidden_dropout)
         return dict(zip(self.names, rates, strict=True))

@@ -34,7 +34,7 @@ class RotaryTheta:
         return ("rope_parameters", self.old, "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """The base. Raises UserError for another type of rotary positions, and for two bases."""
+        """Returns the base. Raises UserError for another type of rotary positions, and for two bases."""
         _check_scaling(fields, source)
         found = {
             "rope_parameters": theta_of(fields.get("rope_parameters"), "rope_parameters", source),
@@ -43,7 +43,7 @@ class RotaryTheta:
         return {"rotary_theta": _agreed(found, self.default, source)}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Both spellings."""
+        """Returns both spellings."""
         return {"rope_parameters": _parameters(config.rotary_theta), self.old: config.rotary_theta}
 
 
@@ -57,8 +57,8 @@ class RotaryThetas:
     names: ClassVar[tuple[str, ...]] = ("rope_parameters", "global_rope_theta", "local_rope_theta", "rope_scaling")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """Both bases; that of sliding layers is None if it is the same. Raises UserError for another type of rotary positions,
-        for groups of other names, and for two bases of the same layers."""
+        """Returns both bases; that of sliding layers is None if it is the same. Raises UserError for another type of rotary
+        positions, for groups of other names, and for two bases of the same layers."""
         _check_scaling(fields, source)
         groups = fields.get("rope_parameters") or {}
         known = {"full_attention", "sliding_attention"}
@@ -91,7 +91,7 @@ class RotaryThetas:
         return {"rotary_theta": full, "sliding_rotary_theta": None if sliding == full else sliding}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Both spellings."""
+        """Returns both spellings."""
         full = config.rotary_theta
         sliding = full if config.sliding_rotary_theta is None else config.sliding_rotary_theta
         groups = {"full_attention": _parameters(full), "sliding_attention": _parameters(sliding)}
@@ -107,8 +107,8 @@ class LayerTypes:
     names: ClassVar[tuple[str, ...]] = ("layer_types", "global_attn_every_n_layers")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """The type of each layer; () if all are full. Raises UserError for unknown types, for another number of layers, and for
-        two keys that contradict each other."""
+        """Returns the type of each layer; () if all are full. Raises UserError for unknown types, for another number of layers,
+        and for two keys that contradict each other."""
         layers, types, every = read["num_layers"], fields.get("layer_types"), fields.get("global_attn_every_n_layers")
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise UserError(f"{source}: global_attn_every_n_layers={every!r} must be a whole number from 1")
@@ -130,8 +130,8 @@ class LayerTypes:
         return {"layer_types": ours}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """Both spellings. Where no number says it, the older key is null, at which older programs fail; without it they would
-        compute another function without a word."""
+        """Returns both spellings. Where no number says it, the older key is null, at which older programs fail; without it they
+        would compute another function without a word."""
         ours = config.layer_types if "sliding" in config.layer_types else ()
         usual = carried.get("global_attn_every_n_layers") or self.every
         numbers = (n for n in (usual, *range(1, config.num_layers + 1)) if _every(n, config.num_layers) == ours)
@@ -148,8 +148,8 @@ class Window:
     names: ClassVar[tuple[str, ...]] = ("local_attention", "sliding_window")
 
     def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
-        """The radius. Raises UserError for no whole number, and for a "sliding_window" of another size, which transformers would
-        take in its place."""
+        """Returns the radius. Raises UserError for no whole number, and for a "sliding_window" of another size, which
+        transformers would take in its place."""
         value = fields.get("local_attention", self.default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise UserError(f"{source}: local_attention={value!r} must be a whole number")
@@ -183,7 +183,7 @@ class KeyValueHeads:
         return {"num_key_value_heads": 0 if value in (None, read["num_heads"]) else value}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The number."""
+        """Returns the number."""
         return {"num_key_value_heads": config.key_value_heads}
 
 
@@ -205,13 +205,13 @@ class HeadWidth:
         return {}
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
-        """The quotient."""
+        """Returns the quotient."""
         return {"head_dim": config.head_width}
 
 
 def theta_of(parameters: Any, name: str, source: str) -> float | None:
-    """The base in a group of rotary parameters, None if it does not say it. Raises UserError for rotary positions of another type
-    than "default"."""
+    """Returns the base in a group of rotary parameters, None if it does not say it. Raises UserError for rotary positions of
+    another type than "default"."""
     if parameters is None:
         return None
     if not isinstance(parameters, dict):
@@ -241,7 +241,7 @@ def _positive(value: Any, name: str, source: str) -> float | None:
 
 
 def _agreed(found: Mapping[str, float | None], default: float, source: str) -> float:
-    """The value of those that are stated, the default without one. Raises UserError if two of them differ."""
+    """Returns the value of those that are stated, the default without one. Raises UserError if two of them differ."""
     there = {name: value for name, value in found.items() if value is not None}
     name, _ = stated(there, tuple(there), source)
     return there[name] if name else default

@@ -15,7 +15,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceHead(TaskHead):
-    """The choice of one of several candidates, each a sequence: logits [B, P, 1] with P = U x candidates."""
+    """A choice between several candidates, each a sequence: logits [B, P, 1] with P = U x candidates."""
 
     kind = "choice"
     action = "choose"
@@ -39,7 +39,7 @@ class ChoiceHead(TaskHead):
         return LabelLayout(logits_per_candidate=True)
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """The logits [B, P, 1] as [B, U, candidates]; EXCLUDED where an example has fewer candidates."""
+        """Returns the logits [B, P, 1] as [B, U, candidates]; EXCLUDED where an example has fewer candidates."""
         features = batch["label_weights"].shape[1]
         exists = (batch["cls_positions"] > 0).at[:, 0].set(True)
         return jnp.where(exists, logits[..., 0], EXCLUDED).reshape(logits.shape[0], features, -1)

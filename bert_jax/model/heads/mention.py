@@ -1,4 +1,4 @@
-"""The head of pronoun resolution (GAP; Webster et al. 2018): a layer on the first tokens of a pronoun and of two names."""
+"""The head for pronoun resolution (GAP; Webster et al. 2018), on the first tokens of a pronoun and two names."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class MentionHead(TaskHead):
         return 5 * self.token_width(hidden_size)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
-        """The first tokens of the three mentions, int32 [B, 3 P]."""
+        """Returns the first tokens of the three mentions, int32 [B, 3 P]."""
         return batch["read_positions"].reshape(len(batch["read_positions"]), -1)
 
     def inputs_at(self, tokens: Float[Array, "B Q I"], pooler: Pooling) -> Float[Array, "B P O"]:
-        """The `mention_features` [B, P, 5 I] of the tokens [B, 3 P, I]."""
+        """Returns the `mention_features` [B, P, 5 I] of the tokens [B, 3 P, I]."""
         return mention_features(tokens.reshape(len(tokens), -1, MENTIONS, tokens.shape[-1]))

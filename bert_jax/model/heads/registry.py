@@ -14,12 +14,12 @@ HEADS: Mapping[str, type[TaskHead]] = {kind: load_named(kind, KINDS, "head.kind"
 
 
 def head_class(kind: str) -> type[TaskHead]:
-    """The class of a kind of head. Raises UserError for an unknown kind."""
+    """Returns the class of a kind of head. Raises UserError for an unknown kind."""
     check_value("head.kind", kind, Annotated[str, OneOf(tuple(HEADS))])
     return HEADS[kind]
 
 
 def make_head(kind: str, **fields: Any) -> TaskHead:
-    """A head of this kind with these fields of `TaskHead`. Raises UserError for an unknown kind, and for a combination of fields
-    that the kind does not support."""
+    """Returns a head of this kind with the given `TaskHead` fields. Raises UserError for an unknown kind or a combination of
+    fields that the kind does not support."""
     return head_class(kind)(**fields)

@@ -1,4 +1,4 @@
-"""The head of extractive question answering (paper Figure 4c): a start and an end logit for every token."""
+"""The head for extractive question answering (paper Figure 4c): a start and an end logit for every token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SpanHead(TaskHead):
     kind = "span"
     settings = ("lstm", "mix_at")
     per_token = True
-    has_dropout = False  # run_squad.py, and transformers, have none
+    has_dropout = False  # none in run_squad.py and transformers
     action = "answer questions"
     architecture = "BertForQuestionAnswering"
     module = "qa_outputs"
@@ -38,7 +38,7 @@ class SpanHead(TaskHead):
         return LabelLayout(shape=(2,), are_positions=True, logits_per_token=True)
 
     def answer_scores(self, logits: Float[Array, "B _ C"], batch: Batch) -> Float[Array, "B ..."]:
-        """The logits [B, L, 2] as [B, P, 2, L]; EXCLUDED at the tokens of other sequences."""
+        """Returns the logits [B, L, 2] as [B, P, 2, L]; EXCLUDED at the tokens of other sequences."""
         slots = jnp.arange(1, batch["label_weights"].shape[1] + 1, dtype=jnp.int32)
         own = batch["sequence_ids"][:, None, :] == slots[None, :, None]  # [B, P, L]
         return jnp.where(own[:, :, None, :], logits.swapaxes(1, 2)[:, None], EXCLUDED)
@@ -50,15 +50,15 @@ class SpanHead(TaskHead):
         smoothing: float,
         class_weights: Sequence[float] = (),
     ) -> Float[Array, "B ..."]:
-        """The mean of the losses of start and end, [B, P]."""
+        """Returns the mean of the losses of start and end, [B, P]."""
         return super().loss(scores, labels, smoothing, class_weights).mean(-1)
 
     def soft_loss(
         self, scores: Float[Array, "*shape"], teacher_scores: Float[Array, "*shape"], temperature: float
     ) -> Float[Array, "B ..."]:
-        """The mean of the distillation losses of start and end, [B, P]."""
+        """Returns the mean of the distillation losses of start and end, [B, P]."""
         return super().soft_loss(scores, teacher_scores, temperature).mean(-1)
 
     def correct(self, scores: Float[Array, "B ..."], labels: Num[Array, "B ..."]) -> Float[Array, "B ..."]:
-        """1 where both start and end are correct, [B, P]."""
+        """Returns 1 where both start and end are correct, [B, P]."""
         return super().correct(scores, labels).min(-1)

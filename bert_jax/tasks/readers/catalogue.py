@@ -53,8 +53,8 @@ _UNKNOWN = -1  # the label of a test set
 
 
 def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say = note) -> list[Any]:
-    """The examples of a split: "train", "dev" (of MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] if the data set has
-    no such split.
+    """Returns the examples of a split: "train", "dev" (of MNLI "dev_matched", "dev_mismatched"), "test" and so on; [] if the data
+    set has no such split.
 
     The data set is read from the directory of tfds ($TFDS_DATA_DIR), and downloaded on the first call. `data_set` is needed for a
     task that is not in `DATA_SETS`. Raises UserError, which asks for `config.task.data_dir`, for a task that is not in the
@@ -74,7 +74,7 @@ def examples(task: str, split: str, *, data_set: DataSet | None = None, say: Say
 
 
 def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any]:
-    """The examples of `split`, the name of a split in the data set."""
+    """Returns the examples of `split`, the name of a split in the data set."""
     places, features = AnswerPlaces(), builder.info.features
     found = [data_set.convert(features, n, record, places) for n, record in enumerate(_records(builder, split))]
     if data_set.in_order_of_ids:  # a prepared data set is shuffled; predictions need the order of the file
@@ -89,7 +89,7 @@ def _examples(data_set: DataSet, builder: Any, split: str, say: Say) -> list[Any
 
 
 def _records(builder: Any, split: str) -> Iterator[Record]:
-    """The decoded records of a split, in the order of its files."""
+    """Yields the decoded records of a split, in the order of its files."""
     texts = TextSet(builder, split, "")
     if builder.info.file_format.value == "tfrecord":  # the default format of tfds, which itself reads it with TensorFlow only
         yield from map(builder.info.features.deserialize_example_np, texts.tfrecords(0, len(texts)))
@@ -99,12 +99,12 @@ def _records(builder: Any, split: str) -> Iterator[Record]:
 
 
 def string(value: bytes) -> str:
-    """A text of a record."""
+    """Returns a text of a record."""
     return value.decode("utf-8")
 
 
 def _text(task: GlueTask, features: Mapping[str, Any], n: int, record: Record, places: AnswerPlaces) -> TextExample:
-    """An example of GLUE. Labels are class ids; the names of the classes in tfds are the official labels or their ids."""
+    """Returns an example of GLUE. Labels are class ids; the names of the classes in tfds are the official labels or their ids."""
     columns = _TEXTS.get(task.key, (task.text, task.text_b))
     texts = [string(record[name]) for name in columns if name]
     value = record["label"]
@@ -146,7 +146,7 @@ def _pronoun(features: Mapping[str, Any], n: int, record: Record, places: Answer
 
 
 def _is_moved(example: PronounExample) -> bool:
-    """Whether the offsets are wrong: tfds removed quotes from some texts, which shifts the characters after them."""
+    """Returns whether the offsets are wrong: tfds removed quotes from some texts, which shifts the characters after them."""
     places = {example.pronoun_start: example.pronoun, example.a_start: example.a, example.b_start: example.b}
     return not all(name and example.text.startswith(name, start) for start, name in places.items())
 

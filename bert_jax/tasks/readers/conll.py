@@ -22,14 +22,14 @@ _NEW_SENTENCE = re.compile(r"#\s+id\s+\S")
 
 
 def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None = -1, say: Say = note) -> list[WordsExample]:
-    """The sentences of a CoNLL file: a word on each line, columns separated by TABs or else spaces, an empty line after each
-    sentence.
+    """Returns the sentences of a CoNLL file: a word on each line, columns separated by TABs or else spaces, an empty line after
+    each sentence.
 
     word, tag: the numbers of the columns, from 0, or from the last with -1; tag=None for a file without labels. Tags are returned
     unchanged. A line -DOCSTART- begins a document; in a file without such lines every sentence is a document. "#" begins a
     comment, but is also a word: `_Columns` distinguishes them. The words alone decide whether columns are separated by TABs.
-    `say` reports comments that look like words, and lines of spaces or TABs that end a sentence. Raises UserError for an
-    invalid file.
+    `say` reports comments that look like words, and lines of spaces or TABs that end a sentence. Raises UserError for an invalid
+    file.
     """
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
@@ -59,13 +59,13 @@ def read_conll(path: str | os.PathLike[str], *, word: int = 0, tag: int | None =
 
 
 def conll_width(path: str | os.PathLike[str]) -> int:
-    """The number of columns of a CoNLL file."""
+    """Returns the number of columns of a CoNLL file."""
     path = pathlib.Path(path)
     return _Columns.of(path, split_lines(read_text(path))).width
 
 
 def first_with_tag(path: str | os.PathLike[str], tag: str) -> int | None:
-    """The number of the first line, from 1, of a word with this tag in the last column; None if there is none."""
+    """Returns the number of the first line, from 1, of a word with this tag in the last column; None if there is none."""
     path = pathlib.Path(path)
     lines = split_lines(read_text(path))
     columns = _Columns.of(path, lines)
@@ -73,8 +73,8 @@ def first_with_tag(path: str | os.PathLike[str], tag: str) -> int | None:
 
 
 def is_blank(line: str) -> bool:
-    """Whether a line ends a sentence: an empty line, or one of spaces and TABs (as in WNUT-17). Other white space, such as
-    U+00A0, may be a word."""
+    """Returns whether a line ends a sentence: an empty line, or one of spaces and TABs (as in WNUT-17). Other white space, such
+    as U+00A0, may be a word."""
     return not line.strip(" \t")
 
 
@@ -100,8 +100,8 @@ class _Columns:
 
     @classmethod
     def of(cls, path: pathlib.Path, lines: Sequence[str], word: int = 0, tag: int | None = -1) -> _Columns:
-        """The columns of a file with these lines. Raises UserError if the column `word` or `tag` does not exist, and for a line
-        of white space that is neither an empty line nor a word."""
+        """Returns the columns of a file with these lines. Raises UserError if the column `word` or `tag` does not exist, and for
+        a line of white space that is neither an empty line nor a word."""
         words, openings, marks = _kinds(path, lines)
         sure = words or openings
         has_tabs = 2 * sum("\t" in lines[i] for i in sure) >= max(1, len(sure))
@@ -120,7 +120,7 @@ class _Columns:
         return cls(width, has_tabs, frozenset(comments), tuple(sorted(alike)), spaced)
 
     def split(self, line: str) -> list[str]:
-        """The columns of a line."""
+        """Returns the columns of a line."""
         return _split(line, self.has_tabs)
 
     def report(self, path: pathlib.Path, say: Say) -> None:
@@ -142,8 +142,8 @@ def _split(line: str, has_tabs: bool) -> list[str]:
 
 
 def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
-    """The indices of the lines that are words; of those before the first word of a sentence that begin with "#"; and of those
-    that begin a sentence of MultiCoNER."""
+    """Returns the indices of the lines that are words; of those before the first word of a sentence that begin with "#"; and of
+    those that begin a sentence of MultiCoNER."""
     words: list[int] = []
     openings: list[int] = []
     marks: list[int] = []
@@ -168,7 +168,7 @@ def _kinds(path: pathlib.Path, lines: Sequence[str]) -> tuple[list[int], list[in
 
 
 def _comments_alike(words: Sequence[list[str]], begun: Mapping[int, list[str]], word: int, tag: int | None) -> set[int]:
-    """The comments among the lines `begun`, which have as many columns as `words` and would begin with the word "#"."""
+    """Returns the comments among the lines `begun`, which have as many columns as `words` and would begin with the word "#"."""
     if word:  # the word "#" would not be in the first column
         return set(begun)
     others = range(1, len(words[0])) if words else ()

@@ -74,8 +74,8 @@ class Sentence:
 def read_conllu(
     path: str | os.PathLike[str], *, column: str = "upos", may_lack_tags: bool = False, say: Say = note
 ) -> list[WordsExample]:
-    """The sentences of a CoNLL-U file with the tags in its column `upos` or `xpos`: the syntactic words, without multiword tokens
-    ("1-2") and empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
+    """Returns the sentences of a CoNLL-U file with the tags in its column `upos` or `xpos`: the syntactic words, without
+    multiword tokens ("1-2") and empty nodes ("8.1"). A comment `# newdoc` begins a document, as -DOCSTART- does in `read_conll`.
 
     may_lack_tags: if every tag is "_", as in some test sets, labels are None instead of an error. Raises UserError for an invalid
     file; heads are not read.
@@ -100,7 +100,7 @@ def read_conllu(
 
 
 def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
-    """The sentences of a file as lines. `say` reports lines of spaces or TABs that end a sentence."""
+    """Yields the sentences of a file as lines. `say` reports lines of spaces or TABs that end a sentence."""
     document = number = spaced = 0
     documents = False
     rows: list[Line] = []
@@ -127,7 +127,7 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
 
 
 def read_sentence(block: Block, *, heads: str = "optional") -> Sentence:
-    """The sentence of these lines.
+    """Returns the sentence of these lines.
 
     heads: "ignored", "optional", or "required". Raises UserError, with file and line, for a line that is not one of CoNLL-U, for
     heads that are no tree unless they are ignored, and for a sentence without heads if they are required.

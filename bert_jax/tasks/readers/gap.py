@@ -19,7 +19,7 @@ GENDERS = {
 
 
 def read_gap(path: str | os.PathLike[str], leave_out: Callable[[str], object] | None = None) -> list[PronounExample]:
-    """The examples of a GAP file (TSV). Offsets count characters. Labels are None if the coref columns are missing.
+    """Returns the examples of a GAP file (TSV). Offsets count characters. Labels are None if the coref columns are missing.
 
     Raises UserError for an invalid file, for an ID that two rows have, and for an offset at which the text differs from the
     mention; with `leave_out`, rows that cannot be read are skipped, and it is called with each problem.

@@ -114,14 +114,15 @@ SUBMISSION: Mapping[str, _TestSet] = {
 
 
 def glue_task(name: str) -> GlueTask:
-    """The task of this name. Raises UserError for an unknown name, with the most similar one."""
+    """Returns the task of this name. Raises UserError for an unknown name, with the most similar one."""
     if name not in TASKS:
         raise UserError(f"GLUE has no task {name!r}; {nearest(name, TASKS)}")
     return TASKS[name]
 
 
 def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: Say = note) -> list[TextExample]:
-    """The examples of a split, in the order of the file; ids are the index in the file, or else the number of the row from 0.
+    """Returns the examples of a split, in the order of the file; ids are the index in the file, or else the number of the row
+    from 0.
 
     directory: the task's directory, or one with a folder per task. MRPC may be in the format of its authors:
     `msr_paraphrase_train.txt` and `msr_paraphrase_test.txt` (with labels), and GLUE's `dev_ids.tsv`, the ids of the dev set
@@ -170,7 +171,7 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
 
 
 def has_glue(task: str, directory: str | os.PathLike[str], split: str) -> bool:
-    """Whether the file of `read_glue` exists."""
+    """Returns whether the file of `read_glue` exists."""
     return any(path.is_file() for path in _places(glue_task(task), pathlib.Path(directory), split))
 
 
@@ -190,7 +191,7 @@ def _find(task: GlueTask, directory: pathlib.Path, split: str) -> pathlib.Path:
 
 
 def _mrpc_members(path: pathlib.Path, split: str) -> Callable[[Mapping[str, str]], bool] | None:
-    """A function that tells whether a row of the authors' training file belongs to the split; None if all rows do."""
+    """Returns a function that tells whether a row of the authors' training file belongs to the split; None if all rows do."""
     if split == "test":
         return None
     ids = path.with_name("dev_ids.tsv")
@@ -249,7 +250,7 @@ def write_submission(
 
 
 def prediction_table(name: str, predictions: Sequence[str | float]) -> str:
-    """The text of the file `name` of `SUBMISSION`. Raises UserError for a value that is not a valid prediction."""
+    """Returns the text of the file `name` of `SUBMISSION`. Raises UserError for a value that is not a valid prediction."""
     task = TASKS[SUBMISSION[name].task]
     lines = ["index\tprediction"]
     for index, prediction in enumerate(predictions):

@@ -89,7 +89,7 @@ class OwnData:
 
 
 def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnData:
-    """The data of `config` for a kind of head in `FORMATS`; a split without a file has no examples.
+    """Returns the data of `config` for a kind of head in `FORMATS`; a split without a file has no examples.
 
     Raises UserError, with file and line, for a label that is not in `label_names` (or, if these are empty, not in the training
     file), and for invalid files.
@@ -116,7 +116,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 
 
 def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
-    """The names of the classes in the training file, by number; () if it does not hold them."""
+    """Returns the names of the classes in the training file, by number; () if it does not hold them."""
     first = files_of(pathlib.Path(config.train or ""), "train")[0]
     column = config.labels if kind == "token" else config.label
     names = tuple(map(name_of, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
@@ -145,7 +145,7 @@ def _report_labels(config: OwnDataConfig, names: Sequence[str], train: Sequence[
 
 
 def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), say: Say = note) -> list[Example]:
-    """The examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid. Raises
+    """Returns the examples of the files of `split`, in their order. `labels` are the valid names; (): all names are valid. Raises
     UserError as `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
@@ -183,14 +183,14 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
 
 
 def _numbered(example: Example, start: int) -> Example:
-    """An example of a file after `start` examples of other files; its id is a number, unless it is a question's."""
+    """Returns an example of a file after `start` examples of other files; its id is a number, unless it is a question's."""
     if isinstance(example, WordsExample) and start:
         return replace(example, id=str(int(example.id) + start), document=example.document + start)
     return example
 
 
 def _rows(config: OwnDataConfig, kind: str, path: pathlib.Path, split: str, say: Say) -> Iterator[Row]:
-    """The rows of a file, of which each is an example."""
+    """Returns the rows of a file, of which each is an example."""
     wanted = {
         *(value for name in _COLUMNS[kind] if isinstance(value := getattr(config, name), str)),
         *(config.choices if kind == "choice" else config.label_names),
@@ -221,7 +221,7 @@ _COLUMNS = {
 def _by_number(
     path: pathlib.Path, found: list[tuple[Place, Example]], known: Sequence[str], say: Say
 ) -> list[tuple[Place, Example]]:
-    """The examples with the names of their labels, if all labels are numbers of `known` names; otherwise `found`."""
+    """Returns the examples with the names of their labels, if all labels are numbers of `known` names; otherwise `found`."""
     numbers = {str(i): name for i, name in enumerate(known)}
     names = {name for _, example in found for name in _names(example)}
     if not names or not names <= numbers.keys() or any(name.lstrip("-").isdecimal() for name in known):
@@ -241,7 +241,7 @@ def _by_number(
 
 
 def _valid(found: Iterable[tuple[Place, Example]], known: Sequence[str]) -> Iterator[tuple[Place, Example]]:
-    """The examples. Raises UserError for a label that is not `known`."""
+    """Yields the examples. Raises UserError for a label that is not `known`."""
     valid = frozenset(known)
     for place, example in found:
         if unknown := next((label for label in _names(example) if label not in valid), None):
@@ -268,7 +268,7 @@ def _vector_remedy(name: str, size: int) -> str:
 
 
 def collect_labels(examples: Iterable[Example]) -> tuple[str, ...]:
-    """The distinct label names of `examples`, sorted; as numbers if all are numbers, so that "10" comes after "9"."""
+    """Returns the distinct label names of `examples`, sorted; as numbers if all are numbers, so that "10" comes after "9"."""
     names = {name for example in examples for name in _names(example)}
     values = {name: _finite(name) for name in names}
     if None in values.values():
@@ -284,7 +284,7 @@ def _finite(text: str) -> float | None:
 
 
 def _names(example: Example) -> tuple[str, ...]:
-    """The names of the labels of an example; () for a regression or a choice."""
+    """Returns the names of the labels of an example; () for a regression or a choice."""
     if isinstance(example, WordsExample):
         return example.labels or ()
     if not isinstance(example, TextExample) or example.label is None or isinstance(example.label, float):
@@ -342,7 +342,7 @@ def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[st
 
 
 def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
-    """The labels whose columns are 1, of the columns `config.label_names`; None if they are missing from a test set."""
+    """Returns the labels whose columns are 1, of the columns `config.label_names`; None if they are missing from a test set."""
     if not any(name in row.values for name in config.label_names):
         if optional:
             return None
@@ -391,8 +391,8 @@ def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: An
 
 
 def _sentences(config: OwnDataConfig, path: pathlib.Path, rows: Iterable[Row], split: str) -> Iterator[Row]:
-    """The rows of a file with a sentence each. If rows are words, the rows of each sentence become one; a row without a number of
-    a sentence continues it. Raises UserError for a table whose sentences all have one word."""
+    """Yields the rows of a file with a sentence each. If rows are words, the rows of each sentence become one; a row without a
+    number of a sentence continues it. Raises UserError for a table whose sentences all have one word."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
@@ -425,7 +425,7 @@ _IN_COLUMNS = (
 
 
 def _joined(config: OwnDataConfig, column: str, rows: Iterable[Row], optional: bool) -> Iterator[Row]:
-    """The sentences of a table with a word in each row."""
+    """Yields the sentences of a table with a word in each row."""
     held: list[tuple[Row, str, str | None]] = []
     now: str | None = None
 
@@ -450,7 +450,7 @@ def _joined(config: OwnDataConfig, column: str, rows: Iterable[Row], optional: b
 
 
 def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Place, Example]] | None:
-    """The sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
+    """Returns the sentences of a file in the CoNLL or CoNLL-U format; None for a table, JSON or Parquet."""
     ending = suffix(path)
     if ending == ".conllu":
         return _placed(path, read_conllu(path, may_lack_tags=split == "test", say=say))
@@ -496,13 +496,13 @@ _HEADER = (
 
 
 def _width_of(train: str) -> int:
-    """The number of columns of the training file, 0 if it has no words in columns."""
+    """Returns the number of columns of the training file, 0 if it has no words in columns."""
     path = pathlib.Path(train)
     return conll_width(path) if path.is_file() and suffix(path) in (*COLUMN_FILES, ".tsv", ".txt") else 0
 
 
 def _has_word_lines(config: OwnDataConfig, path: pathlib.Path) -> bool:
-    """Whether a .tsv or .txt file has a word on each line and empty lines between sentences, and not a row of names."""
+    """Returns whether a .tsv or .txt file has a word on each line and empty lines between sentences, and not a row of names."""
     lines = split_lines(read_text(path).strip("\r\n"))
     rows = [[cell.strip() for cell in line.split("\t")] for line in lines if line.strip()]
     if not config.columns and config.words.lower() in {cell.strip('"').lower() for cell in rows[0]}:
@@ -551,7 +551,7 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
 
 
 def _choices(config: OwnDataConfig, row: Row) -> tuple[str, ...]:
-    """The choices in one column."""
+    """Returns the choices in one column."""
     (name,) = config.choices
     value = row.values.get(name)
     if config.separator is None and row.has_cells and isinstance(value, str) and not value.lstrip().startswith(("[", "(", "{")):
@@ -563,7 +563,7 @@ def _choices(config: OwnDataConfig, row: Row) -> tuple[str, ...]:
 
 
 def _squad_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say) -> list[tuple[Place, Example]] | None:
-    """The questions of a file in the format of SQuAD; None for a file with a question a row."""
+    """Returns the questions of a file in the format of SQuAD; None for a file with a question a row."""
     if suffix(path) not in JSON:
         return None
     text = read_text(path)

@@ -101,7 +101,7 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
 
 
 def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:
-    """The files of a Dataset in the order in which `save_to_disk` wrote them."""
+    """Returns the files of a Dataset in the order in which `save_to_disk` wrote them."""
     remedy = "save the data set again"
     content = read_object(state, remedy)
     listed = content.get("_data_files")
@@ -116,7 +116,7 @@ def _saved(directory: pathlib.Path, state: pathlib.Path) -> list[pathlib.Path]:
 def read_columnar(
     path: pathlib.Path, wanted: Container[str] | None = None, *, by_name: bool = True
 ) -> Iterator[tuple[Place, JsonObject]]:
-    """The rows of a Parquet or Arrow file with their places, as values of Python.
+    """Yields the rows of a Parquet or Arrow file with their places, as values of Python.
 
     wanted: the columns that are read, the others are None; None: all of them. by_name: replaces the numbers of classes by their
     names. Raises UserError for a file that is missing, damaged, of another format, or in a codec that pyarrow does not read.
@@ -160,7 +160,7 @@ def _opened(path: pathlib.Path) -> Iterator[ColumnFile]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON could hold it: bytes that are UTF-8 are text."""
+    """Returns a value as JSON could hold it: bytes that are UTF-8 are text."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, bytes):
@@ -190,7 +190,7 @@ def _decoders(path: pathlib.Path, schema: Any) -> Mapping[str, Callable[[Any], A
 
 
 def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
-    """The names of the classes by column, from the schema, or from the dataset_info.json next to the file."""
+    """Returns the names of the classes by column, from the schema, or from the dataset_info.json next to the file."""
     features: Any = None
     with contextlib.suppress(ValueError, KeyError, TypeError):
         features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
@@ -201,7 +201,7 @@ def _classes(path: pathlib.Path, schema: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:
-    """The names of a ClassLabel, or of one in lists; () for another feature."""
+    """Returns the names of a ClassLabel, or of one in lists; () for another feature."""
     while isinstance(feature, list) and len(feature) == 1:
         feature = feature[0]
     if not isinstance(feature, dict):
@@ -241,7 +241,7 @@ class Row:
     keeps_quotes: bool = False  # whether double quotes around a cell are part of its value
 
     def value(self, name: str, *, optional: bool = False) -> Any:
-        """The value of column or field `name`; None if it is `optional` and absent, null, NaN or an empty cell."""
+        """Returns the value of column or field `name`; None if it is `optional` and absent, null, NaN or an empty cell."""
         value = self.values.get(name)
         if name not in self.values and not optional:
             kind, place = ("field", self.place) if self.place.unit in ("line", "item") else ("column", self.place)
@@ -254,7 +254,7 @@ class Row:
         return None if is_nan or (optional and value == "") else value
 
     def text(self, name: str) -> str:
-        """The value as a text that is not blank."""
+        """Returns the value as a text that is not blank."""
         value = self.value(name)
         if not isinstance(value, str) or not value.strip():
             in_column = self.place.unit == "row" and not isinstance(value, str)
@@ -263,7 +263,7 @@ class Row:
         return value
 
     def name(self, name: str, *, optional: bool = False) -> str | None:
-        """The value as a name, as `name_of` writes it."""
+        """Returns the value as a name, as `name_of` writes it."""
         value = self.value(name, optional=optional)
         if isinstance(value, bool | int | float):
             return name_of(value)
@@ -272,12 +272,14 @@ class Row:
         return None if value is None else name_of(value)
 
     def label(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> str | None:
-        """The value as the name of a label. A text that usually marks a missing value is a label only if it is `known`."""
+        """Returns the value as the name of a label. A text that usually marks a missing value is a label only if it is
+        `known`."""
         found = self.name(name, optional=optional)
         return found if found is None else self._label(name, found, known)
 
     def written(self, name: str) -> Any:
-        """The value; of a text that is written as a list or an object, as JSON and Python write it, this list or object."""
+        """Returns the value; of a text that is written as a list or an object, as JSON and Python write it, this list or
+        object."""
         value = self.value(name)
         bare = value.strip() if isinstance(value, str) else ""
         begins = bare[:2]
@@ -294,12 +296,12 @@ class Row:
         )
 
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
-        """The value as a list of the names of labels; None if it is optional and missing."""
+        """Returns the value as a list of the names of labels; None if it is optional and missing."""
         items = self._items(name, optional=optional, remedy="fill it in, or remove it", strict=True)
         return None if items is None else tuple(self._label(name, name_of(item), known) for item in items)
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
-        """The value as a list of texts; None if it is optional and missing."""
+        """Returns the value as a list of texts; None if it is optional and missing."""
         remedy = 'put a sign that can be seen in its place, such as "_", or remove it (a word with its label)'
         items = self._items(name, optional=optional, remedy=remedy, strict=False)
         return None if items is None else tuple(item if isinstance(item, str) else json.dumps(item) for item in items)
@@ -317,8 +319,8 @@ class Row:
         return label
 
     def _items(self, name: str, *, optional: bool, remedy: str, strict: bool) -> list[str | int | float | bool] | None:
-        """The items of a list: of a value that is one, of one that is written in a text as JSON or Python writes it, or of a cell
-        with a separator between them."""
+        """Returns the items of a list: of a value that is one, of one that is written in a text as JSON or Python writes it, or
+        of a cell with a separator between them."""
         value = self.value(name, optional=optional)
         if value is None:
             return None
@@ -343,7 +345,7 @@ class Row:
         return list(listed)
 
     def _written(self, name: str, text: str, *, strict: bool) -> list[str | int | float | bool] | None:
-        """The items of a list that is written in a text as JSON, Python or numpy writes it; None for another text.
+        """Returns the items of a list that is written in a text as JSON, Python or numpy writes it; None for another text.
 
         A text in square brackets that is not such a list is refused if it is `strict`, or has quotes, commas or brackets as a
         list has them. Otherwise it is words, such as "[laughter]".
@@ -366,7 +368,7 @@ class Row:
 
 
 def _parse_list(inside: str) -> list[str | int | float | bool] | None:
-    """The items between the brackets of a list: in quotes, or numbers, true, false, null and NaN; None for another text.
+    """Returns the items between the brackets of a list: in quotes, or numbers, true, false, null and NaN; None for another text.
 
     Commas are between all of them, or (numpy) between none. Python joins two texts without a comma to one, so its own reader
     is only used for single texts.
@@ -408,8 +410,8 @@ def _parse_item(item: str) -> Any:
 
 
 def name_of(value: str | bool | float) -> str:
-    """A label as text: without surrounding blanks, true or false as in JSON, and a whole number without ".0", which pandas adds
-    to the integers of a column with missing values."""
+    """Returns a label as text: without surrounding blanks, true or false as in JSON, and a whole number without ".0", which
+    pandas adds to the integers of a column with missing values."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         value = int(value)
     text = value.strip() if isinstance(value, str) else json.dumps(value)
@@ -418,7 +420,7 @@ def name_of(value: str | bool | float) -> str:
 
 
 def is_quoted(cell: str) -> bool:
-    """Whether a cell is in double quotes, with only doubled ones inside."""
+    """Returns whether a cell is in double quotes, with only doubled ones inside."""
     return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
 
 
@@ -427,13 +429,13 @@ def _quotes_remedy(cell: str) -> str:
 
 
 def short(value: Json) -> str:
-    """A value as JSON, truncated to 60 characters for error messages."""
+    """Returns a value as JSON, truncated to 60 characters for error messages."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def suffix(path: pathlib.Path) -> str:
-    """The suffix of a file's name, without the one of a compression."""
+    """Returns the suffix of a file's name, without the one of a compression."""
     return pathlib.Path(bare_name(path.name)).suffix
 
 
@@ -448,7 +450,7 @@ def read_own_rows(
     by_name: bool = True,
     say: Say = note,
 ) -> Iterator[Row]:
-    """The rows of a CSV, TSV, JSON, Parquet or Arrow file in its order; the suffix determines the format.
+    """Yields the rows of a CSV, TSV, JSON, Parquet or Arrow file in its order; the suffix determines the format.
 
     delimiter, quotes: None: the defaults for the suffix. columns: the names of a table's columns, if its first row does not have
     them. separator: the separator of a list in a cell. wanted, by_name: as in `read_columnar`. Raises UserError for an unknown
@@ -474,7 +476,7 @@ def read_own_rows(
 def _table_rows(
     path: pathlib.Path, delimiter: str, *, quotes: bool | None, columns: Sequence[str], separator: str | None, say: Say
 ) -> Iterator[Row]:
-    """The rows of a table. A first line `sep=;`, which Excel writes and reads, names the delimiter."""
+    """Yields the rows of a table. A first line `sep=;`, which Excel writes and reads, names the delimiter."""
     stated = _SEPARATOR_LINE.match(_head(path).decode(errors="replace"))
     unsure, quotes = quotes is None and suffix(path) != ".csv", suffix(path) == ".csv" if quotes is None else quotes
     delimiter = stated[1] if stated else delimiter
@@ -505,19 +507,19 @@ def _table_rows(
 
 
 def _head(path: pathlib.Path) -> bytes:
-    """The first bytes of a file; empty if it cannot be read, which its reader will report."""
+    """Returns the first bytes of a file; empty if it cannot be read, which its reader will report."""
     with contextlib.suppress(*UNREADABLE), open_packed(path) as file:
         return file.read(HEAD_BYTES)
     return b""
 
 
 def _other_delimiter(cells: Sequence[str], delimiter: str) -> str | None:
-    """The delimiter that a row of one cell seems to have instead of `delimiter`."""
+    """Returns the delimiter that a row of one cell seems to have instead of `delimiter`."""
     return next((sign for sign in ";\t,|" if sign != delimiter and sign in cells[0]), None) if len(cells) == 1 else None
 
 
 def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *, quotes: bool) -> str:
-    """The remedy for a row with another number of cells than columns."""
+    """Returns the remedy for a row with another number of cells than columns."""
     if other := _other_delimiter(row, delimiter) or _other_delimiter(columns, delimiter):
         return f"set delimiter={other!r} if that is between the columns, otherwise correct the line"
     if len(row) == len(columns) + 1 and not row[-1].strip():
@@ -528,7 +530,8 @@ def _cells_remedy(row: Sequence[str], columns: Sequence[str], delimiter: str, *,
 
 
 def _json_rows(path: pathlib.Path) -> Iterator[tuple[Place, JsonObject]]:
-    """The objects in a file, each with its place: one on each line, or the items of one list. Only a list is read as a whole."""
+    """Yields the objects in a file, each with its place: one on each line, or the items of one list. Only a list is read as a
+    whole."""
     is_first = True
     for number, text in enumerate(text_lines(path), 1):
         for i, line in enumerate(split_lines(text), number):
@@ -546,7 +549,8 @@ def _json_rows(path: pathlib.Path) -> Iterator[tuple[Place, JsonObject]]:
 
 
 def _json_line(path: pathlib.Path, number: int, line: str, is_first: bool) -> Any:
-    """The value in a line. Raises UserError for a line that is not JSON, and for one that holds the whole file as one object."""
+    """Returns the value in a line. Raises UserError for a line that is not JSON, and for one that holds the whole file as one
+    object."""
     try:
         value = parse_json(line)
     except ValueError as error:
@@ -567,7 +571,7 @@ _LIST_WANTED = "give an object for each row, one a line or all in a list (pandas
 
 
 def _problem(text: str) -> str:
-    """The reason why a text is not JSON as a whole."""
+    """Returns the reason why a text is not JSON as a whole."""
     try:
         parse_json(text)
     except ValueError as error:
@@ -576,7 +580,7 @@ def _problem(text: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """The value of a text that is JSON as a whole, else None."""
+    """Returns the value of a text that is JSON as a whole, else None."""
     try:
         return parse_json(text)
     except ValueError:
@@ -584,7 +588,7 @@ def _parsed(text: str) -> Any:
 
 
 def _checked(place: Place, value: Any, has_escapes: bool) -> tuple[Place, JsonObject]:
-    """A row with its place. Raises UserError if it is not an object, or holds half a surrogate pair."""
+    """Returns a row with its place. Raises UserError if it is not an object, or holds half a surrogate pair."""
     if not isinstance(value, dict):
         raise place.error(f"{short(value)} is not an object; each {place.unit} is one object with the columns as its fields")
     for name, held in value.items() if has_escapes else ():

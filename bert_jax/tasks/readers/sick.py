@@ -14,7 +14,7 @@ SICK_LABELS = ("NEUTRAL", "ENTAILMENT", "CONTRADICTION")
 
 
 def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailment") -> list[TextExample]:
-    """The rows of a split in SICK's file of 12 columns: TRAIN for "train", TRIAL for "dev", TEST for "test".
+    """Returns the rows of a split in SICK's file of 12 columns: TRAIN for "train", TRIAL for "dev", TEST for "test".
 
     label: "entailment" for one of `SICK_LABELS`, "relatedness" for the score from 1 to 5. Raises UserError for an invalid file.
     """
@@ -41,7 +41,7 @@ def read_sick(path: str | os.PathLike[str], split: str, *, label: str = "entailm
 
 
 def has_sick(path: str | os.PathLike[str], split: str) -> bool:
-    """Whether the file has rows of this split; some copies lack the test set."""
+    """Returns whether the file has rows of this split; some copies lack the test set."""
     table = read_table(pathlib.Path(path))
     table.require("SemEval_set")
     return any(row["SemEval_set"] == _SICK_SETS[split] for _, row in table)

@@ -29,13 +29,13 @@ _UNITS = ("utf-16-le", 2), ("utf-8", 1)
 
 
 def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[QuestionExample]:
-    """The questions of a file, in its order.
+    """Returns the questions of a file, in its order.
 
     A question whose `answers` is an empty list has no answer, as one with `is_impossible`, unless `is_impossible` is false: then,
-    and without the key `answers`, its answers are unknown. Answers are located by `AnswerPlaces`. An id may be a
-    whole number; a question without one, or with an empty one, has its number in the file, from 0. `say` reports these, and the
-    numbers of answers in another place and in none. Raises UserError for a file in another format, and for two questions with the
-    same id, by which predictions are scored.
+    and without the key `answers`, its answers are unknown. Answers are located by `AnswerPlaces`. An id may be a whole number; a
+    question without one, or with an empty one, has its number in the file, from 0. `say` reports these, and the numbers of
+    answers in another place and in none. Raises UserError for a file in another format, and for two questions with the same id,
+    by which predictions are scored.
     """
     path = pathlib.Path(path)
     try:
@@ -61,7 +61,7 @@ def read_squad(path: str | os.PathLike[str], *, say: Say = note) -> list[Questio
 
 
 def _not_json(path: pathlib.Path) -> str:
-    """The remedy for a file that is not JSON."""
+    """Returns the remedy for a file that is not JSON."""
     first = next((line for line in split_lines(read_text(path)) if line.strip()), "")
     with contextlib.suppress(ValueError):
         if isinstance(parse_json(first), dict):
@@ -114,8 +114,8 @@ class AnswerPlaces:
 
 
 def _stated_place(context: str, text: str, start: int) -> int | None:
-    """The character of `context` that the offset `start` means, if `text` is there: counted in characters, UTF-16 units or
-    bytes."""
+    """Returns the character of `context` that the offset `start` means, if `text` is there: counted in characters, UTF-16 units
+    or bytes."""
     if start < 0 or start > 4 * len(context):
         return None
     if context.startswith(text, start):
@@ -128,16 +128,16 @@ def _stated_place(context: str, text: str, start: int) -> int | None:
 
 
 def nearest_place(context: str, text: str, start: int) -> int | None:
-    """The place of `text` in `context` that is nearest to `start`, the first of two at the same distance; None if there is none.
-    `start` may lie outside the context."""
+    """Returns the place of `text` in `context` that is nearest to `start`, the first of two at the same distance; None if there
+    is none. `start` may lie outside the context."""
     inside = min(max(start, 0), len(context))
     places = (context.rfind(text, 0, inside + len(text)), context.find(text, inside))
     return min((place for place in places if place >= 0), key=lambda place: abs(place - inside), default=None)
 
 
 def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] | None:
-    """The characters [start, end) of the part of `context` nearest to `start` that has the words of `text`, however much white
-    space is between them; None if there is none."""
+    """Returns the characters [start, end) of the part of `context` nearest to `start` that has the words of `text`, however much
+    white space is between them; None if there is none."""
     spans = [match.span() for match in _WORD.finditer(context)]
     spaced = " ".join(context[slice(*span)] for span in spans)
     ends = list(itertools.accumulate((end - begin + 1 for begin, end in spans), initial=0))  # of the words in `spaced`
@@ -156,11 +156,11 @@ def _up_to_white_space(context: str, text: str, start: int) -> tuple[int, int] |
 
 
 def listed_answers(given: Any, beside: Any = None) -> list[tuple[str, int | None]]:
-    """The answers to a question, and the first character of each, None if it is not stated.
+    """Returns the answers to a question, and the first character of each, None if it is not stated.
 
     given: a text, an object {"text": ..., "answer_start": ...}, a list of these, or an object of lists as data sets of the
-    Hugging Face hub have it. beside: the start of answers that state none. A start may be null, a whole number,
-    or one written as 25.0 or "25". Raises ValueError, with the problem, for anything else.
+    Hugging Face hub have it. beside: the start of answers that state none. A start may be null, a whole number, or one written as
+    25.0 or "25". Raises ValueError, with the problem, for anything else.
     """
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         starts = given.get("answer_start") or [None] * len(given["text"])
@@ -188,7 +188,7 @@ def _offset(text: str, start: Any) -> int | None:
 
 
 def _id(value: Any) -> str | None:
-    """The id of a question as a text, "" if it has none; None for a value that is not an id."""
+    """Returns the id of a question as a text, "" if it has none; None for a value that is not an id."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -199,7 +199,7 @@ def _id(value: Any) -> str | None:
 
 
 def _questions(path: pathlib.Path, content: Any, places: AnswerPlaces) -> Iterator[tuple[QuestionExample, str]]:
-    """Each question and its place in the file."""
+    """Yields each question and its place in the file."""
 
     def fail(where: str, problem: str) -> NoReturn:
         raise UserError(f"{path}, {where.removesuffix('.') or 'the file'}: {problem}")

@@ -32,7 +32,7 @@ def note(message: str) -> None:
 def read_rows(
     path: pathlib.Path, delimiter: str = "\t", *, quotes: bool = False, skip: int = 0
 ) -> Iterator[tuple[Place, list[str]]]:
-    """The rows of a file that are not blank, as `table_rows` reads them. The first `skip` lines are left out."""
+    """Yields the rows of a file that are not blank, as `table_rows` reads them. The first `skip` lines are left out."""
     lines = (Line(number, text) for number, text in enumerate(text_lines(path), 1) if number > skip)
     yield from ((row.place, row.cells) for row in table_rows(path, lines, delimiter, quotes=quotes) if row.cells)
 
@@ -77,8 +77,8 @@ def read_table(
     skip: int = 0,
     skipped: Callable[[Place, list[str]], None] | None = None,
 ) -> Table:
-    """The table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may have an
-    empty name. Raises UserError for a file that cannot be read, and for two columns with the same name."""
+    """Returns the table in a file; the first row has the names of the columns, unless `columns` are given. Several columns may
+    have an empty name. Raises UserError for a file that cannot be read, and for two columns with the same name."""
     rows = read_rows(path, delimiter, quotes=quotes, skip=skip)
     if not columns:
         first = next(rows, None)

@@ -47,7 +47,7 @@ class Transfer:
 
 
 def group_of(text: str) -> list[int] | None:
-    """The partitions of the first group of `replica_groups=...`, in any of XLA's notations; None for all partitions."""
+    """Returns the partitions of the first group of `replica_groups=...`, in any of XLA's notations; None for all partitions."""
     if found := re.match(r"\{\{([\d,]*)\}", text):
         return [int(n) for n in found[1].split(",") if n] or None
     if found := re.match(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", text):
@@ -73,7 +73,8 @@ def _integers(text: str) -> tuple[int, ...]:
 def transfer(
     kind: str, instruction: Instruction, operand_bytes: float, topology: Topology, devices: Sequence[jax.Device]
 ) -> Transfer:
-    """The cost of the collective `instruction`, with `operand_bytes` in all operands, on the mesh's `devices` in flat order."""
+    """Returns the cost of the collective `instruction`, with `operand_bytes` in all operands, on the mesh's `devices` in flat
+    order."""
     group = group_of(instruction.attribute("replica_groups")) or list(range(len(devices)))
     if kind == "collective-permute":
         return _permute(operand_bytes, topology)
@@ -98,8 +99,9 @@ def transfer(
 
 
 def between_slices(sent: Instruction, size: float, topology: Topology) -> Transfer:
-    """The cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the result. The
-    compiler replaces the part of a collective between slices by this pair, which name the collective, for a run-time library."""
+    """Returns the cost of a `send` of `size` bytes to the corresponding chips of the other slices, and of the `recv` of the
+    result. The compiler replaces the part of a collective between slices by this pair, which name the collective, for a run-time
+    library."""
     found = re.search(r'_xla_megascale_transfer_type="(\w+)"', sent.text)
     kind = (found[1] if found else "send").lower().replace("_", "-")
     slices = topology.slices
@@ -110,7 +112,7 @@ def between_slices(sent: Instruction, size: float, topology: Topology) -> Transf
 
 
 def _passes(kind: str) -> int:
-    """The number of passes of the payload: two for an all-reduce, which is a reduce-scatter and an all-gather."""
+    """Returns the number of passes of the payload: two for an all-reduce, which is a reduce-scatter and an all-gather."""
     return 2 if kind == "all-reduce" else 1
 
 
@@ -128,7 +130,7 @@ def _crossing_seconds(kind: str, crossing: float, topology: Topology) -> float:
 
 
 def _slice(device: jax.Device) -> int | None:
-    """The number of the device's slice; None from a compiler that numbers none, since there is one."""
+    """Returns the number of the device's slice; None from a compiler that numbers none, since there is one."""
     return getattr(device, "slice_index", None)
 
 
@@ -138,7 +140,7 @@ def _permute(size: float, topology: Topology) -> Transfer:
 
 
 def _extents(members: Sequence[jax.Device]) -> list[int]:
-    """The number of different coordinates of the members along each dimension of the slice."""
+    """Returns the number of different coordinates of the members along each dimension of the slice."""
     coordinates = np.array([device.coords for device in members])
     return [len(set(column)) for column in coordinates.T]
 
@@ -157,6 +159,6 @@ def _links(members: Sequence[jax.Device], topology: Topology) -> tuple[float, in
 
 
 def _cut(members: Sequence[jax.Device], topology: Topology) -> float:
-    """The fraction of a chip's bytes that each link in the middle of the longest dimension carries in an all-to-all."""
+    """Returns the fraction of a chip's bytes that each link in the middle of the longest dimension carries in an all-to-all."""
     spans = zip(_extents(members), topology.shape, topology.rings, strict=False)
     return max((extent / (8 if ring and extent == size else 4) for extent, size, ring in spans if extent > 1), default=0.0)

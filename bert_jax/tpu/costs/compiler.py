@@ -77,7 +77,7 @@ class Compiler:
         return Compiled(executable, module, seconds, schedules_of(module, self.topology, self.version))
 
     def estimate(self, compiled: Compiled, devices: Sequence[jax.Device] | None = None) -> Estimate:
-        """The estimate for one execution; `devices` are in the flat order of the mesh."""
+        """Returns the estimate for one execution; `devices` are in the flat order of the mesh."""
         return Estimator(compiled.module, compiled.schedules, self.topology, devices or self.devices).estimate()
 
 
@@ -102,7 +102,7 @@ class Calibration:
 
 
 def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibration:
-    """The calibration of a chip, kept on disk for each version of the compiler and of the method."""
+    """Returns the calibration of a chip, kept on disk for each version of the compiler and of the method."""
     chip = compiler.topology.chip
     cache = cache or cache_directory() / "calibration"
     kept = cache / f"{chip.name}-{compiler.version}-2.json"
@@ -120,7 +120,7 @@ def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibrat
 
 
 def _seconds(compiler: Compiler, function: Callable[..., jax.Array], *arrays: tuple[tuple[int, ...], DTypeLike]) -> float:
-    """The estimated seconds of `function` on one device."""
+    """Returns the estimated seconds of `function` on one device."""
     one = NamedSharding(Mesh(np.array(compiler.devices[:1]), ("x",)), PartitionSpec())
     arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=one) for shape, dtype in arrays]
     return compiler.estimate(compiler.compile(jax.jit(function).lower(*arguments))).seconds

@@ -104,7 +104,7 @@ class Estimator:
         self._counted: set[str] = set()
 
     def estimate(self) -> Estimate:
-        """The whole program."""
+        """Returns the whole program."""
         line = self._run(self._module.entry, 1)
         totals: dict[str, float] = {}
         for operation in line.operations:
@@ -119,13 +119,14 @@ class Estimator:
         return Estimate(line.now, totals, operations, moved, line.bytes, line.unread_loops, line.unknown_kernels, uncounted)
 
     def _held(self) -> set[str]:
-        """The names of the program's collectives, without their repetitions in the fusions that continue or end one."""
+        """Returns the names of the program's collectives, without their repetitions in the fusions that continue or end one."""
         started = (c for name, c in self._module.computations.items() if not name.startswith(CONTINUING))
         first = [c for c in started if all(i.target != "AsyncCollectiveDone" for i in c.instructions)]
         return {i.name for computation in first for i in computation.instructions if _kind(i.opcode)}
 
     def _run(self, computation: Computation, times: int) -> Timeline:
-        """One pass over `computation`; `times` is the number of its executions, by which sums over executions are multiplied."""
+        """Returns one pass over `computation`; `times` is the number of its executions, by which sums over executions are
+        multiplied."""
         line = Timeline()
         for instruction in computation.instructions:
             before = line.now
@@ -137,9 +138,9 @@ class Estimator:
         return line
 
     def _place(self, computation: Computation, i: Instruction, kind: str) -> str:
-        """The place in the model that an instruction comes from: by its own name, else the name of an instruction fused into
-        it, else the name of an operand. The compiler splits a collective over several slices into unnamed parts, which take the
-        name of their users."""
+        """Returns the place in the model that an instruction comes from: by its own name, else the name of an instruction fused
+        into it, else the name of an operand. The compiler splits a collective over several slices into unnamed parts, which take
+        the name of their users."""
         inside = (inner.op_name for called in self._module.called(i) for inner in reversed(called.instructions))
         read = (computation.by_name[name].op_name for name in i.operands if name in computation.by_name)
         used = (user.op_name for user in computation.users(i)) if kind == "collective" and self._topology.slices > 1 else ()
@@ -207,7 +208,8 @@ class Estimator:
         return any(inner.target == target for called in self._module.called(i) for inner in called.instructions)
 
     def _started(self, computation: Computation, done: Instruction, line: Timeline) -> str:
-        """The name of the start instruction that `done` waits for, found by following the operands through PASSING opcodes."""
+        """Returns the name of the start instruction that `done` waits for, found by following the operands through PASSING
+        opcodes."""
         waiting = list(done.operands)
         for name in waiting:
             if name in line.finish:
@@ -218,7 +220,7 @@ class Estimator:
         return ""
 
     def _collective(self, i: Instruction) -> Instruction | None:
-        """The collective that an instruction is or contains; None for fusions that only continue one, which counts at its
+        """Returns the collective that an instruction is or contains; None for fusions that only continue one, which counts at its
         start."""
         if _kind(i.opcode):
             return i
@@ -323,5 +325,5 @@ def interval(estimate: Estimate, flops: float, topology: Topology) -> tuple[floa
 
 
 def utilisation(flops: float, seconds: float, topology: Topology) -> float:
-    """The model FLOP utilisation: model FLOPs per device and second, as a fraction of the peak."""
+    """Returns the model FLOP utilisation: model FLOPs per device and second, as a fraction of the peak."""
     return flops * topology.chip.devices / topology.chip.peak_flops / seconds if seconds else math.nan

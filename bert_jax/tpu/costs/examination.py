@@ -22,8 +22,8 @@ from bert_jax.training.compilation import save_program
 
 
 def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> JsonObject:
-    """The record of one step: its cost, or its excess memory and remedies. Raises UserError for a program that the compiler
-    refuses for a reason other than memory."""
+    """Returns the record of one step: its cost, or its excess memory and remedies. Raises UserError for a program that the
+    compiler refuses for a reason other than memory."""
     topology = compiler.topology
     program = case.lower(compiler.devices)
     step, arguments = case.step(program), program.arguments()
@@ -46,8 +46,8 @@ def examine(case: Case, compiler: Compiler, options: argparse.Namespace) -> Json
 
 
 def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNotFit) -> list[str]:
-    """The settings with which a step fits, each verified by a compilation with one layer per trip of the loop over layers, which
-    is fast to compile."""
+    """Returns the settings with which a step fits, each verified by a compilation with one layer per trip of the loop over
+    layers, which is fast to compile."""
     devices, given, mesh = compiler.devices, case.experiment, program.mesh.shape
     looped = case.changed({"model.scan_layers": True})
     parts = row_multiple(program.mesh)
@@ -101,7 +101,7 @@ def remedies(case: Case, compiler: Compiler, program: StepProgram, error: DoesNo
 
 
 def flags_of(changes: JsonObject) -> str:
-    """The changes as flags of the command line."""
+    """Returns the changes as flags of the command line."""
     return " ".join(f"--config.{key}={list(x) if isinstance(x, tuple) else x}".replace(" ", "") for key, x in changes.items())
 
 
@@ -130,7 +130,8 @@ class Remedy:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an exception is the compiler's refusal to compile; Pallas wraps refusals of its kernels in its own exception."""
+    """Returns whether an exception is the compiler's refusal to compile; Pallas wraps refusals of its kernels in its own
+    exception."""
     return isinstance(error, jax.errors.JaxRuntimeError) or isinstance(error.__cause__, jax.errors.JaxRuntimeError)
 
 
@@ -148,7 +149,7 @@ def attempt(compiler: Compiler, lower: Callable[[], jax.stages.Lowered]) -> tupl
 
 
 def first_that_fits(compiler: Compiler, trials: Sequence[Trial]) -> Remedy | None:
-    """The first of the `trials`, in order of preference, whose program fits; None if none fits."""
+    """Returns the first of the `trials`, in order of preference, whose program fits; None if none fits."""
     for trial in trials:
         fits, size = attempt(compiler, trial.lower)
         if fits:
@@ -165,12 +166,12 @@ class Size:
 
 
 def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: Size, limit: float) -> Size:
-    """The largest batch between one that `fits` and one that `does_not`. `measure(rows)` returns whether that many rows fit and
-    the bytes that they take, of `limit` bytes.
+    """Returns the largest batch between one that `fits` and one that `does_not`. `measure(rows)` returns whether that many rows
+    fit and the bytes that they take, of `limit` bytes.
 
     The search is a bisection, in which every other step interpolates: bytes grow about linearly with rows, so the next candidate
-    is where the line through both ends meets the limit. This compiles three or four programs instead of log2(rows). Up to
-    2 * CLOSE rows the result is exact, above that within 1/CLOSE.
+    is where the line through both ends meets the limit. This compiles three or four programs instead of log2(rows). Up to 2 *
+    CLOSE rows the result is exact, above that within 1/CLOSE.
     """
     low, high, tried = fits, does_not, 0
     while high.rows - low.rows > max(1, low.rows // CLOSE):
@@ -188,5 +189,5 @@ def largest(measure: Callable[[int], tuple[bool, float]], fits: Size, does_not: 
 def largest_batch(
     compiler: Compiler, lower: Callable[[int], jax.stages.Lowered], kept: float, does_not: Size, limit: float
 ) -> Size:
-    """The largest number of rows per device with which `lower(rows)` fits; `kept` bytes do not depend on the rows."""
+    """Returns the largest number of rows per device with which `lower(rows)` fits; `kept` bytes do not depend on the rows."""
     return largest(lambda rows: attempt(compiler, lambda: lower(rows)), Size(0, kept), does_not, limit)

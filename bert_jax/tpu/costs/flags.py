@@ -43,7 +43,7 @@ def parse_flags(
 
 
 def flag_parser(description: str | None) -> FlagParser:
-    """The parser of the command's flags, without the overrides `--config.key=value`."""
+    """Returns the parser of the command's flags, without the overrides `--config.key=value`."""
     parser = FlagParser(
         prog="python -m bert_jax.aot",
         usage="python -m bert_jax.aot --config=FILE[:ARG] --topology=[Nx]NAME [--config.KEY=VALUE ...] [--FLAG=VALUE ...]",

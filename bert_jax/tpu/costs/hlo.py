@@ -114,16 +114,16 @@ class Instruction:
         return self._found(KERNEL_BODY)
 
     def _found(self, pattern: re.Pattern[str]) -> str:
-        """The group of a `pattern` in the text; "" where it is not there."""
+        """Returns the group of a `pattern` in the text; "" where it is not there."""
         found = pattern.search(self.text)
         return found[1] if found else ""
 
     def named(self, name: str) -> str:
-        """The name of the computation in the attribute `name=%...`; "" without one."""
+        """Returns the name of the computation in the attribute `name=%...`; "" without one."""
         return self._found(re.compile(rf"\b{name}=%([^\s,}}]+)"))
 
     def attribute(self, name: str) -> str:
-        """The text of the attribute `name=...`; "" without one."""
+        """Returns the text of the attribute `name=...`; "" without one."""
         return self._found(re.compile(rf"\b{name}=(.*?)(?:, [a-z_]+=|$)"))
 
 
@@ -175,7 +175,7 @@ class Module:
     entry: Computation
 
     def called(self, instruction: Instruction) -> Iterator[Computation]:
-        """The computations that an instruction calls."""
+        """Returns the computations that an instruction calls."""
         return (self.computations[name] for name in instruction.called if name in self.computations)
 
 
@@ -215,7 +215,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """The position after the parenthesis that closes the one at `start`."""
+    """Returns the position after the parenthesis that closes the one at `start`."""
     depth = 0
     for found in re.compile(r"[()]").finditer(text, start):
         depth += 1 if found[0] == "(" else -1
@@ -244,7 +244,7 @@ def _array(dtype: str, shape: str, layout: str) -> Array:
 
 
 def trips(module: Module, inside: Computation, loop: Instruction) -> int | None:
-    """The trip count of the `while` instruction `loop` in the computation `inside`; None where it cannot be derived.
+    """Returns the trip count of the `while` instruction `loop` in the computation `inside`; None where it cannot be derived.
 
     It is recorded by the compiler (`known_trip_count`), or derived from the condition `counter < limit`: the limit is a constant
     of the condition or a loop invariant, the counter starts at a constant, and the body adds a constant to it.
@@ -311,7 +311,7 @@ def _integer(instruction: Instruction) -> int | None:
 
 
 def _initial(inside: Computation, loop: Instruction, source: _Source) -> int | None:
-    """The constant initial value of element `source.index` of the loop's carried state."""
+    """Returns the constant initial value of element `source.index` of the loop's carried state."""
     made = inside.by_name.get(loop.operands[0])
     if made is None or made.opcode != "tuple" or source.index is None:
         return None
@@ -319,7 +319,7 @@ def _initial(inside: Computation, loop: Instruction, source: _Source) -> int | N
 
 
 def _step(module: Module, body: Computation, index: int) -> int | None:
-    """The constant that the body adds to element `index` of the carried state."""
+    """Returns the constant that the body adds to element `index` of the carried state."""
     root = body.root
     if root.opcode != "tuple":
         return None
@@ -382,7 +382,7 @@ def place(op_name: str) -> str:
 
 
 def _plain(part: str) -> str:
-    """A part of the path without the wrappers of transformations; "" for a part that names no module."""
+    """Returns a part of the path without the wrappers of transformations; "" for a part that names no module."""
     if re.match(r"(jit|pjit|vmap|cond|branch_\w*|custom_\w+)\b", part):
         return ""
     found = _CALL.match(part)

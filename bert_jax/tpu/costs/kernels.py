@@ -74,18 +74,18 @@ class _Loop:
         return self.has_body and self.exit is None
 
     def trips(self, steps: Mapping[str, int]) -> int | None:
-        """The trip count, for counters that advance by `steps`; None if it cannot be read."""
+        """Returns the trip count, for counters that advance by `steps`; None if it cannot be read."""
         if self.exit is None or not self.exit[1].isdigit():
             return None
         counter, limit = self.exit[0], int(self.exit[1])
         return max(1, -(-limit // steps.get(counter, 1)) - (PIPELINE_STAGES if self.over_grid else 0))
 
     def whole(self) -> int:
-        """Its bundles, those of the loops inside included."""
+        """Returns its bundles, those of the loops inside included."""
         return self.bundles + sum(loop.whole() for loop in self.inner)
 
     def cycles(self, trips: int, steps: Mapping[str, int]) -> int:
-        """The cycles of so many trips."""
+        """Returns the cycles of so many trips."""
         return trips * (self.bundles + sum(loop.cycles(loop.trips(steps) or 1, steps) for loop in self.inner))
 
 
@@ -126,7 +126,8 @@ def read_schedule(text: str) -> Schedule:
 
 
 def kernel_calls(module: Module) -> dict[str, JsonObject]:
-    """The different kernels of a program by their bodies, each with the arguments that `kernel_compiler` needs to compile it."""
+    """Returns the different kernels of a program by their bodies, each with the arguments that `kernel_compiler` needs to compile
+    it."""
     calls: dict[str, JsonObject] = {}
     for computation in module.computations.values():
         for i in computation.instructions:
@@ -141,7 +142,8 @@ def kernel_calls(module: Module) -> dict[str, JsonObject]:
 
 
 def _config(call: Instruction) -> JsonObject:
-    """The configuration of a custom call that compiles it as the program did: Mosaic's part, and its limit on vector memory."""
+    """Returns the configuration of a custom call that compiles it as the program did: Mosaic's part, and its limit on vector
+    memory."""
     found: JsonObject = {}
     for name in ("custom_call_config", "scoped_memory_configs"):
         if (start := call.text.find(f'"{name}":')) >= 0:
@@ -156,8 +158,8 @@ def _number(value: Json) -> Json:
 
 
 def schedules_of(module: Module, topology: Topology, version: str, cache: pathlib.Path | None = None) -> Mapping[str, Schedule]:
-    """The schedules of the kernels of a program by their bodies, without kernels that cannot be compiled alone. Cached in the
-    directory `cache` for each compiler `version`, `READER` and chip."""
+    """Returns the schedules of the kernels of a program by their bodies, without kernels that cannot be compiled alone. Cached in
+    the directory `cache` for each compiler `version`, `READER` and chip."""
     cache = cache or cache_directory() / "kernels"
     found: dict[str, Schedule] = {}
     missing: dict[str, tuple[pathlib.Path, JsonObject]] = {}

@@ -52,8 +52,8 @@ def local_bytes(tree: PyTree[jax.ShapeDtypeStruct]) -> int:
 
 
 def memory_of(statistics: Statistics, module: Module, arguments: Mapping[str, PyTree[jax.ShapeDtypeStruct]], has: int) -> Memory:
-    """The memory of a program, from `jax.stages.Compiled.memory_analysis()`, its module, and its `arguments` (trees of abstract
-    arrays by name). Bytes that layouts add to arguments are listed as `padding`; `has` is the device's HBM."""
+    """Returns the memory of a program, from `jax.stages.Compiled.memory_analysis()`, its module, and its `arguments` (trees of
+    abstract arrays by name). Bytes that layouts add to arguments are listed as `padding`; `has` is the device's HBM."""
     named = {name: local_bytes(tree) for name, tree in arguments.items()}
     named["padding"] = max(0, statistics.argument_size_in_bytes - sum(named.values()))
     live = peak(module)
@@ -144,7 +144,7 @@ def _sweep(
 
 
 def _alias(i: Instruction, given: list[list[list[int]]]) -> list[list[int]]:
-    """The buffers of a value that is a view of its operands."""
+    """Returns the buffers of a value that is a view of its operands."""
     if i.opcode == "tuple":
         return [[n for element in value for n in element] for value in given]
     value = given[0]

@@ -70,12 +70,12 @@ class Step:
         return math.prod(self.mesh.values())
 
     def chips(self, topology: Topology) -> int:
-        """The number of chips of the mesh's devices."""
+        """Returns the number of chips of the mesh's devices."""
         return -(-self.devices // topology.chip.devices)
 
 
 def header(step: Step, topology: Topology) -> JsonObject:
-    """The part of the record that is known before the step is compiled."""
+    """Returns the part of the record that is known before the step is compiled."""
     chips = step.chips(topology)
     return {
         "step": step.name,
@@ -95,7 +95,7 @@ def header(step: Step, topology: Topology) -> JsonObject:
 def refused(
     step: Step, topology: Topology, error: DoesNotFit, arguments: Mapping[str, int], remedies: Sequence[str]
 ) -> JsonObject:
-    """The record of a step that does not fit, with its `arguments` in bytes per device."""
+    """Returns the record of a step that does not fit, with its `arguments` in bytes per device."""
     return header(step, topology) | {
         "fits": False,
         "needs_bytes": error.needs,
@@ -109,7 +109,7 @@ def refused(
 def record(
     step: Step, topology: Topology, compiled: Compiled, estimate: Estimate, memory: Memory, calibration: Calibration
 ) -> JsonObject:
-    """The record of a compiled step as JSON values; times in seconds, sizes in bytes per device, rates per chip."""
+    """Returns the record of a compiled step as JSON values; times in seconds, sizes in bytes per device, rates per chip."""
     flops, chips = step.flops / step.devices, step.chips(topology)
     least, seconds = interval(estimate, flops, topology)
     hours = None if step.steps is None else step.steps * seconds / 3600
@@ -160,7 +160,7 @@ def _place(operation: Operation, kind: str) -> str:
 
 
 def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[JsonObject]:
-    """The modules of the model with the most time in a step of that `kind`, with their fractions of the step's time."""
+    """Returns the modules of the model with the most time in a step of that `kind`, with their fractions of the step's time."""
     seconds: collections.Counter[tuple[str, str]] = collections.Counter()
     executions: collections.Counter[tuple[str, str]] = collections.Counter()
     for operation in estimate.operations:
@@ -174,7 +174,7 @@ def costliest(estimate: Estimate, kind: str, count: int = COSTLIEST) -> list[Jso
 
 
 def text(found: JsonObject) -> str:
-    """The text of one step's record."""
+    """Returns the text of one step's record."""
     mesh = " x ".join(f"{axis}={size}" for axis, size in found["mesh"].items() if size > 1) or "one device"
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: {counted(found['chips'], 'chip')}, mesh {mesh}, "
@@ -200,7 +200,7 @@ def _wrapped(title: str, words: str) -> list[str]:
 
 
 def _places(places: Sequence[JsonObject]) -> str:
-    """The modules with the largest shares of the time, each share summed over the kinds of operations."""
+    """Returns the modules with the largest shares of the time, each share summed over the kinds of operations."""
     shares: collections.Counter[str] = collections.Counter()
     for one in places:
         shares[one["place"]] += one["share"]
@@ -208,7 +208,7 @@ def _places(places: Sequence[JsonObject]) -> str:
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
-    """The sizes in GiB as text, without those that round to 0.00; "" if all do."""
+    """Returns the sizes in GiB as text, without those that round to 0.00; "" if all do."""
     listed = {name: f"{size / GIB:.2f}" for name, size in sizes.items()}
     return ", ".join(f"{name} {size}" for name, size in listed.items() if size != "0.00")
 
@@ -273,7 +273,7 @@ def _collectives(collectives: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def refusal(found: JsonObject) -> str:
-    """The text about a step that does not fit."""
+    """Returns the text about a step that does not fit."""
     lines = [
         f"{found['config']}, {found['step']}, on {found['topology']}: does not fit. It {found['message']} per device, with "
         f"{counted(found['rows'], 'row')} of {counted(found['length'], 'token')} per step, {found['rows_per_chip']:g} per chip."
@@ -289,7 +289,7 @@ def refusal(found: JsonObject) -> str:
 
 
 def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
-    """The sums over all steps: hours, chip-hours and, at `price` a chip-hour, the cost; None where a number of steps is
+    """Returns the sums over all steps: hours, chip-hours and, at `price` a chip-hour, the cost; None where a number of steps is
     unknown."""
     known = all(one["steps"] is not None for one in found)
     hours, chip_hours = (sum(one[name] for one in found) if known else None for name in ("hours", "chip_hours"))
@@ -298,7 +298,7 @@ def totals(found: Sequence[JsonObject], price: float | None) -> JsonObject:
 
 
 def totals_text(found: Sequence[JsonObject], price: float | None) -> str:
-    """The table of steps and their sums; for an unknown number of steps, the flag that gives it."""
+    """Returns the table of steps and their sums; for an unknown number of steps, the flag that gives it."""
     if any(one["steps"] is None for one in found):
         what = "held-out rows" if found[0]["kind"] == "eval" else "training examples"
         return f"hours and price: the number of steps depends on the data; give --rows=N, the number of {what}"
@@ -330,7 +330,7 @@ def comparisons(experiments: Sequence[Sequence[JsonObject]]) -> Iterator[str]:
 
 
 def comparison(records: Sequence[JsonObject]) -> str:
-    """The table that compares several steps with the first step."""
+    """Returns the table that compares several steps with the first step."""
     names = [f"[{n}] {one['config'].rpartition('/')[2]}"[:26] for n, one in enumerate(records, 1)]
     rows: list[tuple[str, list[str]]] = [("", names)]
     figures = (

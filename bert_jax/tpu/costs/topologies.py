@@ -112,8 +112,8 @@ def parse_topology(text: str, slices: int | None = None) -> Topology:
 
 
 def judge(arguments: Sequence[str]) -> int:
-    """The exit status of `aot` for the values of --topology and --slices among its arguments: 2, with the error printed, for one
-    that does not exist, else 0. `tpu_scripts/run.sh` asks before it installs the compiler."""
+    """Returns the exit status of `aot` for the values of --topology and --slices among its arguments: 2, with the error printed,
+    for one that does not exist, else 0. `tpu_scripts/run.sh` asks before it installs the compiler."""
     given: dict[str, str] = {}
     for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         for flag in ("--topology", "--slices"):
@@ -141,8 +141,8 @@ def _possible(chip: Chip, shape: tuple[int, ...]) -> bool:
 
 
 def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
-    """Every slice of a generation, the smallest first: two-dimensional slices from the list; three-dimensional ones are 2x2x1 to
-    2x4x4, and larger ones are boxes of cubes of 4, up to the pod."""
+    """Returns every slice of a generation, the smallest first: two-dimensional slices from the list; three-dimensional ones are
+    2x2x1 to 2x4x4, and larger ones are boxes of cubes of 4, up to the pod."""
     if chip.dimensions == 2:
         return list(FLAT)
     boxes = itertools.product(*(range(1, most + 1) for most in LARGEST[chip.name]))
@@ -151,7 +151,7 @@ def known_shapes(chip: Chip) -> list[tuple[int, ...]]:
 
 
 def _nearest(name: str, chips: int) -> str:
-    """The clause of an error that names the slices with the nearest numbers of chips."""
+    """Returns the clause of an error that names the slices with the nearest numbers of chips."""
     chip = CHIPS[name]
     known = known_shapes(chip)
     best = min(known, key=lambda shape: abs(math.log(math.prod(shape) / chips)) if chips else math.prod(shape))
@@ -167,7 +167,8 @@ def _existing() -> str:
 
 # ------------------------------------------------------------------------------------------------------------------ the compiler
 def require_compiler() -> str:
-    """The version of the TPU compiler. Raises UserError where it is not installed, or is not the one that this JAX needs."""
+    """Returns the version of the TPU compiler. Raises UserError where it is not installed, or is not the one that this JAX
+    needs."""
     import jax
 
     remedy = f"`tpu_scripts/run.sh aot` installs it; in an environment of your own: pip install 'jax[tpu]=={jax.__version__}'"
@@ -202,7 +203,7 @@ def prepare_compiler(dumps: str = "") -> None:
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
-    """The devices of the topology, for a mesh. Raises UserError where this compiler does not know it."""
+    """Returns the devices of the topology, for a mesh. Raises UserError where this compiler does not know it."""
     import jax
     from jax.experimental import topologies
 

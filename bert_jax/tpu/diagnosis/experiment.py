@@ -54,7 +54,7 @@ def workdir_check(processes: Processes, workdir: Place) -> Check:
 
 
 def corpus_check(processes: Processes, directory: str) -> Check:
-    """Whether every process finds the corpus."""
+    """Returns whether every process finds the corpus."""
 
     def look() -> None:
         if is_remote(directory):
@@ -103,7 +103,7 @@ def _bucket(directory: Place, process: int) -> None:
 
 
 def _everywhere(processes: Processes, look: Callable[[], object]) -> tuple[str, ...]:
-    """The UserErrors that `look` raises in the processes, each once; every process has to call this function."""
+    """Returns the UserErrors that `look` raises in the processes, each once; every process has to call this function."""
     message = ""
     try:
         look()
@@ -130,7 +130,7 @@ def fit_checks(
     estimated: bool,
     rejected: Collection[str] = (),
 ) -> list[Check]:
-    """A check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
+    """Returns a check of each step of the experiment file `given`: whether it fits, and its time. Compiles the steps.
 
     `flops` is the measured rate of all devices together. With a `workdir`, its disk must have room for a checkpoint. With
     `estimated`, on TPUs the first process also runs `aot` for this slice. Kernels that were `rejected` here are not chosen. Every
@@ -191,7 +191,7 @@ def step_bytes(statistics: Statistics) -> int:
 
 
 def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
-    """The sentence about a step that does not fit, with the flags that make it smaller."""
+    """Returns the sentence about a step that does not fit, with the flags that make it smaller."""
     if isinstance(case.experiment, PretrainingExperiment):
         return pretraining_demand(case.experiment, case.phase, program.mesh).sentence(shortage)
     return (
@@ -212,7 +212,7 @@ def least_free(processes: Processes) -> float | None:
 
 
 def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float:
-    """The seconds of a training step of zeros, the shortest of some. The time does not depend on the values."""
+    """Returns the seconds of a training step of zeros, the shortest of some. The time does not depend on the values."""
 
     def zeros(tree: object) -> object:
         shardings = jax.tree.map(lambda x: x.sharding, tree)
@@ -231,7 +231,8 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
 
 # ----------------------------------------------------------------------------------------------------------- the estimate of aot
 def slice_name(devices: Sequence[jax.Device]) -> str | None:
-    """The slice that TPU devices form, in the notation of `aot --topology`; None for other devices, and for parts of a slice."""
+    """Returns the slice that TPU devices form, in the notation of `aot --topology`; None for other devices, and for parts of a
+    slice."""
     chip = chip_of(devices[0].device_kind)
     if devices[0].platform != "tpu" or chip is None:
         return None
@@ -243,7 +244,7 @@ def slice_name(devices: Sequence[jax.Device]) -> str | None:
 
 
 def _beside(processes: Processes, case: Case, overrides: Sequence[tuple[str, str]]) -> str:
-    """The estimate of `aot` for this slice, as the end of a sentence; "" for devices without one."""
+    """Returns the estimate of `aot` for this slice, as the end of a sentence; "" for devices without one."""
     name = slice_name(jax.devices())
     if name is None:
         return ""

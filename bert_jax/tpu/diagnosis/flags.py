@@ -23,7 +23,7 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def flag_parser(description: str | None) -> FlagParser:
-    """The parser of the command's flags, without the overrides `--config.key=value`."""
+    """Returns the parser of the command's flags, without the overrides `--config.key=value`."""
     parser = FlagParser(prog="python -m bert_jax.doctor", description=description)
     parser.hint_for_unknown = suggested_key
     parser.may_be_in_bucket = ("--workdir",)
@@ -43,6 +43,6 @@ def flag_parser(description: str | None) -> FlagParser:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Overrides]:
-    """The flags, and the keys that they set. Raises UserError."""
+    """Returns the flags, and the keys that they set. Raises UserError."""
     overrides, rest = split_overrides(sys.argv[1:] if argv is None else argv)
     return flag_parser(description).parse_args(rest), overrides

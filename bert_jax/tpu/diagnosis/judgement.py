@@ -24,7 +24,7 @@ class Check:
 
 
 def report(checks: Sequence[Check]) -> list[str]:
-    """The lines of the report: each check, then all faults, numbered."""
+    """Returns the lines of the report: each check, then all faults, numbered."""
     lines = [f"{'FAULT' if check.faults else 'ok':5}  {check.name:11}  {check.text}" for check in checks]
     faults = [fault for check in checks for fault in check.faults]
     if not faults:
@@ -33,7 +33,7 @@ def report(checks: Sequence[Check]) -> list[str]:
 
 
 def as_json(checks: Sequence[Check], processes: Sequence[JsonObject]) -> JsonObject:
-    """The report as JSON values, with the records of all processes."""
+    """Returns the report as JSON values, with the records of all processes."""
     return {
         "well": not any(check.faults for check in checks),
         "checks": [dataclasses.asdict(check) for check in checks],
@@ -55,7 +55,7 @@ Processes = Sequence[JsonObject]
 
 
 def judge(processes: Processes, chips: int | None = None) -> list[Check]:
-    """The checks of all processes together; `chips` is the number that the user expects, if given."""
+    """Returns the checks of all processes together; `chips` is the number that the user expects, if given."""
     return [
         versions(processes),
         devices(processes, chips),
@@ -128,7 +128,7 @@ def devices(processes: Processes, chips: int | None = None) -> Check:
 
 
 def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
-    """A rate of every device alone: those below the published figure, and those slower than the others."""
+    """Returns a rate of every device alone: those below the published figure, and those slower than the others."""
     measured = {
         f"device {device['id']} of {_name(processes, i)}": (device[key], device["kind"], device["platform"])
         for i, process in enumerate(processes)
@@ -161,7 +161,7 @@ def rates(processes: Processes, key: str, name: str, unit: str) -> Check:
 
 
 def slower(platform: str) -> float:
-    """The fraction of the others' median below which a device is slow."""
+    """Returns the fraction of the others' median below which a device is slow."""
     return SLOWER_CPU if platform == "cpu" else SLOWER
 
 
@@ -176,7 +176,7 @@ def slow(values: Mapping[str, float], fraction: float) -> list[tuple[str, float,
 
 
 def links(processes: Processes) -> list[Check]:
-    """The bandwidth of a sum over the devices of each process, and over all."""
+    """Returns the bandwidth of a sum over the devices of each process, and over all."""
     inside = {_name(processes, i): process["links"] for i, process in enumerate(processes) if process.get("links")}
     whole = processes[0].get("links_of_all")
     if not inside and not whole:
@@ -204,7 +204,7 @@ def links(processes: Processes) -> list[Check]:
 
 
 def memory(processes: Processes) -> Check:
-    """The free memory of the devices, or of the machine where they are CPUs."""
+    """Returns the free memory of the devices, or of the machine where they are CPUs."""
     free = [device["free"] for process in processes for device in process["devices"] if device["free"] is not None]
     if free:
         has = min(device["memory"] for process in processes for device in process["devices"])
@@ -238,7 +238,7 @@ def kernels(processes: Processes) -> list[Check]:
 
 
 def clocks(processes: Processes) -> list[Check]:
-    """The differences between the clocks of the processes."""
+    """Returns the differences between the clocks of the processes."""
     if len(processes) == 1:
         return []
     times = [process["clock"] for process in processes]

@@ -18,7 +18,7 @@ from bert_jax.tpu.diagnosis import speed
 
 
 def record() -> JsonObject:
-    """The record of this process, as JSON values; sizes in bytes. Measures each of its devices, one after the other.
+    """Returns the record of this process, as JSON values; sizes in bytes. Measures each of its devices, one after the other.
 
     The devices of a CPU share its cores, so only the first one is measured.
     """
@@ -37,7 +37,7 @@ def record() -> JsonObject:
 
 
 def device_record(device: jax.Device) -> JsonObject:
-    """The kind of one device, its free memory and its speed; "error" where it cannot be measured, for lack of memory for
+    """Returns the kind of one device, its free memory and its speed; "error" where it cannot be measured, for lack of memory for
     example."""
     stats = device.memory_stats() or {}
     has = stats.get("bytes_limit")
@@ -55,12 +55,12 @@ def device_record(device: jax.Device) -> JsonObject:
 
 
 def chips(devices: list[jax.Device]) -> set[object]:
-    """One item for each chip of the devices: two cores of a TPU may be two devices of one chip."""
+    """Returns one item for each chip of the devices: two cores of a TPU may be two devices of one chip."""
     return {tuple(device.coords) if device.platform == "tpu" else device.id for device in devices}
 
 
 def expected_chips(used: str) -> int | None:
-    """The accelerators that this machine has, by its device files; None if JAX was configured to use specific ones, or on
+    """Returns the accelerators that this machine has, by its device files; None if JAX was configured to use specific ones, or on
     a CPU without any. `used` is the platform that JAX uses."""
     if any(
         os.environ.get(name) for name in ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")

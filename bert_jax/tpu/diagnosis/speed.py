@@ -24,7 +24,7 @@ CPU_SENT, SENT = 2**20, 2**24
 
 
 def flops(device: jax.Device) -> float:
-    """The operations a second of a product of two square matrices on `device`."""
+    """Returns the operations a second of a product of two square matrices on `device`."""
     side, dtype = (CPU_SIDE, jnp.float32) if device.platform == "cpu" else (SIDE, jnp.bfloat16)
     with jax.default_device(device):  # a random matrix, and one that keeps the size of its elements in every product
         x = jax.random.normal(jax.random.key(0), (side, side), dtype)
@@ -39,7 +39,7 @@ def flops(device: jax.Device) -> float:
 
 
 def bandwidth(device: jax.Device) -> float:
-    """The bytes a second that an addition of two long arrays reads and writes on `device`."""
+    """Returns the bytes a second that an addition of two long arrays reads and writes on `device`."""
     count = CPU_STREAMED if device.platform == "cpu" else STREAMED
 
     @jax.jit
@@ -53,8 +53,8 @@ def bandwidth(device: jax.Device) -> float:
 
 
 def links(devices: Sequence[jax.Device]) -> float | None:
-    """The bytes a second that each device sends in a sum over `devices`, which all their processes have to call; None for one
-    device. A ring sends every array 2 (n - 1) / n times."""
+    """Returns the bytes a second that each device sends in a sum over `devices`, which all their processes have to call; None for
+    one device. A ring sends every array 2 (n - 1) / n times."""
     n = len(devices)
     if n == 1:
         return None
@@ -76,7 +76,7 @@ def links(devices: Sequence[jax.Device]) -> float | None:
 
 
 def _seconds(run: Callable[[int], Array], times: int = 0) -> float:
-    """The seconds of one of the repetitions that `run` does inside one program: the shortest of `TRIES`.
+    """Returns the seconds of one of the repetitions that `run` does inside one program: the shortest of `TRIES`.
 
     Without `times`, their number is chosen for `SECONDS`; processes that wait for each other need the same number.
     """

@@ -16,12 +16,14 @@ import scipy.linalg
 from bert_jax.model.kernels import agreement, attention_tpu, residual_norm_tpu
 from bert_jax.model.kernels.agreement import RATE, Case, Comparison, Figure, compare, plain_attention
 from bert_jax.model.kernels.attention import unsupported_heads
-from bert_jax.model.kernels.attention_plan import BLOCK
+from bert_jax.model.kernels.attention_plan import BLOCK, TpuPlan
 from bert_jax.model.kernels.residual_norm import unsupported_width
 from bert_jax.model.layers import Dropout
 
 PLAIN = Case(2, 21, 2, 16, "float32")
 DROPPED = Case(1, 64, 1, 64, "float32", RATE)
+WINDOW = Case(1, 150, 1, 64, "float32", radius=20)
+DROPPED_WINDOW = Case(1, 150, 1, 64, "float32", RATE, radius=20)
 NORM = Case(1, 40, 1, 128, "float32", RATE)
 Kernel = Callable[..., Any]
 
@@ -30,7 +32,9 @@ Kernel = Callable[..., Any]
     ("operation", "platform", "cases"),
     [
         ("attention", "tpu", (DROPPED,)),
+        ("attention", "tpu", (DROPPED_WINDOW,)),
         ("attention", "gpu", (Case(1, 20, 1, 16, "float32", RATE),)),
+        ("attention", "gpu", (Case(1, 40, 1, 16, "float32", RATE, radius=5),)),
         ("residual_norm", "tpu", (NORM,)),
     ],
 )
@@ -81,6 +85,18 @@ def test_a_kernel_that_attends_to_other_examples_is_found(monkeypatch: pytest.Mo
     assert "values" in [figure.quantity for figure in found.faults]
     assert f"the kernel disagrees with the plain path here: values off by {100 * found.faults[0].error:.2g} %" in found.reason
     assert "in 2 x 21 tokens, width 2 x 16, float32" in found.reason
+
+
+def test_a_window_that_is_a_key_too_narrow_or_left_out_is_found(monkeypatch: pytest.MonkeyPatch):
+    assert faults("attention", WINDOW) == []
+    right = TpuPlan.of
+    for wrong in (19, None):
+
+        def plan(*arguments: Any, wrong: int | None = wrong, **settings: Any) -> TpuPlan:
+            return dataclasses.replace(right(*arguments, **settings), radius=wrong)
+
+        monkeypatch.setattr(TpuPlan, "of", plan)
+        assert faults("attention", WINDOW) == ["values", *(f"gradient of {name}" for name in ("query", "key", "value"))]
 
 
 def test_a_residual_norm_whose_backward_pass_drops_other_elements_is_found(monkeypatch: pytest.MonkeyPatch):
@@ -179,6 +195,7 @@ def test_the_worst_figure_is_the_closest_to_its_limit_or_one_above_it():
 def test_a_case_is_told_with_its_heads_if_there_are_several_and_its_dropout_if_there_is_some():
     assert str(NORM) == "1 x 40 tokens, width 128, float32, dropout 0.25"
     assert str(PLAIN) == "2 x 21 tokens, width 2 x 16, float32"
+    assert str(WINDOW) == "1 x 150 tokens, width 64, float32, window of 41"
 
 
 QKV, NORMED = "values gradient of query key value", "values gradient of x y scale bias"
@@ -275,12 +292,16 @@ def test_a_slope_is_off_by_the_factor_of_its_gradient(of_x: float, of_y: float):
         assert figure == Figure(str(NORM), quantity, pytest.approx(abs(1 / factor - 1), abs=1e-3), 0.03)
 
 
-def test_cases_cover_packed_and_padded_rows_odd_lengths_both_dtypes_and_dropout():
+def test_cases_cover_packed_and_padded_rows_odd_lengths_both_dtypes_dropout_and_windows_across_blocks():
     for cases in (agreement.ATTENTION_CASES, agreement.NORM_CASES):
         assert {case.dtype for case in cases} == {"float32", "bfloat16"}
         assert any(case.length % 2 for case in cases)
         assert any(case.rate for case in cases)
     assert agreement.ATTENTION_CASES[2].length > BLOCK
+    windows = [case for case in agreement.ATTENTION_CASES if case.radius is not None]
+    assert {bool(case.rate) for case in windows} == {True, False}
+    assert all(case.length > BLOCK > case.radius for case in windows)
+    assert max(case.length for case in windows) > 2 * BLOCK, "a block with one on both sides"
     for case in agreement.ATTENTION_CASES:
         for platform in ("tpu", "gpu"):
             assert unsupported_heads(platform, case.head_width, case.dtype) is None

@@ -81,7 +81,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def prepared(directory: pathlib.Path) -> Builder:
-    """The builder with its data in `directory`, which the first call of this installation prepares."""
+    """Returns the builder with its data in `directory`, which the first call of this installation prepares."""
     directory = directory / f"embedded-{_fingerprint()}"
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory / ".lock"):  # two builds at once, or tests in parallel
@@ -92,7 +92,7 @@ def prepared(directory: pathlib.Path) -> Builder:
 
 
 def _fingerprint() -> str:
-    """A hash of everything the text depends on: the versions of Python, the packages and the extraction."""
+    """Returns a hash of everything the text depends on: the versions of Python, the packages and the extraction."""
     parts = [f"revision {_REVISION}", f"python {sys.version.split()[0]}"]
     parts += [f"{name} {importlib.metadata.version(PACKAGES[name])}" for name in _installed()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
