@@ -38,4 +38,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     enable_compilation_cache()
     flags.place = flags.output
     with uploaded(flags.output, "--output") as flags.output, appearing_together():
-        return int(importlib.import_module(f"bert_jax.analysis.{name}.verb").run(flags))
+        return int(importlib.import_module(f"bert_jax.analysis.{name}.command").run(flags))

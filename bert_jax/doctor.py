@@ -40,14 +40,14 @@ from bert_jax.tpu.diagnosis.flags import Overrides, parse_flags
 from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report
 from bert_jax.tpu.programs import kind_of
 
-log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a verb
+log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a command
 
 FAULT = 1
 """The exit status where something is wrong."""
 
 
 def main() -> int:
-    """Returns the verb."""
+    """Runs the command."""
     flags, overrides = parse_flags(__doc__)
     require_stdout("open it, or send it to a file with >FILE")
     quiet_libraries()

@@ -64,7 +64,7 @@ from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.spikes import Rollback, skipped_batches
 from bert_jax.training.steps import TrainState
 
-log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a verb
+log = logging.getLogger("bert_jax.pretrain")  # not __name__: that is __main__ when run as a command
 
 MAY_CHANGE = (
     "log_every",

@@ -41,7 +41,7 @@ from bert_jax.studies.parts import Planned, shares_of
 from bert_jax.studies.running import Runner, Stopped
 from bert_jax.studies.table import table
 
-log = logging.getLogger("bert_jax.study")  # not __name__: that is __main__ when run as a verb
+log = logging.getLogger("bert_jax.study")  # not __name__: that is __main__ when run as a command
 
 TABLE, TEXT, PICTURE = "table.json", "table.md", "figure.png"
 
@@ -110,7 +110,7 @@ def _write(whole: Planned, run: Run) -> None:
 
 
 def main() -> int:
-    """Returns the verb."""
+    """Runs the command."""
     flags = parse_flags("study", __doc__, schema=StudyExperiment)
     # The parts compute, in processes of their own. This process only traces, and must not take a TPU that they need.
     jax.config.update("jax_platforms", "cpu")

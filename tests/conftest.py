@@ -159,7 +159,7 @@ def nothing_left(directory_of_tests: pathlib.Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def untouched_logger() -> None:
-    """Resets the logger of the package, which a verb in this process may have set up: `caplog` then gets each line once."""
+    """Resets the logger of the package, which a command in this process may have set up: `caplog` then gets each line once."""
     ours = logging.getLogger("bert_jax")
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)

@@ -1,4 +1,4 @@
-"""The parts that the verbs of `analyse` share: files, the folder of --output, the model, the scores of controls."""
+"""The parts that the commands of `analyse` share: files, the folder of --output, the model, the scores of controls."""
 
 from __future__ import annotations
 

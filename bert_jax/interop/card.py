@@ -75,7 +75,8 @@ _USES = {
 }
 """By the ends of transformers' classes."""
 _HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
-    kind: f"{verb} --model={{}} --input=FILE" for kind, verb in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
+    kind: f"{command} --model={{}} --input=FILE"
+    for kind, command in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
 }
 
 

@@ -226,7 +226,7 @@ def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -
 
 # ---------------------------------------------------------------------------------------------------------------------- as text
 def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterator[str]:
-    """Yields the lines that the verb prints: the step, the norm of every gradient, and the rows, largest loss first."""
+    """Yields the lines that the command prints: the step, the norm of every gradient, and the rows, largest loss first."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
         yield "with the weights that it had"

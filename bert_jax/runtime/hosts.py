@@ -88,8 +88,7 @@ def _tpu_hosts(slice_: Mapping[str, str]) -> Hosts | None:
         for i in range(count)
     )
     name, zone = slice_.get("NODE_ID") or "TPU_NAME", slice_.get("ZONE") or "ZONE"
-    verb = pathlib.Path(sys.argv[0]).stem
-    command = shlex.join(["tpu_scripts/run.sh", verb, *sys.argv[1:]])
+    command = shlex.join(["tpu_scripts/run.sh", pathlib.Path(sys.argv[0]).stem, *sys.argv[1:]])
     where = pathlib.Path(__file__).resolve().parents[2]
     everywhere = shlex.quote(f"cd {shlex.quote(str(where))} && {command}")
     group = f"tpu-vm ssh {name}" if slices == 1 else f"queued-resources ssh {name.rpartition('-')[0] or name} --node=all"

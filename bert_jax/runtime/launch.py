@@ -73,7 +73,7 @@ class Run:
 
 @contextlib.contextmanager
 def begin(
-    verb: str,
+    command: str,
     flags: StartFlags,
     config: JsonObject,
     may_change: Sequence[str] = (),
@@ -105,7 +105,9 @@ def begin(
                 stack.enter_context(locked(flags.workdir, LOCK))
                 stack.enter_context(mirror)
                 fetch_workdir(mirror)
-            in_place.append(stack.enter_context(open_workdir(workdir, verb, config, may_change, completed, flags.changed_files)))
+            in_place.append(
+                stack.enter_context(open_workdir(workdir, command, config, may_change, completed, flags.changed_files))
+            )
             if mirror:
                 mirror.push()  # from now on the checkpoints in the bucket belong to this configuration
 

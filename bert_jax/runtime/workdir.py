@@ -42,13 +42,13 @@ log = logging.getLogger(__name__)
 @contextlib.contextmanager
 def open_workdir(
     directory: pathlib.Path,
-    verb: str,
+    command: str,
     config: JsonObject,
     may_change: Sequence[str] = (),
     completed: Callable[[JsonObject], JsonObject] = dict,
     changed_files: bool = False,
 ) -> Iterator[Callable[[], None]]:
-    """Locks the workdir for a run of `verb` with `config`, a nested plain dict, and writes its config.json.
+    """Locks the workdir for a run of `command` with `config`, a nested plain dict, and writes its config.json.
 
     `may_change` lists the keys that a continued run may change, as patterns over dotted paths (`"log_every"`,
     `"phases.*.steps"`). Any other difference from the stored configuration is a UserError that shows both values, since no single
@@ -71,10 +71,10 @@ def open_workdir(
         if stored is None:
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a run that ended before its first step may be started with another configuration
-            _require_same(directory, verb, stored[WRITTEN_BY], completed(_values(stored)), config, may_change)
+            _require_same(directory, command, stored[WRITTEN_BY], completed(_values(stored)), config, may_change)
             if not changed_files:
                 _require_same_files(directory, stored.get(FILES, {}), own, may_change)
-        written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {verb}"}
+        written: JsonObject = {WRITTEN_BY: f"bert_jax {__version__} {command}"}
         with contextlib.suppress(OSError):  # the current directory may be gone; then there are no relative paths
             written[STARTED_IN] = (stored or {}).get(STARTED_IN) or str(pathlib.Path.cwd())
         if own:
@@ -123,17 +123,17 @@ def stored_config(directory: Place) -> JsonObject:
     return stored
 
 
-def run_config(directory: Place, verb: str, flag: str = "--workdir") -> JsonObject:
-    """Returns the configuration of the run of `verb` in a workdir, which a `flag` names, as `stored_config` without its further
-    keys.
+def run_config(directory: Place, command: str, flag: str = "--workdir") -> JsonObject:
+    """Returns the configuration of the run of `command` in a workdir, which a `flag` names, as `stored_config` without its
+    further keys.
 
     Raises UserError where there is no such run.
     """
     if not (directory / CONFIG).exists():
-        raise UserError(f"{flag}={missing_path(directory)} holds no run; name the workdir of a run of {verb}")
+        raise UserError(f"{flag}={missing_path(directory)} holds no run; name the workdir of a run of {command}")
     stored = stored_config(directory)
-    if not str(stored[WRITTEN_BY]).endswith(f" {verb}"):
-        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {verb}")
+    if not str(stored[WRITTEN_BY]).endswith(f" {command}"):
+        raise UserError(f"{flag}={directory} holds a run of {stored[WRITTEN_BY]}; name the workdir of a run of {command}")
     values = _values(stored)
     for key, record in stored.get(FILES, {}).items():
         _name_file(values, key.split("."), record, f"{flag}={directory}")
@@ -287,11 +287,11 @@ def _may_change(key: str, patterns: Sequence[str]) -> bool:
 
 
 def _require_same(
-    directory: pathlib.Path, verb: str, written_by: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]
+    directory: pathlib.Path, command: str, written_by: str, stored: JsonObject, asked: JsonObject, may_change: Sequence[str]
 ) -> None:
-    stored_verb = written_by.split()[-1]
-    if stored_verb != verb:
-        raise UserError(f"--workdir={directory} holds a run of `{stored_verb}`, not of `{verb}`; name another --workdir")
+    stored_command = written_by.split()[-1]
+    if stored_command != command:
+        raise UserError(f"--workdir={directory} holds a run of `{stored_command}`, not of `{command}`; name another --workdir")
     changed = differences(stored, asked)
     allowed = {key for key in changed if _may_change(key, may_change)}
     refused = [(key, *changed[key]) for key in changed if key not in allowed]

@@ -30,7 +30,7 @@ LONG_ENOUGH = 30.0
 """Seconds of steps of a phase that give its speed: on a shared machine it moves by a tenth from one 20 seconds to the next."""
 
 Run = Callable[[Sequence[str], pathlib.Path, str], None]
-"""(verb and flags, log file, title): runs a command to its end."""
+"""(command and flags, log file, title): runs a command to its end."""
 
 
 @dataclasses.dataclass(frozen=True)

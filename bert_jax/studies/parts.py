@@ -110,13 +110,14 @@ class Planned:
         return merged(values, {"init_from": str(model)})
 
     def command(self, part: Part, local: pathlib.Path) -> list[str]:
-        """Returns the verb and flags of the part, whose experiment file is written to the directory `local` of this process."""
+        """Returns the command and flags of the part, whose experiment file is written to the directory `local` of this
+        process."""
         values, workdir = self.values(part), part.workdir(self.root)
         if part.name == STATE:
             return ["convert", f"--from={values['init_from']}", f"--step={values['step']}", f"--to={workdir}"]
-        verb = "pretrain" if part.name == PRETRAINING else "finetune"
+        command = "pretrain" if part.name == PRETRAINING else "finetune"
         write_experiment(part.experiment(local), values, f"{part} of the study {self.study.title}")
-        return [verb, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
+        return [command, f"--config={part.experiment(local)}", f"--workdir={workdir}"]
 
     def is_done(self, part: Part) -> bool:
         """Returns whether the part has a record. Raises UserError where it is of another configuration."""

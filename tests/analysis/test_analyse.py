@@ -151,12 +151,14 @@ def test_an_output_that_is_the_model_itself_is_refused(directory, tmp_path):
         main(["heads", f"--model={directory}", f"--output={directory}/x/..", "the"])
 
 
-@pytest.mark.parametrize(("verb", "units"), [("dependencies", "half of its sentences"), ("coreference", "half of its documents")])
-def test_what_heads_are_chosen_on_is_another_file(verb, units, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "units"), [("dependencies", "half of its sentences"), ("coreference", "half of its documents")]
+)
+def test_what_heads_are_chosen_on_is_another_file(command, units, tmp_path):
     path = write(tmp_path, PARIS)
     flags = [f"--input={path}", f"--choose={tmp_path}/../{tmp_path.name}/x.conllu"]
     with pytest.raises(UserError, match=f"--choose=.* is --input too; without --choose, {units} are chosen on"):
-        main([verb, "--model=m", f"--output={tmp_path / 'out'}", *flags])
+        main([command, "--model=m", f"--output={tmp_path / 'out'}", *flags])
 
 
 @pytest.mark.usefixtures("loaded")
@@ -251,7 +253,7 @@ def test_an_analyser_shows_how_far_it_is_and_the_time_left_of_texts_with_a_lengt
     assert capsys.readouterr().err == ""
 
 
-def test_help_names_the_verbs_that_there_are(capsys):
+def test_help_names_the_commands_that_there_are(capsys):
     with pytest.raises(SystemExit) as end:
         main([])
     assert end.value.code == 0

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.neighbours.command import print_missing, print_nearest, print_pieces
 from bert_jax.analysis.neighbours.figures import (
     Measure,
     draw,
@@ -22,7 +23,6 @@ from bert_jax.analysis.neighbours.figures import (
     write_pieces,
 )
 from bert_jax.analysis.neighbours.measure import NearPiece, Neighbours, Occurrences, WordPieces
-from bert_jax.analysis.neighbours.verb import print_missing, print_nearest, print_pieces
 from tests.looked_at import assert_as_looked_at
 
 LAYERS = [0, 2]

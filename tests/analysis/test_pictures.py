@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from bert_jax.analysis.attention.figures import head_figure
+from bert_jax.analysis.command import open_folder
 from bert_jax.analysis.compare.figures import divergences_figure, write_comparison
 from bert_jax.analysis.dependencies.figures import dependencies_figure
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_heads
 from bert_jax.analysis.neighbours.figures import Measure, layers_figure
-from bert_jax.analysis.verb import open_folder
 from bert_jax.errors import UserError
 from bert_jax.interface.figures import name_points, rendered
 from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written

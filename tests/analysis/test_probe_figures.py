@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.probe.command import _read, print_found
 from bert_jax.analysis.probe.figures import labels_figure, parsers_figure, structure_figure, write_probes
 from bert_jax.analysis.probe.measure import SCORES, LabelProbes, ParserProbes, Probes, StructureProbes
-from bert_jax.analysis.probe.verb import _read, print_found
 from tests.looked_at import assert_as_looked_at
 
 PROBES, SEEDS = [0, 1, "mix"], range(2)

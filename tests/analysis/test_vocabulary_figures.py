@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.vocabulary import verb
+from bert_jax.analysis.vocabulary import command
 from bert_jax.analysis.vocabulary.figures import examples, lengths_figure, parameters_figure, write_vocabulary
 from bert_jax.analysis.vocabulary.measure import Piece, Splits, SplitWord, Vocabulary, read_piece, script_of
 from bert_jax.errors import UserError
@@ -153,29 +153,29 @@ def test_the_terminal_has_the_groups_the_parts_and_the_split_words(
         return FOUND if with_splits else dataclasses.replace(FOUND, splits=None)
 
     monkeypatch.setattr(Folder, "picture", lambda self, name, figure: None)
-    monkeypatch.setattr(verb, "load_analyser", lambda flags: types.SimpleNamespace(vocabulary=tour))
-    monkeypatch.setattr(verb, "staged", lambda corpus, flag: f"{corpus} of {flag}")
+    monkeypatch.setattr(command, "load_analyser", lambda flags: types.SimpleNamespace(vocabulary=tour))
+    monkeypatch.setattr(command, "staged", lambda corpus, flag: f"{corpus} of {flag}")
     (tmp_path / "names.txt").write_text(" Ada \nParis\n")
     flags = argparse.Namespace(**SHOWN, output=tmp_path / "out", corpus="c", new_words=2, names=str(tmp_path / "names.txt"))
-    assert verb.run(flags) == 0
+    assert command.run(flags) == 0
     said = capsys.readouterr().out
     assert said.startswith(SAID + f"written to {tmp_path / 'out'}: vocabulary.tsv, ")
     assert asked == ["c of --corpus", ["Ada", "Paris"], True]
     assert (tmp_path / "out" / "words.txt").read_text() == "word0\nword1\n"
     assert (tmp_path / "out" / "splits.tsv").read_text().splitlines()[1] == "word0\tword ##0\t10\t10"
     asked.clear()
-    assert verb.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=None, names=None)) == 0
+    assert command.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=None, names=None)) == 0
     assert asked == [None, None, False]
     assert capsys.readouterr().out.startswith(SAID.partition("words\n")[2])
     assert not (tmp_path / "b" / "words.txt").exists()
     with pytest.raises(UserError, match="--new-words=2 looks for words in a corpus; name one by --corpus=DIR"):
-        verb.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
+        command.run(argparse.Namespace(**SHOWN, output=tmp_path / "b", corpus=None, new_words=2, names=None))
 
 
 def test_a_list_of_names_that_is_no_text_is_refused(tmp_path: pathlib.Path):
     (tmp_path / "names.txt").write_bytes(b"Ada\n\xff\n")
     with pytest.raises(UserError, match=r"names.txt, line 2: byte 1 is not UTF-8"):
-        verb.read_names(str(tmp_path / "names.txt"))
+        command.read_names(str(tmp_path / "names.txt"))
 
 
 def test_a_piece_is_of_the_first_kind_that_fits():

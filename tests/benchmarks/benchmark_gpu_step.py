@@ -46,7 +46,7 @@ from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus, open_corpus
 from bert_jax.data.masking import MaskingTables
 from bert_jax.errors import UserError
-from bert_jax.interface.command import run_verb
+from bert_jax.interface.command import run_main
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.objectives.flops import model_row_flops
 from tests.benchmarks.benchmark_batches import V, made_up_corpus
@@ -335,4 +335,4 @@ def by_side(figures: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 if __name__ == "__main__":
-    run_verb(main)
+    run_main(main)

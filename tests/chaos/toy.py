@@ -304,10 +304,10 @@ class _Program:
 
 def _spawn(directory: pathlib.Path, command: Sequence[str], environment: Mapping[str, str]) -> Started:
     output = directory / f"spawned-{time.monotonic_ns()}.txt"
-    verb, *arguments = command
+    name, *arguments = command
     with output.open("wb") as file:
         program = subprocess.Popen(
-            [sys.executable, "-m", f"bert_jax.{verb}", *arguments],
+            [sys.executable, "-m", f"bert_jax.{name}", *arguments],
             cwd=REPOSITORY,
             env=environment_of_a_person() | dict(environment),
             stdout=file,

@@ -31,7 +31,7 @@ class Machine:
     environment: dict[str, str]
 
     def begun(self, *commands: Sequence[str], at: Signal | None = None) -> Started:
-        """Begins to do verbs one after another in a process; see `forked.start`."""
+        """Begins to do commands one after another in a process; see `forked.start`."""
         cache = {"BERT_JAX_CACHE": str(self.directory / "cache"), "TF_CPP_MIN_LOG_LEVEL": "2"}
         return forked.start(self.directory, *commands, at=at, around=Surroundings(environment={**self.environment, **cache}))
 

@@ -196,9 +196,9 @@ def test_every_flag_has_a_place_of_its_own(experiment: pathlib.Path, monkeypatch
     monkeypatch.setattr(sys, "argv", ["pretrain", f"--config={experiment}", "--workdir=there"])
     assert parse_flags("pretrain", "").workdir == pathlib.Path("there")
     assert parse_flags("finetune", "", [f"--config={experiment}", "--workdir=x", "--profile=1:2"]).verify is False
-    for verb, flag in (("finetune", "--verify"), ("finetune", "--replay=1"), ("study", "--profile=1:2")):
+    for command, flag in (("finetune", "--verify"), ("finetune", "--replay=1"), ("study", "--profile=1:2")):
         with pytest.raises(UserError, match=f"unknown argument {flag}"):
-            parse_flags(verb, "", [f"--config={experiment}", "--workdir=x", flag])
+            parse_flags(command, "", [f"--config={experiment}", "--workdir=x", flag])
 
 
 def test_a_step_is_replayed_with_the_experiment_of_the_workdir(experiment: pathlib.Path):
@@ -210,7 +210,7 @@ def test_a_step_is_replayed_with_the_experiment_of_the_workdir(experiment: pathl
         parse_flags("pretrain", "", ["--replay=7"], Schema)
 
 
-def test_help_is_that_of_the_verb(capsys: pytest.CaptureFixture[str]):
+def test_help_is_that_of_the_command(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         parse_flags("finetune", "What it is for.", ["--help"], Schema)
     said = capsys.readouterr().out

@@ -136,12 +136,12 @@ def test_the_innermost_explanation_stands():
             raise jax.errors.JaxRuntimeError(TPU)
 
 
-def test_a_verb_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]):
+def test_a_command_that_runs_out_of_host_memory_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]):
     def main() -> None:
         raise MemoryError("Unable to allocate 8.00 PiB")
 
     with pytest.raises(SystemExit) as ended:
-        command.run_verb(main)
+        command.run_main(main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == (
         "error: this machine's memory ran out (Unable to allocate 8.00 PiB); end other programs, or take a machine with more\n"

@@ -71,12 +71,12 @@ def test_a_part_begins_with_the_model_of_its_arm(tmp_path: pathlib.Path, experim
     assert models["a"] == own | {"init_from": models["a"]["init_from"]}
 
 
-def test_a_part_is_a_verb_with_an_experiment_file_of_its_own(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+def test_a_part_is_a_command_with_an_experiment_file_of_its_own(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
     whole = planned(tmp_path / "root", experiment)
     here, local = tmp_path / "root" / "a" / "seed-4", tmp_path / "local"
-    for name, verb in ((PRETRAINING, "pretrain"), ("stsb", "finetune")):
+    for name, command in ((PRETRAINING, "pretrain"), ("stsb", "finetune")):
         part, file = Part("a", 4, name), local / "a" / "seed-4" / f"{name}.py"
-        assert whole.command(part, local) == [verb, f"--config={file}", f"--workdir={here / name}"]
+        assert whole.command(part, local) == [command, f"--config={file}", f"--workdir={here / name}"]
         assert python_files.load(str(file), "--config") == json.loads(json.dumps(whole.values(part)))
         assert file.read_text().startswith(f'"""a, seed 4, {name} of the study Three."""\n')
     state = tmp_path / "root" / "half" / "seed-4" / "model"

@@ -1,4 +1,4 @@
-"""The verb `attention`: the attention of every head for one text or pair."""
+"""The command `attention`: the attention of every head for one text or pair."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
 from bert_jax.analysis.attention.measure import arrays_of, read_head
 from bert_jax.analysis.attention.page import attention_page
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written
+from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction.fields import Field, Record

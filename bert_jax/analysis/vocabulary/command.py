@@ -1,10 +1,10 @@
-"""The verb `vocabulary`: the tour of a vocabulary and of the parameters."""
+"""The command `vocabulary`: the tour of a vocabulary and of the parameters."""
 
 from __future__ import annotations
 
 import argparse
 
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written
+from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.measure import groups
 from bert_jax.data.corpus.verification import staged

@@ -156,7 +156,7 @@ class Vocabulary:
 def read_vocabulary(
     model: Model, corpus: str | None = None, names: Collection[str] | None = None, *, with_splits: bool = False
 ) -> Vocabulary:
-    """Returns the vocabulary of `model`, with counts from the directory `corpus` of the verb `corpus`, and names from a list;
+    """Returns the vocabulary of `model`, with counts from the directory `corpus` of the command `corpus`, and names from a list;
     `with_splits` looks for the words of the corpus that the vocabulary splits.
 
     Raises UserError for a corpus that cannot be read, or of another vocabulary.
