@@ -59,7 +59,7 @@ from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
-from bert_jax.training.log import PICTURE
+from bert_jax.training.log import FIGURE
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.spikes import Rollback, skipped_batches
 from bert_jax.training.steps import TrainState
@@ -192,7 +192,7 @@ def pretrain(
         model = trained_model(experiment.of_phase(len(experiment.phases) - 1), params, corpora.train.tokenizer)
         told = training_of(experiment, corpora, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
-        curves = in_formats(PICTURE, run.figure_formats)[0]
+        curves = in_formats(FIGURE, run.figure_formats)[0]
         places = (run.durable(run.workdir / name) for name in (RESULTS, curves, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)
     if trained.unsaved:

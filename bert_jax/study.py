@@ -43,7 +43,7 @@ from bert_jax.studies.table import table
 
 log = logging.getLogger("bert_jax.study")  # not __name__: that is __main__ when run as a command
 
-TABLE, TEXT, PICTURE = "table.json", "table.md", "figure.png"
+TABLE, TEXT, FIGURE = "table.json", "table.md", "figure.png"
 
 
 def study(checked: Checked, flags: Flags, run: Run) -> int:
@@ -72,8 +72,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
         return run.preemption.exit_status if run.share.index == 0 else 0
     _write(whole, run)
     print(report.plain(table(whole)), flush=True)
-    places = (run.durable(run.workdir / name) for name in (TEXT, in_formats(PICTURE, run.figure_formats)[0]))
-    log.info("table: %s\npicture: %s", *places)
+    places = (run.durable(run.workdir / name) for name in (TEXT, in_formats(FIGURE, run.figure_formats)[0]))
+    log.info("table: %s\nfigure: %s", *places)
     return 0
 
 
@@ -99,14 +99,14 @@ def _waiting(run: Run) -> bool:
 
 
 def _write(whole: Planned, run: Run) -> None:
-    """Writes the table and the picture of the parts that are done."""
+    """Writes the table and the figure of the parts that are done."""
     if run.share.index:
         return
     run.require_in_place()
     content = table(whole)
     write_json(run.workdir / TABLE, content)
     write_text(run.workdir / TEXT, report.markdown(content))
-    draw(content, whole.study, run.workdir / PICTURE, run.figure_formats)
+    draw(content, whole.study, run.workdir / FIGURE, run.figure_formats)
 
 
 def main() -> int:

@@ -296,7 +296,7 @@ pretrain --config.teacher          +    +   z    Z    z    z     z    z      z  
 
 
 def only_begin() -> None:
-    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Pictures are
+    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Figures are
     blank."""
 
     def traced(job: Job) -> None:
@@ -316,7 +316,7 @@ def only_begin() -> None:
     bert_jax.finetune.finetune = traced
     bert_jax.finetune.sweep = one_run
     bert_jax.pretrain.pretrain = begun
-    Folder.picture = lambda folder, name, figure: folder.write(name, b"")
+    Folder.figure = lambda folder, name, figure: folder.write(name, b"")
 
 
 def outputs(base: pathlib.Path, command: str, kind: str) -> pathlib.Path:

@@ -19,7 +19,7 @@ File = TypeVar("File")
 Scores = TypeVar("Scores")
 
 NAME = 60
-"""Most characters of a model's name below a picture, its last ones."""
+"""Most characters of a model's name below a figure, its last ones."""
 
 
 def check_annotated(flags: argparse.Namespace, *names: str) -> None:

@@ -110,12 +110,12 @@ class FinetuningLog(RunLog):
         self._drawn = time.monotonic()
         super().draw()
 
-    def draw_to(self, picture: pathlib.Path) -> None:
+    def draw_to(self, path: pathlib.Path) -> None:
         """Draws the loss, the score of the first dev split with its baselines, and the learning rate."""
         split = next(iter(self._job.data.baselines))
         draw_task_curves(
-            picture.with_name(METRICS),
-            picture,
+            path.with_name(METRICS),
+            path,
             title=f"{self._task.name}: {self._job.directory.name}",
             metric=f"{split}/{self._task.metric}",
             baselines=self._job.data.baselines[split].named,

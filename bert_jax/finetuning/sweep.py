@@ -33,7 +33,7 @@ from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.paths import Place
 from bert_jax.training.curves import draw_sweep
 from bert_jax.training.exporting import write_results
-from bert_jax.training.log import PICTURE
+from bert_jax.training.log import FIGURE
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +275,7 @@ def draw(workdir: pathlib.Path, summary: JsonObject, formats: Sequence[str] = ("
     settings = [(label(setting), scores(setting)) for setting in summary["settings"]]
     title = f"{workdir.name}: {counted(len(summary['runs']), 'run')}"
     draw_sweep(
-        workdir / PICTURE,
+        workdir / FIGURE,
         title=title,
         metric=summary["metric"],
         settings=settings,

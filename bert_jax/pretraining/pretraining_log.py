@@ -124,12 +124,12 @@ class PretrainingLog(RunLog):
             causes = usual_causes(self._curve, step, scores, self._experiment, fingerprint=corpus, skipped=self.skipped)
             log.warning("%s; %s", line, causes)
 
-    def draw_to(self, picture: pathlib.Path) -> None:
+    def draw_to(self, path: pathlib.Path) -> None:
         """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]
         panels, formats = self._objective.shown_scores(), self._run.figure_formats
-        draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases, formats=formats)
+        draw_curves(path.with_name(METRICS), path, panels, title=path.parent.name, phases=phases, formats=formats)
 
 
 def _log_start(

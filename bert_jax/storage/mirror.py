@@ -1,6 +1,6 @@
 """A local mirror of a directory in a bucket: files are written locally and uploaded in the background and at the end.
 
-What a run writes all the time (lines of metrics, event files, pictures) is small, and a bucket cannot append to an object; so the
+What a run writes all the time (lines of metrics, event files, figures) is small, and a bucket cannot append to an object; so the
 files are made on a local disk as ever, and those that changed are uploaded every `EVERY` seconds. Checkpoints do not pass through
 here: Orbax writes them to the bucket.
 """

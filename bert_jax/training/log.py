@@ -27,7 +27,7 @@ from bert_jax.training.config import LogConfig
 from bert_jax.training.metrics import MetricsWriter
 from bert_jax.training.sinks import load_sinks
 
-PICTURE = "curves.png"
+FIGURE = "curves.png"
 
 
 class Logged(Protocol):
@@ -142,10 +142,10 @@ class RunLog(abc.ABC):
         """Draws the curves of `metrics.jsonl`."""
         self._is_drawn = True
         if self._run.is_first:
-            self.draw_to(self._directory / PICTURE)
+            self.draw_to(self._directory / FIGURE)
 
     @abc.abstractmethod
-    def draw_to(self, picture: pathlib.Path) -> None:
+    def draw_to(self, path: pathlib.Path) -> None:
         """Draws the curves to a file, which ends in .png, or to its siblings in `Run.figure_formats`."""
 
 

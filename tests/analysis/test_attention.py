@@ -74,16 +74,16 @@ def test_a_head_is_named_layer_dash_head_from_one():
             read_head(name, 12, 12)
 
 
-def test_a_picture_is_a_png_whatever_the_letters(found, tmp_path):
+def test_a_figure_is_a_png_whatever_the_letters(found, tmp_path):
     figure = head_figure(found, 1, 1)
     figure.set_layout_engine("none")
     figure.set_dpi(15)
     figure.axes[0].text(0, 0, "\u4e2d\u6587")
-    Folder(tmp_path).picture("head.png", figure)
+    Folder(tmp_path).figure("head.png", figure)
     assert (tmp_path / "head.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pictures_show_words_or_pieces_and_lines_while_there_is_room(found, monkeypatch):
+def test_figures_show_words_or_pieces_and_lines_while_there_is_room(found, monkeypatch):
     assert len(overview_figure(found).axes) == 8
     lines, heat_map, _ = head_figure(found, 2, 3).axes
     assert [tick.get_text() for tick in heat_map.get_yticklabels()] == list(found.word_texts)

@@ -334,7 +334,7 @@ def test_the_name_of_a_head_that_is_not_there_has_a_hint_where_names_are_few():
         read_head("2", 1, 3)
 
 
-def test_a_page_says_of_each_piece_what_it_is_and_holds_small_pictures_of_all_heads(monkeypatch):
+def test_a_page_says_of_each_piece_what_it_is_and_holds_small_figures_of_all_heads(monkeypatch):
     found = attention()
     for precise, bits in ((found.pieces.values.size, 16), (found.pieces.values.size - 1, 8)):
         monkeypatch.setattr(page, "PRECISE", precise)

@@ -85,8 +85,8 @@ def test_vectors_too_large_for_float16_are_refused_without_a_warning(analyser, m
         read_features(analyser.engine, [Annotated(("the", "river"), {})], 2)
 
 
-def test_all_probes_of_a_treebank_are_tables_and_pictures(files, analyser, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
+def test_all_probes_of_a_treebank_are_tables_and_figures(files, analyser, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: self.write(name, bytes(len(figure.axes))))
     monkeypatch.setattr("bert_jax.analysis.analyser.Analyser.load", lambda path: analyser)
     monkeypatch.setattr(linear, "LEARNING_RATE", 0.1)
     files[1].write_text(files[1].read_text() + "1\tx\n")

@@ -102,11 +102,11 @@ class Stored:
 
 
 def write_all(folder: Folder, tour: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "picture", lambda name, figure: folder.write(name, b"drawn"))
+    monkeypatch.setattr(folder, "figure", lambda name, figure: folder.write(name, b"drawn"))
     write_vocabulary(folder, tour)
 
 
-def test_tables_hold_every_piece_and_pictures_what_they_show(found, tmp_path, monkeypatch):
+def test_tables_hold_every_piece_and_figures_what_they_show(found, tmp_path, monkeypatch):
     write_all(folder := Folder(tmp_path), found, monkeypatch)
     rows = [line.split("\t") for line in (tmp_path / "vocabulary.tsv").read_text().splitlines()]
     assert [row[1] for row in rows[1:]] == [piece.piece for piece in found.pieces]

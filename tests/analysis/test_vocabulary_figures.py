@@ -1,4 +1,4 @@
-"""The tables, pictures and lines of a vocabulary that is made up."""
+"""The tables, figures and lines of a vocabulary that is made up."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ parameters of pooler                    40  6.6 %
 
 def test_the_tables_hold_every_number(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[str] = []
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: drawn.append(name))
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: drawn.append(name))
     write_vocabulary(folder := Folder(tmp_path / "a"), FOUND)
     assert {path.name: path.read_text().replace(" ", "_").replace("\t", " ") for path in folder.path.iterdir()} == TABLES
     assert drawn == ["lengths.png", "parameters.png"]
@@ -152,7 +152,7 @@ def test_the_terminal_has_the_groups_the_parts_and_the_split_words(
         asked.extend([*given, with_splits])
         return FOUND if with_splits else dataclasses.replace(FOUND, splits=None)
 
-    monkeypatch.setattr(Folder, "picture", lambda self, name, figure: None)
+    monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
     monkeypatch.setattr(command, "load_analyser", lambda flags: types.SimpleNamespace(vocabulary=tour))
     monkeypatch.setattr(command, "staged", lambda corpus, flag: f"{corpus} of {flag}")
     (tmp_path / "names.txt").write_text(" Ada \nParis\n")
@@ -221,5 +221,5 @@ def test_an_accent_of_its_own_belongs_to_the_script_of_its_letter():
         ("vocabulary_parameters_of_a_row", lambda: parameters_figure(Vocabulary((), {"a": {"b": 93, "c": 7}, "d": {}}))),
     ],
 )
-def test_every_picture_looks_as_it_did(name: str, figure: type[Figure]):
+def test_every_figure_looks_as_it_did(name: str, figure: type[Figure]):
     assert_as_looked_at(figure(), name)

@@ -230,7 +230,7 @@ def _child(
     jax.config.update("jax_disable_most_optimizations", True)  # compiling takes longer than running here
     share_contexts()
     multiprocessing.set_start_method("fork", force=True)  # whose queues leave nothing behind when their process is killed
-    _draw_blank_pictures()
+    _draw_blank_figures()
     if prepare:
         prepare()
     if at:
@@ -267,15 +267,15 @@ def _keep_what_is_compiled(directory: str, command: Sequence[str]) -> None:
     compiler._cache_write = as_process_0
 
 
-def _draw_blank_pictures() -> None:
-    """Saves a blank picture where a run first draws its curves, and none later: drawing takes 0.3 s, in each of a hundred runs.
+def _draw_blank_figures() -> None:
+    """Saves a blank figure where a run first draws its curves, and none later: drawing takes 0.3 s, in each of a hundred runs.
 
     Curves are drawn by `uninterrupted` of conftest.py, which has a process of its own, and by the tests of `training/curves.py`.
     """
 
-    def blank(records: Any, panels: Any, picture: pathlib.Path, title: str, formats: Sequence[str], **rest: Any) -> None:
-        if not picture.exists():
-            plots._save(Figure(figsize=(0.1, 0.1)), picture, formats)
+    def blank(records: Any, panels: Any, path: pathlib.Path, title: str, formats: Sequence[str], **rest: Any) -> None:
+        if not path.exists():
+            plots._save(Figure(figsize=(0.1, 0.1)), figure, formats)
 
     plots._draw = blank
 

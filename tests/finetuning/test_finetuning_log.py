@@ -227,7 +227,7 @@ def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
     assert drawn[0][1:] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
 
 
-def test_a_run_that_ends_before_its_next_picture_has_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_ends_before_its_next_figure_has_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     drawn: list[Any] = []
     monkeypatch.setattr(finetuning_log, "draw_task_curves", lambda *files, **settings: drawn.append(files))
     with FinetuningLog(job_in(tmp_path), 0):

@@ -24,8 +24,8 @@ from tests.runtime.connected import group
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pictures."""
-    monkeypatch.setattr("bert_jax.finetuning.sweep.draw_sweep", lambda picture, **shown: None)
+    """Without figures."""
+    monkeypatch.setattr("bert_jax.finetuning.sweep.draw_sweep", lambda path, **shown: None)
 
 
 def test_processes_apart_make_their_own_runs_and_the_first_one_compares_them_all(tmp_path, caplog):

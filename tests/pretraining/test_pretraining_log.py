@@ -45,8 +45,8 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The pictures that are drawn: file, and the settings beside it."""
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that are drawn: file, and the settings beside it."""
     drawn: list[Any] = []
 
     def draw(metrics: Any, file: Any, scores: Any, **settings: Any) -> None:
@@ -281,19 +281,19 @@ def test_spikes_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: p
 
 
 def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_step_0(
-    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, pictures: list[Any]
+    tmp_path: pathlib.Path, lines: pytest.LogCaptureFixture, figures: list[Any]
 ):
     with log_of(tmp_path) as log:
         log.evaluation(0, SCORES)
         says = "MLM accuracy 50.0 % (word frequency alone 25.0 %), MLM loss 2.000 (3.500), perplexity 7.4"
         assert lines.messages[-1] == f"held out after step 0: {says}"
-        assert not pictures
+        assert not figures
         log.evaluation(1_000, SCORES | PAIRS)
         pairs = "NSP accuracy 75.0 % (one answer for all pairs 62.5 %)"
         assert lines.messages[-1] == f"held out after step 1,000: {says}, {pairs}"
         assert log.scores == SCORES | PAIRS
     assert read_metrics(tmp_path / METRICS)[-1]["eval/nsp_accuracy"] == 0.75
-    ((metrics, file, settings),) = pictures
+    ((metrics, file, settings),) = figures
     assert (metrics, file) == (tmp_path / "metrics.jsonl", tmp_path / "curves.png")
     assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")], "formats": FORMATS}
 
@@ -310,12 +310,12 @@ def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baselin
         assert lines.messages[-1] == "held out after step 2: skip-gram accuracy 75.0 %, skip-gram loss 3.250 a pair"
 
 
-def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, pictures: list[Any]):
+def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path, figures: list[Any]):
     with log_of(tmp_path, is_first=False) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
         log.rolled_back(0)
-    assert (list(tmp_path.iterdir()), pictures) == ([], [])
+    assert (list(tmp_path.iterdir()), figures) == ([], [])
 
 
 def test_the_end_of_a_log_writes_the_last_line_of_the_ledger(tmp_path: pathlib.Path):
@@ -324,14 +324,14 @@ def test_the_end_of_a_log_writes_the_last_line_of_the_ledger(tmp_path: pathlib.P
     assert len(read_ledger(tmp_path / LEDGER)) == 1
 
 
-def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_training(tmp_path: pathlib.Path, pictures: list[Any]):
+def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_training(tmp_path: pathlib.Path, figures: list[Any]):
     with log_of(tmp_path):
         pass
-    assert not pictures, "nothing was trained"
+    assert not figures, "nothing was trained"
     with log_of(tmp_path) as log:
         log.training(1, window())
-    assert [file for _, file, _ in pictures] == [tmp_path / "curves.png"]
+    assert [file for _, file, _ in figures] == [tmp_path / "curves.png"]
     with log_of(tmp_path) as log:
         log.training(1, window())
         log.evaluation(1, SCORES)
-    assert len(pictures) == 2, "drawn by the evaluation, and not again"
+    assert len(figures) == 2, "drawn by the evaluation, and not again"

@@ -67,8 +67,8 @@ class Fixture:
         monkeypatch.setattr(command, "table", self.table)
         monkeypatch.setattr(Runner, "parts", self.parts)
 
-        def draw(content: Any, made: Any, picture: pathlib.Path, formats: Any) -> None:
-            picture.write_text(f"{made.title} {content is CONTENT} {formats}")
+        def draw(content: Any, made: Any, path: pathlib.Path, formats: Any) -> None:
+            path.write_text(f"{made.title} {content is CONTENT} {formats}")
 
         monkeypatch.setattr(command, "draw", draw)
 
@@ -114,7 +114,7 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     assert (tmp_path / "table.md").read_text() == MARKDOWN
     assert (tmp_path / "figure.png").read_text() == "t True ('png', 'pdf')"
     assert capsys.readouterr().out.startswith("Equal tokens: every arm reads 1 M tokens")
-    assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\npicture: lasting figure.png"]
+    assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\nfigure: lasting figure.png"]
     assert (there.share.waited, there.share.stopped, there.told) == (False, 0, ["waiting for the other processes"])
 
 

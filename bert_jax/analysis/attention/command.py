@@ -30,9 +30,9 @@ def run(flags: argparse.Namespace) -> int:
     if "html" in flags.format:
         folder.write("attention.html", attention_page(found, "{}-{}".format(*chosen[0]) if chosen else None).encode())
     if folder.formats:
-        folder.picture("overview.png", overview_figure(found, in_words=not flags.pieces))
+        folder.figure("overview.png", overview_figure(found, in_words=not flags.pieces))
         for layer, head in chosen:
-            folder.picture(f"head_{layer}-{head}.png", head_figure(found, layer, head, in_words=not flags.pieces))
+            folder.figure(f"head_{layer}-{head}.png", head_figure(found, layer, head, in_words=not flags.pieces))
     print(f"{counted(len(found.word_texts), 'word')}, {counted(len(found.tokens), 'piece')}, with [CLS] and [SEP]")
     print_written(folder)
     return 0
