@@ -37,7 +37,7 @@ from bert_jax.prediction.questions import ask_each
 from bert_jax.prediction.streams import read_records, read_texts
 from bert_jax.runtime.environment import enable_compilation_cache
 from bert_jax.runtime.profile import PROFILE, Profile
-from bert_jax.storage.fetching import local_place
+from bert_jax.storage.fetching import local_path
 from bert_jax.storage.mirror import uploaded_file
 
 WRITTEN = (".jsonl", ".npy", ".gz")
@@ -132,6 +132,6 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
 
 def check_not_the_model(output: str | None, engine: Engine) -> None:
     """Raises UserError where `output` is a file of the model directory, which would be overwritten."""
-    path = local_place(output or "-")
+    path = local_path(output or "-")
     if output and path.exists() and path.suffix not in WRITTEN and path.resolve().parent == pathlib.Path(engine.name).resolve():
         raise UserError(f"--output={output} is a file of the model itself; choose another --output")

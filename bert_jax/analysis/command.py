@@ -13,7 +13,7 @@ from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
 from bert_jax.prediction.streams import check_whole_file
-from bert_jax.storage.fetching import local_place
+from bert_jax.storage.fetching import local_path
 
 File = TypeVar("File")
 Scores = TypeVar("Scores")
@@ -66,7 +66,7 @@ def open_folder(
 def load_analyser(flags: argparse.Namespace) -> Analyser:
     """Returns the model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
     analyser = Analyser.load(flags.model)
-    if local_place(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
+    if local_path(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
         raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")
     for note in analyser.engine.model.notes:
         if "activation" in note:  # which the checkpoint does not say, and which changes every number

@@ -16,7 +16,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.flags import FlagParser, format_flag, nonempty_path, steps_to_profile
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.runtime.flags import TIME, StartFlags, add_process_flags
-from bert_jax.storage.objects import place
+from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import checked
 
 
@@ -69,7 +69,7 @@ def parse_flags(
         if not getattr(values, flag) and (flag == "workdir" or replayed is None):
             raise UserError(f"--{flag} is missing, for example --{flag}={example}; see {parser.prog} --help")
     return Flags(
-        workdir=place(checked(values.workdir, "--workdir")),
+        workdir=as_path(checked(values.workdir, "--workdir")),
         coordinator=values.coordinator,
         processes=values.processes,
         process=values.process,

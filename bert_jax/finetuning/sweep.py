@@ -30,7 +30,7 @@ from bert_jax.runtime.launch import Run
 from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS
 from bert_jax.sharding.out_of_memory import OutOfMemory
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 from bert_jax.training.curves import draw_sweep
 from bert_jax.training.exporting import write_results
 from bert_jax.training.log import FIGURE
@@ -197,7 +197,7 @@ def _trained(
         return {"failed": reason, "seed": one.seed, **settings}
 
 
-def _stored(directory: Place) -> JsonObject | None:
+def _stored(directory: AnyPath) -> JsonObject | None:
     """Returns the results of a run that an earlier start has finished; None without any."""
     try:
         results = parse_json(read_bytes(directory / RESULTS))

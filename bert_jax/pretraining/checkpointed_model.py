@@ -20,12 +20,12 @@ from bert_jax.runtime.workdir import MODEL, from_start, run_config
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.storage.fetching import fetched
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import on_host
 
 
-def model_of_step(workdir: Place, step: int) -> Model:
+def model_of_step(workdir: AnyPath, step: int) -> Model:
     """Loads the model that the pretraining run in `workdir` had after `step` steps; the run may still be training.
 
     Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
@@ -52,7 +52,7 @@ def model_of_step(workdir: Place, step: int) -> Model:
     )
 
 
-def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer | None:
+def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:
     """Returns the tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the
     end."""
     if (workdir / MODEL).is_dir():

@@ -36,7 +36,7 @@ from bert_jax.runtime.environment import enable_compilation_cache, quiet_librari
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.spikes import skipped_batches
 from bert_jax.training.steps import Program, TrainState
@@ -71,7 +71,7 @@ class Replay:
         return float(np.sqrt(np.sum(np.square([*self.norms.values()], dtype=np.float64))))
 
 
-def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]) -> int:
+def replay_step(workdir: AnyPath, step: int, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]) -> int:
     """Prints a training step of the run in `workdir` once more. Returns the exit status."""
     quiet_libraries()
     start_logging(0)
@@ -83,7 +83,7 @@ def replay_step(workdir: Place, step: int, overrides: Sequence[tuple[str, str]],
 
 
 def experiment_of(
-    workdir: Place, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]
+    workdir: AnyPath, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]
 ) -> tuple[PretrainingExperiment, Corpus]:
     """(the experiment of the run in `workdir`, the texts that it was trained on).
 
@@ -114,7 +114,7 @@ def experiment_of(
     return experiment, train
 
 
-def replay(experiment: PretrainingExperiment, workdir: Place, corpus: Corpus, step: int) -> Replay:
+def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, step: int) -> Replay:
     """Computes training step `step` of the run in `workdir` again, and writes nothing.
 
     Its weights are recomputed by training from the newest state before it: a checkpoint, or the initial state if that is less
@@ -162,7 +162,7 @@ class Batches:
 
 
 def _nearest_state(
-    experiment: PretrainingExperiment, program: Program, workdir: Place, corpus: Corpus, step: int
+    experiment: PretrainingExperiment, program: Program, workdir: AnyPath, corpus: Corpus, step: int
 ) -> TrainState:
     """Returns the newest state that is not after `step`, else the earliest that is there."""
     directory = workdir / "checkpoints"
@@ -225,7 +225,7 @@ def _losses_of_rows(program: Program, params: PyTree[jax.Array], batch: Batch) -
 
 
 # ---------------------------------------------------------------------------------------------------------------------- as text
-def report(found: Replay, workdir: Place, tokenizer: Tokenizer | None) -> Iterator[str]:
+def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iterator[str]:
     """Yields the lines that the command prints: the step, the norm of every gradient, and the rows, largest loss first."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:

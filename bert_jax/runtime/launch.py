@@ -30,7 +30,7 @@ from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.objects import require_bucket
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Run:
     figure_formats: Sequence[str] = ("png",)
     """The formats in which curves and figures are drawn."""
 
-    def durable(self, path: pathlib.Path) -> Place:
+    def durable(self, path: pathlib.Path) -> AnyPath:
         """Returns the lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints
         are written there at once."""
         return self.mirror.durable(path) if self.mirror else path

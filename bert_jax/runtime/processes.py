@@ -53,7 +53,7 @@ from bert_jax.runtime.messages import ask, framed, hear, own_address, signed, un
 from bert_jax.runtime.workdir import flatten, locked
 from bert_jax.sharding.device_errors import is_device_error
 from bert_jax.sharding.out_of_memory import OutOfMemory
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 
 log = logging.getLogger(__name__)
 
@@ -403,7 +403,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             self._watchdog = None
 
     @contextlib.contextmanager
-    def sharing(self, workdir: Place, stop: Callable[[], object]) -> Iterator[Share]:
+    def sharing(self, workdir: AnyPath, stop: Callable[[], object]) -> Iterator[Share]:
         """Lets each process work on its own from now on: the loss of one ends no other. `stop` is called when another process was
         asked to stop, or when process 0 is gone.
 
@@ -743,7 +743,7 @@ MARKER_FILE = ".shared"
 """The file by which the processes check that they share a directory."""
 
 
-def require_shared_directory(processes: Processes, directory: Place, patience: float = 60.0) -> None:
+def require_shared_directory(processes: Processes, directory: AnyPath, patience: float = 60.0) -> None:
     """Raises UserError in every process unless all see the `directory` of process 0 within `patience` seconds, since network file
     systems show a new file after some seconds: each writes its part of a checkpoint there."""
     if processes.count == 1:

@@ -25,8 +25,8 @@ from bert_jax.errors import UserError
 from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART, STOPPED
 from bert_jax.interface.words import counted, duration
 from bert_jax.runtime.workdir import METRICS, read_metrics
-from bert_jax.storage.objects import explained, place
-from bert_jax.storage.paths import Place
+from bert_jax.storage.objects import as_path, explained
+from bert_jax.storage.paths import AnyPath
 
 FIRST_PAUSE = 10.0
 """Seconds before the first restart; each further pause is twice as long."""
@@ -68,18 +68,18 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
     return HUNG
 
 
-def workdir_of(arguments: Sequence[str]) -> Place | None:
+def workdir_of(arguments: Sequence[str]) -> AnyPath | None:
     """Returns the directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a command; None without the
     flag."""
     found = None
     for argument, following in itertools.pairwise([*arguments, ""]):
         flag, equals, value = argument.partition("=")
         if flag == "--workdir":
-            found = place(value if equals else following)
+            found = as_path(value if equals else following)
     return found
 
 
-def steps_done(workdir: Place) -> int:
+def steps_done(workdir: AnyPath) -> int:
     """Returns the last step in the `metrics.jsonl` of the workdir; for a sweep or a study, the sum over its runs. 0 without
     any."""
     total = 0

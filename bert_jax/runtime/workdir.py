@@ -21,7 +21,7 @@ from bert_jax.runtime.goodput import LEDGER
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
 from bert_jax.storage.mirror import Mirror
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 
 CONFIG = "config.json"
 LOCK = ".lock"
@@ -94,7 +94,7 @@ def open_workdir(
             raise
 
 
-def require_in_place(directory: Place, holder: str | None = None) -> None:
+def require_in_place(directory: AnyPath, holder: str | None = None) -> None:
     """Raises UserError where a run's directory is gone from its place, or its lock file names another process than `holder`."""
     if not _is_in_place(directory, holder):
         raise UserError(
@@ -103,7 +103,7 @@ def require_in_place(directory: Place, holder: str | None = None) -> None:
         )
 
 
-def _is_in_place(directory: Place, holder: str | None) -> bool:
+def _is_in_place(directory: AnyPath, holder: str | None) -> bool:
     try:
         there = (directory / LOCK).read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
@@ -113,7 +113,7 @@ def _is_in_place(directory: Place, holder: str | None) -> bool:
     return holder is None or there == holder
 
 
-def stored_config(directory: Place) -> JsonObject:
+def stored_config(directory: AnyPath) -> JsonObject:
     """Returns the configuration in a workdir's config.json, as nested plain values, with the keys `written_by`, `started_in` and,
     where it names files of the user's own, `files`. Raises UserError where the file is not of a run."""
     path = directory / CONFIG
@@ -123,7 +123,7 @@ def stored_config(directory: Place) -> JsonObject:
     return stored
 
 
-def run_config(directory: Place, command: str, flag: str = "--workdir") -> JsonObject:
+def run_config(directory: AnyPath, command: str, flag: str = "--workdir") -> JsonObject:
     """Returns the configuration of the run of `command` in a workdir, which a `flag` names, as `stored_config` without its
     further keys.
 
@@ -145,7 +145,7 @@ def _values(stored: JsonObject) -> JsonObject:
     return {key: value for key, value in stored.items() if key not in (WRITTEN_BY, STARTED_IN, FILES)}
 
 
-def own_files(directory: Place) -> Mapping[str, Record]:
+def own_files(directory: AnyPath) -> Mapping[str, Record]:
     """Returns the user's own files that the run in a workdir names, by their keys; {} where there is no run."""
     return stored_config(directory).get(FILES, {}) if (directory / CONFIG).exists() else {}
 
@@ -173,7 +173,7 @@ def _changed(begin: str, key: str, then: Record, now: Record) -> str:
     )
 
 
-def from_start(directory: Place, path: str) -> str:
+def from_start(directory: AnyPath, path: str) -> str:
     """Returns a relative `path` in the configuration of the run in a workdir, as one from the directory in which the run was
     started, if it exists there; otherwise `path` as it is, such as the name of a model on the hub."""
     started_in = stored_config(directory).get(STARTED_IN)
@@ -183,7 +183,7 @@ def from_start(directory: Place, path: str) -> str:
     return str(there) if there.exists() else path
 
 
-def read_metrics(path: Place) -> list[JsonObject]:
+def read_metrics(path: AnyPath) -> list[JsonObject]:
     """Returns the records of a `metrics.jsonl` in order, without incomplete lines (from a kill during a write)."""
     try:
         return [record for record in json_lines(path) if isinstance(record.get("step"), int)]
@@ -326,7 +326,7 @@ def _require_same_files(
 
 
 @contextlib.contextmanager
-def locked(directory: Place, name: str) -> Iterator[str | None]:
+def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
     """Holds the lock file `name` in a workdir; yields what it says, which is None in a bucket. Raises UserError naming the
     process that holds it already."""
     if is_remote(directory):

@@ -94,15 +94,15 @@ class Record:
             yield
 
 
-def copy_place(path: str | os.PathLike[str]) -> pathlib.Path:
+def cached_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the local path of the copy of a path in a bucket."""
     bucket, key = split(path)
     return cache_directory() / COPIES / bucket / key
 
 
-def local_place(path: str | os.PathLike[str]) -> pathlib.Path:
+def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the local path of a file or directory, or of its copy if it lies in a bucket."""
-    return copy_place(path) if is_remote(path) else pathlib.Path(path)
+    return cached_path(path) if is_remote(path) else pathlib.Path(path)
 
 
 def forget(directory: pathlib.Path) -> None:
@@ -123,7 +123,7 @@ def fetched(
     text = checked(os.fspath(path), name)
     if not is_remote(text):
         return pathlib.Path(text)
-    copy = copy_place(text)
+    copy = cached_path(text)
     if objects := listed(text, deep=deep):
         fetch(text, copy, {other: item for other, item in objects.items() if wanted(other)}, keep=not deep)
         return copy
@@ -150,7 +150,7 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
     objects = {
         other: item for other, item in listed(above).items() if item.size and _matches(other.split("/"), wanted)
     }
-    copies = copy_place(above)
+    copies = cached_path(above)
     fetch(above, copies, objects, keep=True)
     return [copies / other for other in sorted(objects)]
 
@@ -162,11 +162,11 @@ def fetched_of_directory(path: str, name: str, choose: Callable[[Sequence[str]],
     objects = listed(text)
     if not objects and (item := object_at(text)):
         above, _, last = text.rpartition("/")
-        fetch(above, copy_place(above), {last: item}, keep=True)
-        return [copy_place(text)]
+        fetch(above, cached_path(above), {last: item}, keep=True)
+        return [cached_path(text)]
     chosen = choose([other for other, item in objects.items() if item.size])
-    fetch(text, copy_place(text), {other: objects[other] for other in chosen}, keep=True)
-    return [copy_place(text) / other for other in chosen]
+    fetch(text, cached_path(text), {other: objects[other] for other in chosen}, keep=True)
+    return [cached_path(text) / other for other in chosen]
 
 
 def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:

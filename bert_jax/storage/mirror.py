@@ -21,8 +21,8 @@ from types import TracebackType
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import Copy, Record, copy_of, fetch, is_unchanged
-from bert_jax.storage.objects import Item, StorageError, listed, place, read, remove, require_bucket, upload
-from bert_jax.storage.paths import Place, cache_directory, checked, is_remote
+from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload
+from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
 EVERY = 30.0
 """Seconds between two uploads of what has changed; what a lost machine may lose."""
@@ -152,9 +152,9 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
         for name in listed(self.remote).keys() - set(self._files()):
             remove(f"{self.remote}/{name}")
 
-    def durable(self, path: pathlib.Path) -> Place:
+    def durable(self, path: pathlib.Path) -> AnyPath:
         """Returns the place in the bucket of a file or directory in `directory`."""
-        return place(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
+        return as_path(f"{self.remote}/{path.relative_to(self.directory).as_posix()}")
 
     def _files(self) -> list[str]:
         names = [path.relative_to(self.directory).as_posix() for path in self.directory.rglob("*") if path.is_file()]

@@ -21,7 +21,7 @@ from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RUNS
 from bert_jax.model.config import ModelConfig
 from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS, read_metrics
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 from bert_jax.studies.arms import families, finetuning_values, merged, pretraining_values, with_new_parts
 from bert_jax.studies.budget import kept_steps, run_values
 from bert_jax.tasks.task import Task
@@ -43,15 +43,15 @@ class Part:
     def __str__(self) -> str:
         return f"{self.arm}, seed {self.seed}, {self.name}"
 
-    def directory(self, root: Place) -> Place:
+    def directory(self, root: AnyPath) -> AnyPath:
         """Returns the directory with the files of all parts of this arm and seed."""
         return root / self.arm / f"seed-{self.seed}"
 
-    def workdir(self, root: Place) -> Place:
+    def workdir(self, root: AnyPath) -> AnyPath:
         """Returns the workdir of its run; of an earlier state the directory of the model."""
         return self.directory(root) / self.name
 
-    def record(self, root: Place) -> Place:
+    def record(self, root: AnyPath) -> AnyPath:
         """Returns the file that marks it as done and holds its numbers."""
         return self.directory(root) / f"{self.name}.json"
 
@@ -85,7 +85,7 @@ class Planned:
     steps: Mapping[str, Sequence[int]]
     pretraining: Mapping[str, PretrainingExperiment]
     tasks: Mapping[str, Task]
-    root: Place
+    root: AnyPath
     """The workdir of the study, where it lasts."""
     teachers: Mapping[str, ModelConfig] = dataclasses.field(default_factory=dict)
     """By the arms that are pretrained with a teacher."""
@@ -182,7 +182,7 @@ def digest(values: JsonObject) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
-def read_numbers(workdir: Place) -> JsonObject:
+def read_numbers(workdir: AnyPath) -> JsonObject:
     """Returns the numbers of a finished run that the table needs, from its results.json and metrics.jsonl.
 
     Those under "measured" depend on time and machine; all others are the same whenever the part is run.

@@ -14,7 +14,7 @@ from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted, duration
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import LOCK, locked
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.studies import children
 from bert_jax.studies.parts import PRETRAINING, Part, Planned
 
@@ -123,7 +123,7 @@ class Runner:
                 done(part)
         log.info("%s done", counted(len(parts), "part"))
 
-    def _wait_for_earlier(self, workdir: Place) -> None:
+    def _wait_for_earlier(self, workdir: AnyPath) -> None:
         """Waits until no process of an earlier start, which was killed, uses the workdir of a part any more."""
         while not is_remote(workdir) and (workdir / LOCK).exists():
             try:

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.interface.python_files import load_module
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.registry import HEADS
-from bert_jax.storage.fetching import copy_place, fetched, fetched_files
+from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.readers.tables import Say, note
@@ -67,7 +67,7 @@ def _with_local_files(config: TaskConfig) -> TaskConfig:
             return str(fetched(path, f"config.task.{key}"))
         if not fetched_files(path, f"config.task.{key}"):
             raise UserError(f"config.task.{key}={path} matches no file; correct the pattern")
-        return str(copy_place(path))
+        return str(cached_path(path))
 
     own = config.own
     files = {"train": local(own.train, "own.train"), "dev": local(own.dev, "own.dev"), "test": local(own.test, "own.test")}

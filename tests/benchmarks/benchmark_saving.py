@@ -40,7 +40,7 @@ from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.profile import Profile
 from bert_jax.storage import objects
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.digests import digests
@@ -72,7 +72,7 @@ def in_memory(state: TrainState) -> None:
     jax.tree.map(lambda x: np.array(x, copy=True), state)
 
 
-def saves(place: Place, state: TrainState, count: int) -> Iterator[dict[str, float]]:
+def saves(place: AnyPath, state: TrainState, count: int) -> Iterator[dict[str, float]]:
     """Seconds of each save in `place`: until it returns, and until it is complete. The first is left out."""
     with Checkpoints(place) as checkpoints:
         for step in range(count + 1):

@@ -28,7 +28,7 @@ from jax._src import compiler, distributed
 from matplotlib.figure import Figure
 
 from bert_jax.interface.command import run_main
-from bert_jax.storage.objects import place
+from bert_jax.storage.objects import as_path
 from bert_jax.training import curves as plots
 from tests.contexts import share_contexts
 from tests.end_to_end.runs import CACHE, xla_flags
@@ -81,7 +81,7 @@ class Signal:
     def send(self) -> None:
         """Sends it to this process."""
         deadline = time.monotonic() + 60
-        while not all(place(path).exists() for path in self.once_there) and time.monotonic() < deadline:
+        while not all(as_path(path).exists() for path in self.once_there) and time.monotonic() < deadline:
             time.sleep(0.001)
         os.kill(os.getpid(), self.number)
 

@@ -199,7 +199,7 @@ def test_an_upload_that_a_kill_left_unrecorded_is_known_by_its_content(bucket: s
 def test_a_directory_that_was_removed_from_the_bucket_begins_anew(bucket: str):
     with Mirror(bucket) as made:
         (made.directory / "lines").write_bytes(b"1")
-    objects.remove_tree(objects.place(bucket))
+    objects.remove_tree(objects.as_path(bucket))
     with Mirror(bucket) as made:
         made.fetch()
         assert list(made.directory.iterdir()) == []

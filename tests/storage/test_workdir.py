@@ -38,11 +38,11 @@ def test_a_directory_of_something_else_is_refused_and_stays_as_it_was(bucket: st
 
 def test_the_configuration_of_a_run_is_read_from_the_bucket(bucket: str):
     objects.write(f"{bucket}/config.json", json.dumps({"written_by": "bert_jax 1 pretrain", "seed": 3}).encode())
-    assert stored_config(objects.place(bucket))["seed"] == 3
+    assert stored_config(objects.as_path(bucket))["seed"] == 3
 
 
 def test_processes_share_a_bucket_and_its_runs(bucket: str):
-    place = objects.place(bucket)
+    place = objects.as_path(bucket)
 
     def share(one: Processes) -> Any:
         require_shared_directory(one, place)

@@ -29,7 +29,7 @@ def done(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> list[object
 
     monkeypatch.setattr(verification, "staging", measured)
     monkeypatch.setattr(verification, "listed", lambda path: objects if path == REMOTE else {})
-    monkeypatch.setattr(verification, "copy_place", lambda path: tmp_path / path.rpartition("/")[2])
+    monkeypatch.setattr(verification, "cached_path", lambda path: tmp_path / path.rpartition("/")[2])
     monkeypatch.setattr(verification, "fetch", lambda remote, directory, found: done.append((remote, directory, found)) or True)
     monkeypatch.setattr(verification, "verify", lambda directory: done.append(("verified", directory)))
     monkeypatch.setattr(verification, "forget", lambda directory: done.append(("forgotten", directory)))
