@@ -45,7 +45,7 @@ from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pool
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
-from bert_jax.runtime.goodput import Activity, goodput_line
+from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.out_of_memory import fits_in_memory
@@ -92,7 +92,7 @@ def finetune(job: Job) -> JsonObject | None:
         # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
         saved = run.durable(job.directory / "checkpoints")
         checkpoints = opened.enter_context(Checkpoints(saved, keep=experiment.checkpoints.keep))
-        with job.ledger.during(Activity.RESTORING):
+        with job.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
             best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
         if state is None:
@@ -130,7 +130,7 @@ def finetune(job: Job) -> JsonObject | None:
             parts = Parts(
                 run=run,
                 directory=job.directory,
-                ledger=job.ledger,
+                goodput=job.goodput,
                 profile=profile,
                 last_step=last,
                 stage=lambda state: contextlib.nullcontext(whole),
@@ -147,11 +147,11 @@ def finetune(job: Job) -> JsonObject | None:
             if trained.best_unsaved:
                 best.export(job.directory, job.start)
                 raise UserError(f"{trained.best_unsaved}. The best weights so far are in {job.directory / MODEL}")
-            with job.ledger.during(Activity.EVALUATING):
+            with job.goodput.during(TimeCategory.EVALUATING):
                 logits = {split: best.logits(split) for split in (*job.data.dev, *job.data.scored_tests)}
         found = results(job, trained.state, best, logits, time.monotonic() - started)
         failures = checkpoints.failures + best.checkpoints.failures
-        found |= {"failed_saves_since_last_start": failures, "ledger": job.ledger.totals()}
+        found |= {"failed_saves_since_last_start": failures, "ledger": job.goodput.totals()}
         run_log.tests(found["test_scores"])
         run_log.note(goodput_line(found["ledger"]))
         if found["degenerate"]:

@@ -50,7 +50,7 @@ from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.start import first_state, load_teacher, taught_by
-from bert_jax.runtime.goodput import Activity, goodput_line
+from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
 from bert_jax.sharding.mesh import make_mesh
@@ -105,7 +105,7 @@ def pretrain(
     program = pretraining_program(experiment, mesh, teacher)
     begin_state = functools.partial(first_state, experiment, program, corpora.train)
     with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
-        with run.ledger.during(Activity.RESTORING):
+        with run.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
         if state is None:
             state = begin_state()
@@ -132,7 +132,7 @@ def pretrain(
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
                 return program.arguments(state, to_device(rows, mesh, BATCH), scalars)
 
-            with run.compiling(run.ledger):
+            with run.compiling(run.goodput):
                 function, needed = phase_step(experiment, program, index), step == first_step
                 example = arguments(program.state, batches.rows(step))
                 train_step = compiled(function, *example, mesh=mesh, saved=run.compiled, must_be_saved=needed)
@@ -156,12 +156,12 @@ def pretrain(
 
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
-        verified = run.ledger.during(Activity.STAGING)(verified)
+        verified = run.goodput.during(TimeCategory.STAGING)(verified)
         saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror, in_place=run.require_in_place)
         parts = Parts(
             run=run,
             directory=run.workdir,
-            ledger=run.ledger,
+            goodput=run.goodput,
             profile=run.profile,
             last_step=last_step,
             stage=phase_after,
@@ -178,7 +178,7 @@ def pretrain(
         if not trained.is_whole:
             return run.preemption.exit_status
         if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
-            with run.ledger.during(Activity.EVALUATING):
+            with run.goodput.during(TimeCategory.EVALUATING):
                 last = len(experiment.phases) - 1
                 plan = PhaseBatches(experiment, last, corpora.of_phase(last)).source.plan(0)
                 run_log.scores = Evaluation(experiment, program, last, corpora, run, plan)(trained.state.params)
@@ -186,7 +186,7 @@ def pretrain(
         params = on_host(trained.state.params, mesh)
     if run.is_first:
         found = results(experiment, mesh, trained.state, run_log.scores, corpora, time.monotonic() - started)
-        found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.ledger.totals()}
+        found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.goodput.totals()}
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
         model = trained_model(experiment.of_phase(len(experiment.phases) - 1), params, corpora.train.tokenizer)

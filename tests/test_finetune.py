@@ -18,7 +18,7 @@ import pytest
 from bert_jax import finetune as command
 from bert_jax.errors import UserError
 from bert_jax.finetuning.sweep import UNSAVED
-from bert_jax.runtime.goodput import Activity
+from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.loop import Trained
@@ -63,9 +63,9 @@ class Frame:
             durable=lambda path: f"durable {path}", watchdog="watchdog", mirror="mirror", require_in_place="in place",
         )  # fmt: skip
         totals = {"goodput": 0.5, "starts": 1, "seconds": {}}
-        ledger = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
+        goodput = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
         self.job: Any = types.SimpleNamespace(
-            experiment=EXPERIMENT, run=run, last_step=6, ledger=ledger, evaluations={3, 6}, rows="rows {}".format,
+            experiment=EXPERIMENT, run=run, last_step=6, goodput=goodput, evaluations={3, 6}, rows="rows {}".format,
             prefix=self.prefix, demand=None, directory=DIRECTORY, begin=notes.of("begin", State(0)),
             program=types.SimpleNamespace(state="abstract state"),
             mesh=make_mesh(MeshConfig(), jax.devices()[:1]), start="start", data=data,
@@ -105,7 +105,7 @@ class Frame:
         return "saver"
 
     def train_(self, parts: Any, state: Any) -> Trained:
-        assert (parts.log, parts.saver, parts.profile, parts.ledger) == (self.log, "saver", "profile", self.job.ledger)
+        assert (parts.log, parts.saver, parts.profile, parts.goodput) == (self.log, "saver", "profile", self.job.goodput)
         assert (parts.last_step, parts.abort_after_skipped, parts.directory) == (6, 9, DIRECTORY)
         assert parts.is_ended == (state.step == 5)
         with parts.stage(state) as stage:
@@ -131,9 +131,9 @@ def test_a_run_restores_trains_scores_its_best_weights_and_writes(monkeypatch: p
     assert frame.notes == [
         "profile of 6 alone=True",
         f"checkpoints durable {DIRECTORY / 'checkpoints'}, 4",
-        *(f"during {Activity.RESTORING}", "restore abstract state", "best until -1", "end of during", "begin", "log from 0"),
+        *(f"during {TimeCategory.RESTORING}", "restore abstract state", "best until -1", "end of during", "begin", "log from 0"),
         "train from 0",
-        *(f"during {Activity.EVALUATING}", "end of during", "tests of tests", "say goodput 50.0 % of 0s in 1 start"),
+        *(f"during {TimeCategory.EVALUATING}", "end of during", "tests of tests", "say goodput 50.0 % of 0s in 1 start"),
         *(f"write {DIRECTORY}", "draw", "best closed", "checkpoints closed"),
     ]
     assert found == frame.written
@@ -144,7 +144,7 @@ def test_a_run_restores_trains_scores_its_best_weights_and_writes(monkeypatch: p
         "test_scores": "of tests",
         "degenerate": False,
         "failed_saves_since_last_start": 5,
-        "ledger": frame.job.ledger.totals(),
+        "ledger": frame.job.goodput.totals(),
     }
 
 

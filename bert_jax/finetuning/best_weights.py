@@ -23,7 +23,7 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training
 from bert_jax.interop.card import training_of as read_training
 from bert_jax.interop.huggingface import Model
-from bert_jax.runtime.goodput import Activity
+from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.readers.own_data import text_columns
 from bert_jax.tasks.text_task import TextTask
@@ -76,7 +76,7 @@ class BestWeights:
         if self._best is None or better(self._job.experiment, step, score, self._best):
             self._job.predicted = dict(logits)
             self._best = {"params": self._job.program.copy(params), "score": jnp.float32(score), "step": jnp.int32(step)}
-            with self._job.ledger.during(Activity.SAVING):
+            with self._job.goodput.during(TimeCategory.SAVING):
                 self.checkpoints.save(step, self._best)
 
     def ends_run(self, step: int) -> bool:

@@ -17,7 +17,7 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
-from bert_jax.runtime.goodput import Activity
+from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.tasks.scores import PUBLISHED, Baseline
 from bert_jax.tasks.task import Task
@@ -37,7 +37,7 @@ class FinetuningLog(RunLog):
     unit = "examples"
 
     def __init__(self, job: Job, step: int):
-        super().__init__(job.run, job.directory, job.ledger, job.mesh, job.last_step, log, job.prefix)
+        super().__init__(job.run, job.directory, job.goodput, job.mesh, job.last_step, log, job.prefix)
         self._job, self._task, self._done = job, job.data.task, step
         job.directory.mkdir(parents=True, exist_ok=True)
         self.open(step, job.experiment)
@@ -63,7 +63,7 @@ class FinetuningLog(RunLog):
         rows, length = batch["input_ids"].shape
         self._job.run.watchdog.compiling()
         of_rows = f"the {what} for {counted(rows, 'row')} of {counted(length, 'token')}"
-        with self.pause(Activity.COMPILING), compiling(of_rows, self.prefix):
+        with self.pause(TimeCategory.COMPILING), compiling(of_rows, self.prefix):
             yield
 
     def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:

@@ -27,7 +27,7 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.embeddings import check_ids
 from bert_jax.objectives.flops import forward_flops, task_row_flops
-from bert_jax.runtime.goodput import Ledger
+from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import Demand, fits_in_memory, require_memory
@@ -66,7 +66,7 @@ class Job:
         self.data, self.start, self._inputs = inputs.data, inputs.start, inputs
         of_sweep = directory != run.workdir
         self.prefix = f"{directory.name}  " if of_sweep else ""
-        self.ledger = Ledger() if of_sweep else run.ledger
+        self.goodput = GoodputRecorder() if of_sweep else run.goodput
         self.mesh = make_mesh(experiment.mesh, devices)
         training, train = experiment.training, self.data.features["train"]
         self.batches = LabelledBatches(
@@ -167,7 +167,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
         def forward(batch: Batch) -> np.ndarray:
             arguments = (params, to_device(batch, mesh, BATCH))
             if program.is_new("evaluation", batch):
-                with job.run.compiling(job.ledger), compiling("the evaluation", job.prefix):
+                with job.run.compiling(job.goodput), compiling("the evaluation", job.prefix):
                     program.evaluation_step.lower(*arguments).compile()
             found = program.evaluation_step(*arguments)
             job.run.watchdog.alive("evaluation")

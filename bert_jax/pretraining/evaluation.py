@@ -75,7 +75,7 @@ class Evaluation:
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))
                 if self._program.is_new("evaluation", batch):  # the call takes the program from JAX's cache
-                    with self._run.compiling(self._run.ledger), compiling("the evaluation"):
+                    with self._run.compiling(self._run.goodput), compiling("the evaluation"):
                         self._program.evaluation_step.lower(*arguments).compile()
                 total = add_sums(total, self._program.evaluation_step(*arguments))
                 self._run.watchdog.alive("evaluation")

@@ -41,7 +41,7 @@ class PretrainingLog(RunLog):
     ):
         self._experiment = experiment
         self._objective = experiment.trained_objective
-        super().__init__(run, run.workdir, run.ledger, program.mesh, experiment.phase_starts()[-1], log)
+        super().__init__(run, run.workdir, run.goodput, program.mesh, experiment.phase_starts()[-1], log)
         self._teacher = program.teacher.config if program.teacher else None
         self._fingerprint = fingerprint(corpora.train, corpora.eval) if config else ""
         self._phase = 0
@@ -79,7 +79,7 @@ class PretrainingLog(RunLog):
                 "config.examples.pairs=none, which leaves the head out",
                 100 * random,
             )
-        self.throughput = Throughput(self._run.ledger)
+        self.throughput = Throughput(self._run.goodput)
 
     def _masks(self, index: int) -> str:
         """Returns the fraction of masks of a phase if it differs from the held-out rows; otherwise ""."""

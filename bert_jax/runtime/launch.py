@@ -20,7 +20,7 @@ import jax
 from bert_jax.files import JsonObject
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.flags import StartFlags
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.hosts import find_hosts, isolate_tpu_chips
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.processes import Share, meet, require_shared_directory
@@ -47,8 +47,8 @@ class Run:
     """The directory with compiled steps of `aot --save`, if any."""
     share: Share = dataclasses.field(default_factory=Share)
     """This process's share of the runs of a sweep, if processes are independent."""
-    ledger: Ledger = dataclasses.field(default_factory=Ledger)
-    """The time of this start, by activity, and of those before it."""
+    goodput: GoodputRecorder = dataclasses.field(default_factory=GoodputRecorder)
+    """The time of this start, by category, and of those before it."""
     profile: Profile = dataclasses.field(default_factory=Profile)
     mirror: Mirror | None = None
     """The upload of the workdir, where it is one in a bucket."""
@@ -64,11 +64,11 @@ class Run:
         are written there at once."""
         return self.mirror.durable(path) if self.mirror else path
 
-    def compiling(self, ledger: Ledger) -> contextlib.AbstractContextManager[None]:
+    def compiling(self, goodput: GoodputRecorder) -> contextlib.AbstractContextManager[None]:
         """Returns a context for a compilation: its time counts as compiling in `ledger`, and the watchdog uses its longer
         limit."""
         self.watchdog.compiling()
-        return ledger.during(Activity.COMPILING)
+        return goodput.during(TimeCategory.COMPILING)
 
 
 @contextlib.contextmanager
@@ -86,14 +86,14 @@ def begin(
     plain values. `may_change` and `completed` are as in `workdir.open_workdir`. Several processes form one `jax.distributed` run,
     or are `independent`: each uses its own devices for its share of the runs of a sweep.
     """
-    ledger = Ledger()
-    ledger.preceded_by(Activity.STAGING, seconds_spent())
+    goodput = GoodputRecorder()
+    goodput.preceded_by(TimeCategory.STAGING, seconds_spent())
     quiet_libraries()
     enable_compilation_cache()
     hosts = find_hosts(flags.coordinator, flags.processes, flags.process)
     index = hosts.index if hosts else 0
     with contextlib.ExitStack() as stack:
-        stack.enter_context(measured_by(functools.partial(ledger.during, Activity.STAGING)))
+        stack.enter_context(measured_by(functools.partial(goodput.during, TimeCategory.STAGING)))
         mirror = Mirror(str(flags.workdir), f"-{index}" if index else "") if is_remote(flags.workdir) else None
         workdir = mirror.directory if mirror else pathlib.Path(flags.workdir)
 
@@ -140,7 +140,7 @@ def begin(
                 is_first = jax.process_index() == 0
                 require = in_place[0] if in_place else lambda: None
                 yield Run(
-                    workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require, rejected,
+                    workdir, is_first, preemption, watchdog, flags.compiled, share, goodput, profile, mirror, require, rejected,
                     flags.figure_formats,
                 )  # fmt: skip
         except Exception as error:

@@ -17,7 +17,7 @@ from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
 from bert_jax.interface.named import Record, file_of, record_of
-from bert_jax.runtime.goodput import LEDGER
+from bert_jax.runtime.goodput import GOODPUT_FILE
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
 from bert_jax.storage.mirror import Mirror
@@ -246,7 +246,7 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
     inside = sorted(directory.rglob("*"), reverse=True)  # what lies in a directory comes before it
     files = {path for path in inside if not path.is_dir() and path.parent != directory / EVENTS}
     metrics = directory / METRICS
-    ours = {directory / name for name in (CONFIG, LOCK, LEDGER, METRICS)}
+    ours = {directory / name for name in (CONFIG, LOCK, GOODPUT_FILE, METRICS)}
     if files <= ours and not (metrics in files and metrics.stat().st_size):
         with contextlib.suppress(OSError):
             for path in inside:
@@ -256,9 +256,10 @@ def _withdraw(directory: pathlib.Path, made: Sequence[pathlib.Path]) -> None:
 
 
 def _remove_made_anew(directory: pathlib.Path) -> None:
-    """Removes what a save and the ledger, which write in the background, have made after the workdir was moved or removed."""
+    """Removes what a save and the goodput recorder, which write in the background, have made after the workdir was moved or
+    removed."""
     inside = {path.name for path in directory.rglob("*") if not path.is_dir()}
-    if inside <= {LEDGER}:
+    if inside <= {GOODPUT_FILE}:
         remove_tree(directory)
 
 

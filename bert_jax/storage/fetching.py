@@ -214,7 +214,7 @@ _spent: list[float] = []
 
 
 def seconds_spent() -> float:
-    """Returns the seconds of `staging` so far that nothing else has measured, for the ledger of time of a run, which begins
+    """Returns the seconds of `staging` so far that nothing else has measured, for the goodput of a run, which begins
     later."""
     return sum(_spent)
 
@@ -241,7 +241,7 @@ def staging() -> Iterator[None]:
 
 @contextlib.contextmanager
 def measured_by(measure: Measure) -> Iterator[None]:
-    """Makes every `staging` of this thread take place within `measure()`, such as an activity of the ledger of a run, until the
+    """Makes every `staging` of this thread take place within `measure()`, such as a category of the run's time, until the
     end of the `with` block."""
     before = _measure.set(measure)
     try:

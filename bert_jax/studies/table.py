@@ -21,7 +21,7 @@ from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.statistics import BySeed, Difference, Outcome, deviation, mean, outcome, paired
 
 TRAINING = ("training", "waiting_for_data")
-"""The activities of a run's ledger that count as its training time; repeated steps were lost to a kill."""
+"""The categories of a run's time that count as its training time; repeated steps were lost to a kill."""
 
 
 def table(planned: Planned) -> JsonObject:

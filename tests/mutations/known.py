@@ -68,7 +68,7 @@ SEEN = [
     Mistake("bert_jax/model/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
     Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
     Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
-    Mistake("bert_jax/training/log.py", 1, "self._ledger.close()", "pass"),
+    Mistake("bert_jax/training/log.py", 1, "self._goodput.close()", "pass"),
     Mistake("bert_jax/analysis/coreference/measure.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
     Mistake(
         "bert_jax/tpu/costs/report.py",

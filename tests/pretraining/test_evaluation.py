@@ -24,7 +24,7 @@ from bert_jax.objectives.word_prediction import tokens_per_word
 from bert_jax.pretraining import evaluation
 from bert_jax.pretraining.corpora import PhaseBatches
 from bert_jax.pretraining.program import pretraining_program
-from bert_jax.runtime.goodput import Activity
+from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from tests.data.corpora import FIRST, corpus_from_arrays, corpus_of, random_documents, vocabulary
@@ -40,18 +40,18 @@ def plan_of(experiment: PretrainingExperiment) -> Any:
 
 
 class Watched:
-    """A watchdog and a ledger that note their calls."""
+    """A watchdog and a goodput recorder that note their calls."""
 
     def __init__(self) -> None:
         self.alive_in: list[str] = []
-        self.timed: list[Activity] = []
+        self.timed: list[TimeCategory] = []
 
     def alive(self, doing: str) -> None:
         self.alive_in.append(doing)
 
     @contextlib.contextmanager
-    def during(self, activity: Activity) -> Iterator[None]:
-        self.timed.append(activity)
+    def during(self, category: TimeCategory) -> Iterator[None]:
+        self.timed.append(category)
         yield
 
 
@@ -80,15 +80,15 @@ def test_the_scores_are_means_over_all_rows_whatever_the_batches_and_the_devices
         program = pretraining_program(experiment, mesh)
         corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
         watched = Watched()
-        run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
-        run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
+        run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, goodput=watched)
+        run.compiling = lambda goodput: goodput.during(TimeCategory.COMPILING)
         params = params or nn.unbox(initial_parameters(experiment.model, jax.random.key(0)))
         plan = PhaseBatches(experiment, 1, train).source.plan(0)
         evaluate = evaluation.Evaluation(experiment, program, 1, corpora, run, plan)
         with jax.set_mesh(mesh):
             found.append(evaluate(params))
             assert evaluate(params) == found[-1]
-        assert watched.timed == [Activity.COMPILING], "the step is compiled once"
+        assert watched.timed == [TimeCategory.COMPILING], "the step is compiled once"
         assert watched.alive_in == 2 * (24 // batch_size) * ["evaluation"]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
     assert found[0].keys() >= {"mlm_loss", "mlm_accuracy", "unigram_loss", "nsp_loss", "nsp_accuracy", "nsp_majority_accuracy"}
@@ -117,8 +117,8 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
     corpora: Any = types.SimpleNamespace(train=train, eval="held out")
     watched = Watched()
-    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
-    run.compiling = lambda ledger: ledger.during(Activity.COMPILING)
+    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, goodput=watched)
+    run.compiling = lambda goodput: goodput.during(TimeCategory.COMPILING)
     for masking in ("words", "whole_words", "tokens"):
         values = {"examples": {"masking": masking}, "phases": [{"steps": 1, "length": 8, "max_predictions": 3}]}
         experiment, mesh = PretrainingExperiment.from_dict(values), make_mesh(MeshConfig(), jax.devices()[:1])
@@ -247,8 +247,8 @@ def test_the_shortest_rows_are_evaluated_or_refused(objective: str, length: int)
     program = pretraining_program(experiment, mesh)
     corpora: Any = types.SimpleNamespace(train=train, eval=eval_split)
     watched = Watched()
-    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, ledger=watched)
-    run.compiling = lambda ledger: contextlib.nullcontext()
+    run: Any = types.SimpleNamespace(is_first=True, watchdog=watched, goodput=watched)
+    run.compiling = lambda goodput: contextlib.nullcontext()
     plan = PhaseBatches(experiment, 0, train).source.plan(0)
     evaluate = evaluation.Evaluation(experiment, program, 0, corpora, run, plan)
     with jax.set_mesh(mesh):

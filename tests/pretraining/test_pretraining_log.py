@@ -19,7 +19,7 @@ from bert_jax.objectives.flops import model_row_flops
 from bert_jax.pretraining import pretraining_log
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.reference_curves import Band, ReferenceCurve, as_json
-from bert_jax.runtime.goodput import LEDGER, Ledger, read_ledger
+from bert_jax.runtime.goodput import GOODPUT_FILE, GoodputRecorder, read_goodput
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -81,7 +81,7 @@ def log_of(
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
     run: Any = types.SimpleNamespace(
-        workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None, rejected_kernels={},
+        workdir=workdir, is_first=is_first, goodput=GoodputRecorder(), require_in_place=lambda: None, rejected_kernels={},
         figure_formats=FORMATS,
     )
     corpora: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
@@ -178,11 +178,11 @@ def test_a_run_that_goes_back_drops_the_records_of_the_steps_that_are_repeated(t
     with log_of(tmp_path) as log:
         for step in (0, 2, 3):
             log.evaluation(step, SCORES)
-        log._run.ledger.step_done(3)
+        log._run.goodput.step_done(3)
         for step, kept in ((2, [0, 2]), (0, [])):  # of step 0, which is evaluated again
             log.rolled_back(step)
             assert [record["step"] for record in read_metrics(tmp_path / METRICS)] == kept
-        assert log._run.ledger._furthest == 3
+        assert log._run.goodput._furthest == 3
     assert log.metrics is not None
     assert log.metrics._file.closed
 
@@ -217,7 +217,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
     with log_of(tmp_path) as log:
         log.phase(1, source_of())
         clock = Clock()
-        log.throughput = Throughput(Ledger(clock), clock)
+        log.throughput = Throughput(GoodputRecorder(clock), clock)
         clock.now += 2.0
         log.training(5, window())
     (record,) = read_metrics(tmp_path / METRICS)
@@ -242,7 +242,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(tmp_path: pat
     }
     scores = "MLM loss 3.000  MLM accuracy 25.0 %  NSP accuracy 75.0 %"
     assert lines.messages[-1].startswith(f"step 5/7  {scores}  8 rows/s  200 tokens/s")
-    assert (tmp_path / LEDGER).read_text().count("\n") >= 1
+    assert (tmp_path / GOODPUT_FILE).read_text().count("\n") >= 1
 
 
 def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
@@ -252,7 +252,7 @@ def test_the_forward_pass_of_a_teacher_counts_as_work(tmp_path: pathlib.Path):
         with log_of(tmp_path / f"{index}", teacher=taught) as log:
             log.phase(1, source_of())
             clock = Clock()
-            log.throughput = Throughput(Ledger(clock), clock)
+            log.throughput = Throughput(GoodputRecorder(clock), clock)
             clock.now += 2.0
             log.training(5, window())
         speeds.append(read_metrics(tmp_path / f"{index}" / METRICS)[0])
@@ -318,10 +318,10 @@ def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: path
     assert (list(tmp_path.iterdir()), figures) == ([], [])
 
 
-def test_the_end_of_a_log_writes_the_last_line_of_the_ledger(tmp_path: pathlib.Path):
+def test_the_end_of_a_log_writes_the_last_line_of_the_goodput(tmp_path: pathlib.Path):
     with log_of(tmp_path):
-        assert not read_ledger(tmp_path / LEDGER)  # its first line would come by itself after half a minute
-    assert len(read_ledger(tmp_path / LEDGER)) == 1
+        assert not read_goodput(tmp_path / GOODPUT_FILE)  # its first line would come by itself after half a minute
+    assert len(read_goodput(tmp_path / GOODPUT_FILE)) == 1
 
 
 def test_a_run_that_ends_before_its_next_evaluation_has_the_curves_of_its_training(tmp_path: pathlib.Path, figures: list[Any]):

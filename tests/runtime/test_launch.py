@@ -294,7 +294,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         (run.workdir / "metrics.jsonl").touch()
         with staging():  # data of a task, for example
             time.sleep(0.01)
-        assert run.ledger.totals()["seconds"]["staging"] >= 0.01
+        assert run.goodput.totals()["seconds"]["staging"] >= 0.01
     with pytest.raises(UserError, match="holds a run with another configuration"), begin("pretrain", flags, {"seed": 2}):
         pass
 

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import steps_to_profile
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.profile import Profile
 from tests.profiles import host_events, profiled_steps
 
@@ -19,11 +19,11 @@ STEP = jax.jit(lambda x: jnp.tanh(x @ x))
 
 def loop(profile: Profile, first: int, last: int, waits: list[int] | None = None) -> int:
     """A loop over so many steps; the last step that it did."""
-    x, ledger = jnp.ones((8, 8)), Ledger()
+    x, goodput = jnp.ones((8, 8)), GoodputRecorder()
     for step in profile.of_steps(iter(range(first, last)), first, (waits if waits is not None else []).append):
         x = STEP(x)
         if step == 3:
-            with ledger.during(Activity.EVALUATING):
+            with goodput.during(TimeCategory.EVALUATING):
                 x.block_until_ready()
     return step
 
