@@ -35,7 +35,7 @@ from bert_jax.configs.pretraining import OBJECTIVE, CorpusConfig, PretrainingExp
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.data.corpus.verification import Verifications, staged, verify
+from bert_jax.data.corpus.verification import Verifications, local_corpus, verify
 from bert_jax.data.rows import Batch
 from bert_jax.interface.figures import in_formats
 from bert_jax.interface.named import file_of
@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from bert_jax.pretraining.replay import replay_step  # which a run does not load
 
         return replay_step(flags.workdir, flags.replay, flags.overrides, MAY_CHANGE)
-    directory = staged(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
+    directory = local_corpus(dataclass_from_dict(CorpusConfig, flags.config.get("corpus", {}), "config.corpus").directory)
     if flags.verify:
         verify(directory)
     train, eval_split = open_splits(directory)

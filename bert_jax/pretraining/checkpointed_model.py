@@ -9,7 +9,7 @@ import jax
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.data.corpus.verification import staged
+from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
@@ -58,4 +58,4 @@ def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)
-    return open_splits(staged(from_start(workdir, experiment.corpus.directory)))[0].tokenizer
+    return open_splits(local_corpus(from_start(workdir, experiment.corpus.directory)))[0].tokenizer

@@ -20,7 +20,7 @@ from bert_jax.configs.overrides import override
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import to_device
 from bert_jax.data.corpus.store import Corpus, open_splits
-from bert_jax.data.corpus.verification import staged
+from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
@@ -105,7 +105,7 @@ def experiment_of(
             raise UserError(f"--config.{key}={text} would make it another run; with --replay set {', '.join(may_change)} alone")
         override(stored, PretrainingExperiment, key, text)
     experiment = PretrainingExperiment.from_dict(stored)
-    train, eval_split = open_splits(staged(experiment.corpus.directory))
+    train, eval_split = open_splits(local_corpus(experiment.corpus.directory))
     if fingerprint(train, eval_split, *open_phase_corpora(experiment, train).values()) != of_corpus:
         raise UserError(
             f"the corpus {experiment.corpus.directory} is not the one that this run was trained on; "

@@ -195,7 +195,7 @@ def fetch(remote: str, directory: pathlib.Path, objects: Mapping[str, Item], *, 
     Copies of objects that are gone are removed, unless `keep`. Raises UserError where the disk has not enough space.
     """
     record = Record(directory)
-    with staging(), _disk_errors(directory), record.held(wait=True):
+    with downloading(), _disk_errors(directory), record.held(wait=True):
         known = record.read()
         due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
         require_space(remote, directory, sum(objects[name].size for name in due))
@@ -214,7 +214,7 @@ _spent: list[float] = []
 
 
 def seconds_spent() -> float:
-    """Returns the seconds of `staging` so far that nothing else has measured, for the goodput of a run, which begins
+    """Returns the seconds of `downloading` so far that nothing else has measured, for the goodput of a run, which begins
     later."""
     return sum(_spent)
 
@@ -233,7 +233,7 @@ _measure: contextvars.ContextVar[Measure] = contextvars.ContextVar("_measure", d
 
 
 @contextlib.contextmanager
-def staging() -> Iterator[None]:
+def downloading() -> Iterator[None]:
     """Counts the time of the `with` block, including all its fetches, as time for downloading inputs."""
     with _measure.get()(), measured_by(contextlib.nullcontext):
         yield
@@ -241,7 +241,7 @@ def staging() -> Iterator[None]:
 
 @contextlib.contextmanager
 def measured_by(measure: Measure) -> Iterator[None]:
-    """Makes every `staging` of this thread take place within `measure()`, such as a category of the run's time, until the
+    """Makes every `downloading` of this thread take place within `measure()`, such as a category of the run's time, until the
     end of the `with` block."""
     before = _measure.set(measure)
     try:

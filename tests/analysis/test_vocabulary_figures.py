@@ -154,7 +154,7 @@ def test_the_terminal_has_the_groups_the_parts_and_the_split_words(
 
     monkeypatch.setattr(Folder, "figure", lambda self, name, figure: None)
     monkeypatch.setattr(command, "load_analyser", lambda flags: types.SimpleNamespace(vocabulary=tour))
-    monkeypatch.setattr(command, "staged", lambda corpus, flag: f"{corpus} of {flag}")
+    monkeypatch.setattr(command, "local_corpus", lambda corpus, flag: f"{corpus} of {flag}")
     (tmp_path / "names.txt").write_text(" Ada \nParis\n")
     flags = argparse.Namespace(**SHOWN, output=tmp_path / "out", corpus="c", new_words=2, names=str(tmp_path / "names.txt"))
     assert command.run(flags) == 0

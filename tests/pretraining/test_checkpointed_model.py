@@ -46,9 +46,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(kept, "pretraining_program", program)
     monkeypatch.setattr(kept, "on_host", lambda params, mesh: {**params, "on": mesh})
     monkeypatch.setattr(kept, "load_tokenizer", lambda directory: ("tokenizer of", directory))
-    monkeypatch.setattr(kept, "staged", lambda directory: ("staged", directory))
+    monkeypatch.setattr(kept, "local_corpus", lambda directory: ("local_corpus", directory))
     of_split = [types.SimpleNamespace(tokenizer=("tokenizer of", split)) for split in ("train", "eval")]
-    monkeypatch.setattr(kept, "open_splits", lambda directory: of_split if directory[0] == "staged" else None)
+    monkeypatch.setattr(kept, "open_splits", lambda directory: of_split if directory[0] == "local_corpus" else None)
     return calls
 
 

@@ -148,8 +148,8 @@ def test_a_step_that_the_run_does_not_have_is_refused(step):
 def test_the_experiment_is_that_of_the_workdir_with_what_may_change_and_its_corpus_is_the_same(monkeypatch, tmp_path):
     splits = [types.SimpleNamespace(name=name) for name in ("train", "eval")]
     opened: list[str] = []
-    monkeypatch.setattr(module, "staged", lambda directory: opened.append(directory) or "staged")
-    monkeypatch.setattr(module, "open_splits", lambda directory: splits if directory == "staged" else None)
+    monkeypatch.setattr(module, "local_corpus", lambda directory: opened.append(directory) or "local_corpus")
+    monkeypatch.setattr(module, "open_splits", lambda directory: splits if directory == "local_corpus" else None)
     monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: f"{train.name} {eval_split.name}")
 
     def write(fingerprint: str) -> None:
@@ -174,7 +174,7 @@ def test_relative_paths_start_from_where_the_run_was_started(monkeypatch: pytest
     for directory in (started_in / "corpus", elsewhere / "corpus", workdir):
         directory.mkdir(parents=True)
     monkeypatch.chdir(elsewhere)
-    monkeypatch.setattr(module, "staged", lambda directory: directory)
+    monkeypatch.setattr(module, "local_corpus", lambda directory: directory)
     monkeypatch.setattr(module, "open_splits", lambda directory: ["train", "eval"])
     monkeypatch.setattr(module, "fingerprint", lambda train, eval_split: "of both")
     config = EXPERIMENT.to_dict() | {"written_by": "bert_jax 1 pretrain", "corpus_fingerprint": "of both"}

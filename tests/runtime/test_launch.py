@@ -21,7 +21,7 @@ from bert_jax.interface import python_files
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.launch import begin
 from bert_jax.sharding.out_of_memory import OutOfMemory
-from bert_jax.storage.fetching import staging
+from bert_jax.storage.fetching import downloading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,7 +292,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         assert (run.workdir / "config.json").exists()
         assert not run.preemption.requested(1)
         (run.workdir / "metrics.jsonl").touch()
-        with staging():  # data of a task, for example
+        with downloading():  # data of a task, for example
             time.sleep(0.01)
         assert run.goodput.totals()["seconds"]["staging"] >= 0.01
     with pytest.raises(UserError, match="holds a run with another configuration"), begin("pretrain", flags, {"seed": 2}):

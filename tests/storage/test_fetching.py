@@ -66,11 +66,11 @@ def test_the_time_of_a_fetch_is_given_to_what_measures_it_and_else_added_up(buck
     with fetching.measured_by(measure):
         fetched(f"{bucket}/x/a", "--input")
         assert measured == ["began", "ended"]
-        with fetching.staging():  # of a corpus, with its verification: once, not for each fetch in it
+        with fetching.downloading():  # of a corpus, with its verification: once, not for each fetch in it
             fetched(f"{bucket}/x/b", "--input")
         assert measured == ["began", "ended"] * 2
     assert fetching.seconds_spent() == spent
-    with fetching.staging():
+    with fetching.downloading():
         fetched(f"{bucket}/x", "--input")
     assert fetching.seconds_spent() > spent
 
