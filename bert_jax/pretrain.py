@@ -43,12 +43,12 @@ from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Teacher
-from bert_jax.pretraining.corpora import FINGERPRINT, Corpora, PhaseBatches, check_corpus, fingerprint, open_phase_corpora
 from bert_jax.pretraining.evaluation import Evaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.results import results, trained_model, training_of
+from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, Splits, check_corpus, fingerprint, open_phase_corpora
 from bert_jax.pretraining.start import first_state, load_teacher, taught_by
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, begin
@@ -86,7 +86,7 @@ fused attention, the random bits of its dropout."""
 def pretrain(
     experiment: PretrainingExperiment,
     run: Run,
-    corpora: Corpora,
+    splits: Splits,
     checkpoints: Checkpoints,
     teacher: Teacher | None = None,
     file: str = "",
@@ -103,7 +103,7 @@ def pretrain(
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
-    begin_state = functools.partial(first_state, experiment, program, corpora.train)
+    begin_state = functools.partial(first_state, experiment, program, splits.train)
     with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
         with run.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
@@ -116,7 +116,7 @@ def pretrain(
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
     scalars = scalars_of(experiment)
-    run_log = PretrainingLog(experiment, program, run, corpora, first_step, file)
+    run_log = PretrainingLog(experiment, program, run, splits, first_step, file)
 
     @contextlib.contextmanager
     def phase_after(state: TrainState) -> Iterator[Stage]:
@@ -126,8 +126,8 @@ def pretrain(
         with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
-            batches = PhaseBatches(experiment, index, corpora.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
-            evaluation = Evaluation(experiment, program, index, corpora, run, batches.source.plan(0))
+            batches = PhaseBatches(experiment, index, splits.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
+            evaluation = Evaluation(experiment, program, index, splits, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
                 return program.arguments(state, to_device(rows, mesh, BATCH), scalars)
@@ -155,7 +155,7 @@ def pretrain(
             )
 
     with run_log, nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-        verified = functools.partial(corpora.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
+        verified = functools.partial(splits.verification.wait, functools.partial(run.watchdog.alive, "verifying the corpus"))
         verified = run.goodput.during(TimeCategory.STAGING)(verified)
         saver = Saver(checkpoints, run_log.metrics, run.watchdog, verified, mirror=run.mirror, in_place=run.require_in_place)
         parts = Parts(
@@ -170,7 +170,7 @@ def pretrain(
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
             rollback=Rollback(experiment.spikes, state, checkpoints, program.state, begin_state),
-            check=corpora.verification.check,
+            check=splits.verification.check,
         )
         trained = train(parts, state)
 
@@ -180,17 +180,17 @@ def pretrain(
         if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
             with run.goodput.during(TimeCategory.EVALUATING):
                 last = len(experiment.phases) - 1
-                plan = PhaseBatches(experiment, last, corpora.of_phase(last)).source.plan(0)
-                run_log.scores = Evaluation(experiment, program, last, corpora, run, plan)(trained.state.params)
+                plan = PhaseBatches(experiment, last, splits.of_phase(last)).source.plan(0)
+                run_log.scores = Evaluation(experiment, program, last, splits, run, plan)(trained.state.params)
             run_log.draw()
         params = on_host(trained.state.params, mesh)
     if run.is_first:
-        found = results(experiment, mesh, trained.state, run_log.scores, corpora, time.monotonic() - started)
+        found = results(experiment, mesh, trained.state, run_log.scores, splits, time.monotonic() - started)
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.goodput.totals()}
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
-        model = trained_model(experiment.of_phase(len(experiment.phases) - 1), params, corpora.train.tokenizer)
-        told = training_of(experiment, corpora, run_log.scores, files)
+        model = trained_model(experiment.of_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
+        told = training_of(experiment, splits, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
         curves = in_formats(FIGURE, run.figure_formats)[0]
         places = (run.durable(run.workdir / name) for name in (RESULTS, curves, MODEL))
@@ -228,5 +228,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         for note in notes:
             log.info("%s", note)
         with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
-            corpora = Corpora(train, eval_split, verification, of_phases)
-            return pretrain(experiment, run, corpora, checkpoints, teacher, flags.experiment)
+            splits = Splits(train, eval_split, verification, of_phases)
+            return pretrain(experiment, run, splits, checkpoints, teacher, flags.experiment)

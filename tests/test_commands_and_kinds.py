@@ -304,9 +304,9 @@ def only_begin() -> None:
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
             jax.eval_shape(job.program.train_step, *job.arguments(job.program.state, job.rows(0)))
 
-    def begun(experiment: Any, run: Any, corpora: Any, *rest: Any) -> int:
+    def begun(experiment: Any, run: Any, splits: Any, *rest: Any) -> int:
         if experiment.init_from:
-            pretraining_start(experiment, corpora.train.vocabulary)
+            pretraining_start(experiment, splits.train.vocabulary)
         return 0
 
     def one_run(experiment: Any, run: Any, train: Any, finish: Any) -> int:

@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
-from bert_jax.pretraining.corpora import FINGERPRINT
+from bert_jax.pretraining.splits import FINGERPRINT
 from bert_jax.runtime.workdir import differences, from_start, run_config
 from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import AnyPath, checked, is_remote

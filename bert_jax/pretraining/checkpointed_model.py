@@ -13,9 +13,9 @@ from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
-from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.pretraining.results import trained_model
+from bert_jax.pretraining.splits import FINGERPRINT
 from bert_jax.runtime.workdir import MODEL, from_start, run_config
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh

@@ -18,8 +18,8 @@ from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.scores import EvalRows
-from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.program import phase_program
+from bert_jax.pretraining.splits import Splits
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.out_of_memory import fits_in_memory, require_memory
 from bert_jax.sharding.rules import BATCH, row_multiple
@@ -35,7 +35,7 @@ class Evaluation:
     `plan` is the phase's plan of the training split, or of a block of it."""
 
     def __init__(
-        self, experiment: PretrainingExperiment, program: Program, phase: int, corpora: Corpora, run: Run, plan: EpochPlan
+        self, experiment: PretrainingExperiment, program: Program, phase: int, splits: Splits, run: Run, plan: EpochPlan
     ):
         program, experiment = phase_program(experiment, program, phase), experiment.of_phase(phase)
         mesh, self._program = program.mesh, program
@@ -43,7 +43,7 @@ class Evaluation:
         examples = experiment.eval_config(phase)
         self._batches = functools.partial(
             eval_batches,
-            corpora.eval,
+            splits.eval,
             examples,
             settings.batch_size,
             settings.rows,
@@ -56,8 +56,8 @@ class Evaluation:
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
-        continues = tables_of(corpora.eval).continuation if whole_words else None
-        further = objective.eval_scores(EvalRows(predicted, labels, corpora.train, plan, continues))
+        continues = tables_of(splits.eval).continuation if whole_words else None
+        further = objective.eval_scores(EvalRows(predicted, labels, splits.train, plan, continues))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
         self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch

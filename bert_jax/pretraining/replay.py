@@ -29,8 +29,8 @@ from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
 from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, scalars_of
+from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
 from bert_jax.pretraining.start import first_state, load_teacher, taught_by
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config

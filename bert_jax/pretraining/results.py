@@ -29,8 +29,8 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.program import EXPORTED
+from bert_jax.pretraining.splits import Splits
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
@@ -40,7 +40,7 @@ def results(
     mesh: Mesh,
     state: TrainState,
     scores: Mapping[str, float],
-    corpora: Corpora,
+    splits: Splits,
     seconds: float,
 ) -> JsonObject:
     """Returns the content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
@@ -61,7 +61,7 @@ def results(
         "padded_parameters": parameters.padded,
         "eval": scores,
         "times_unigram_accuracy": scores[predicted[0]] / baseline if baseline and predicted else None,
-        "vocabulary_sha256": corpora.train.vocabulary.sha256,
+        "vocabulary_sha256": splits.train.vocabulary.sha256,
         "seconds_since_last_start": round(seconds, 1),
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
         "python": platform.python_version(),
@@ -70,11 +70,11 @@ def results(
 
 
 def training_of(
-    experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
+    experiment: PretrainingExperiment, splits: Splits, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
 ) -> Training:
     """Returns the training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are
     the user's own files that the run used, by the keys that name them."""
-    train, start = corpora.train, Training()
+    train, start = splits.train, Training()
     sources = []
     with contextlib.suppress(UserError, OSError):  # they may have been removed during the run
         if train.directory is not None:

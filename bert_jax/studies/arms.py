@@ -27,8 +27,8 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.kernels.dispatch import require_possible
-from bert_jax.pretraining.corpora import check_corpus
 from bert_jax.pretraining.inferred_settings import infer_settings
+from bert_jax.pretraining.splits import check_corpus
 from bert_jax.pretraining.start import load_teacher
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.configs.command_line import parse_flags
-from bert_jax.pretraining.corpora import check_corpus
+from bert_jax.pretraining.splits import check_corpus
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 

@@ -17,8 +17,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.pretraining.reference_curves import as_json, curve_of
+from bert_jax.pretraining.splits import FINGERPRINT
 from bert_jax.runtime.workdir import run_config
 
 

@@ -59,7 +59,7 @@ SEEN = [
         "takes_class_weights = takes_smoothing = has_accuracy = True",
     ),
     Mistake("bert_jax/model/heads/outputs.py", 1, "if len(values) == 1 else", "if len(values) == 2 else"),
-    Mistake("bert_jax/pretraining/corpora.py", 1, "self.source.at(step - self._start", "self.source.at(step + self._start"),
+    Mistake("bert_jax/pretraining/splits.py", 1, "self.source.at(step - self._start", "self.source.at(step + self._start"),
     Mistake("bert_jax/runtime/workdir.py", 1, "elif (directory / METRICS).exists()", "elif directory.exists()"),
     Mistake("bert_jax/tpu/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
     Mistake("bert_jax/runtime/environment.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),

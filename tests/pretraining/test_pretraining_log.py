@@ -84,8 +84,8 @@ def log_of(
         workdir=workdir, is_first=is_first, goodput=GoodputRecorder(), require_in_place=lambda: None, rejected_kernels={},
         figure_formats=FORMATS,
     )
-    corpora: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
-    return PretrainingLog(experiment, program, run, corpora, step, config)
+    splits: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
+    return PretrainingLog(experiment, program, run, splits, step, config)
 
 
 @pytest.fixture

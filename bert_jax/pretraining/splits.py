@@ -24,7 +24,7 @@ FINGERPRINT = "corpus_fingerprint"
 
 
 @dataclasses.dataclass(frozen=True)
-class Corpora:
+class Splits:
     """The two splits of a corpus, and the verification of its checksums, which runs in the background of the training."""
 
     train: Corpus
