@@ -33,7 +33,7 @@ def random_bits(
     return _scramble(counter.astype(np.uint64) * np.uint64(_GOLDEN) + key)
 
 
-def rehash(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
+def hash_bits(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
     """New random bits from `bits`, for a second decision that is independent of the first."""
     return _scramble(bits + np.uint64(_GOLDEN))
 

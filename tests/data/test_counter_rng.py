@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data.counter_rng import key_of, lower_half, random_bits, rehash, uniform_integers
+from bert_jax.data.counter_rng import hash_bits, key_of, lower_half, random_bits, uniform_integers
 
 N = 200_000
 
@@ -21,7 +21,7 @@ def test_every_byte_is_uniform(shift):
     assert stats.chisquare(np.bincount(byte.astype(int), minlength=256)).pvalue > 1e-4
 
 
-def test_neighbouring_keys_and_counters_and_rehashed_bits_are_uncorrelated():
+def test_neighbouring_keys_and_counters_and_hashed_bits_are_uncorrelated():
     counter = np.arange(N)
     uniform = [
         bits / 2.0**64
@@ -31,7 +31,7 @@ def test_neighbouring_keys_and_counters_and_rehashed_bits_are_uncorrelated():
             random_bits(key_of(7, 2), counter),
             random_bits(key_of(8, 1), counter),
             lower_half(random_bits(key_of(7, 1), counter)),
-            rehash(random_bits(key_of(7, 1), counter)),
+            hash_bits(random_bits(key_of(7, 1), counter)),
         )
     ]
     correlation = np.corrcoef(uniform) - np.eye(len(uniform))
