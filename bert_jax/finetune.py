@@ -88,7 +88,7 @@ def finetune(job: Job) -> JsonObject | None:
     started = time.monotonic()
     experiment, run, program = job.experiment, job.run, job.program
     profile = run.profile.of_run(job.last_step, alone=not job.prefix)
-    with fits_in_memory(job.demand), contextlib.ExitStack() as opened:
+    with fits_in_memory(job.memory_advice), contextlib.ExitStack() as opened:
         # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
         saved = run.durable(job.directory / "checkpoints")
         checkpoints = opened.enter_context(Checkpoints(saved, keep=experiment.checkpoints.keep))

@@ -30,7 +30,7 @@ import jax
 
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.configs.files import with_defaults
-from bert_jax.configs.memory_advice import pretraining_demand, require_training_memory, state_demand
+from bert_jax.configs.memory_advice import pretraining_advice, require_training_memory, state_advice
 from bert_jax.configs.pretraining import OBJECTIVE, CorpusConfig, PretrainingExperiment
 from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.batches import process_shard, to_device
@@ -104,7 +104,7 @@ def pretrain(
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
     begin_state = functools.partial(first_state, experiment, program, splits.train)
-    with fits_in_memory(functools.partial(state_demand, experiment, mesh)):
+    with fits_in_memory(functools.partial(state_advice, experiment, mesh)):
         with run.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
         if state is None:
@@ -123,7 +123,7 @@ def pretrain(
         step = int(state.step)
         index = experiment.phase_after(step)
         end = starts[index + 1]
-        with fits_in_memory(functools.partial(pretraining_demand, experiment, index, mesh)):
+        with fits_in_memory(functools.partial(pretraining_advice, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
             batches = PhaseBatches(experiment, index, splits.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))

@@ -66,7 +66,7 @@ class Frame:
         goodput = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
         self.job: Any = types.SimpleNamespace(
             experiment=EXPERIMENT, run=run, last_step=6, goodput=goodput, evaluations={3, 6}, rows="rows {}".format,
-            prefix=self.prefix, demand=None, directory=DIRECTORY, begin=notes.of("begin", State(0)),
+            prefix=self.prefix, memory_advice=None, directory=DIRECTORY, begin=notes.of("begin", State(0)),
             program=types.SimpleNamespace(state="abstract state"),
             mesh=make_mesh(MeshConfig(), jax.devices()[:1]), start="start", data=data,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
-from bert_jax.configs.memory_advice import finetuning_demand, least_bytes, scoring_demand
+from bert_jax.configs.memory_advice import finetuning_advice, least_bytes, scoring_advice
 from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation_rows, process_rows, process_shard, to_device
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
@@ -30,7 +30,7 @@ from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import Demand, fits_in_memory, require_memory
+from bert_jax.sharding.out_of_memory import MemoryAdvice, fits_in_memory, require_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, row_multiple
 from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import TrainState
@@ -90,13 +90,13 @@ class Job:
             experiment, self.config, self.head, loss, self.batches.steps_per_epoch, self.mesh
         )
         self.scalars = scalars_of(experiment, self.last_step)
-        self.demand: Callable[[], Demand] = functools.partial(
-            finetuning_demand, experiment, self.batches, self.data.shape.length, self.mesh
+        self.memory_advice: Callable[[], MemoryAdvice] = functools.partial(
+            finetuning_advice, experiment, self.batches, self.data.shape.length, self.mesh
         )
         shape, model, t = self.data.shape, self.config, training
         layers = model.num_layers if model.remat == "none" and not t.freeze_encoder else 1
         rows = self.batches.row_counts[-1] // t.accumulation
-        require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.demand)
+        require_memory(least_bytes(model, rows, shape.length, 0, self.mesh, layers), self.mesh, self.memory_advice)
         self._shard = process_shard(self.mesh, BATCH)
         self.predicted: dict[str, list[np.ndarray]] = {}
         """The logits of the best weights so far, by split, as far as they have been computed."""
@@ -161,7 +161,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
     data, program, mesh = job.data, job.program, job.mesh
     rows = evaluation_rows(data.shape, mesh.devices.flat[0].platform, row_multiple(mesh))
     mine = process_rows(mesh, BATCH, rows)
-    demand = functools.partial(scoring_demand, job.experiment, rows, data.shape.length, mesh)
+    advice = functools.partial(scoring_advice, job.experiment, rows, data.shape.length, mesh)
 
     def evaluate(params: PyTree[jax.Array], split: str) -> list[np.ndarray]:
         def forward(batch: Batch) -> np.ndarray:
@@ -175,7 +175,7 @@ def evaluation(job: Job) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]
 
         batches = EvaluationBatches(data.features[split], data.shape, rows, data.pad_id)
         shown = evaluation_progress(job.prefix + split, "examples", job.run.is_first)
-        with fits_in_memory(demand), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), shown as progress:
+        with fits_in_memory(advice), nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh), shown as progress:
             return batches.logits(forward, mine.tolist(), progress)
 
     return evaluate

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from bert_jax.configs.memory_advice import evaluation_demand, least_bytes
+from bert_jax.configs.memory_advice import evaluation_advice, least_bytes
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import eval_batches, process_shard, tables_of, to_device
 from bert_jax.data.plan import EpochPlan
@@ -63,14 +63,14 @@ class Evaluation:
         self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch
         self._batch_size, self._mesh, self._run = len(rows[0][0]), mesh, run
         self._length = examples.length
-        self._demand = functools.partial(evaluation_demand, experiment, phase, mesh)
+        self._memory_advice = functools.partial(evaluation_advice, experiment, phase, mesh)
         needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
-        require_memory(needs, mesh, self._demand)
+        require_memory(needs, mesh, self._memory_advice)
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
         """Returns the scores of `params` and of the baselines."""
         total: Sums = {}
-        with fits_in_memory(self._demand), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
+        with fits_in_memory(self._memory_advice), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
             params = self._program.gathered(params)  # once per evaluation, in case they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
                 arguments = (params, to_device(batch, self._mesh, BATCH))

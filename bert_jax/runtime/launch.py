@@ -26,7 +26,7 @@ from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.processes import Share, meet, require_shared_directory
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
-from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
+from bert_jax.sharding.out_of_memory import MemoryAdvice, fits_in_memory
 from bert_jax.storage.fetching import measured_by, seconds_spent
 from bert_jax.storage.mirror import Mirror
 from bert_jax.storage.objects import require_bucket
@@ -131,7 +131,7 @@ def begin(
         share = Share() if together else stack.enter_context(processes.sharing(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
-            with fits_in_memory(lambda: Demand("this run")):  # for other arrays than the steps', which report themselves
+            with fits_in_memory(lambda: MemoryAdvice("this run")):  # for other arrays than the steps', which report themselves
                 rejected: dict[str, str] = {}
                 if jax.local_devices()[0].platform != "cpu":
                     from bert_jax.model.kernels.self_test import compare_kernels_once  # which a run on a CPU does not load

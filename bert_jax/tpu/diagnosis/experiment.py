@@ -16,7 +16,7 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from bert_jax.configs.memory_advice import pretraining_demand
+from bert_jax.configs.memory_advice import pretraining_advice
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import parse_json
@@ -193,7 +193,7 @@ def step_bytes(statistics: Statistics) -> int:
 def too_large(case: Case, program: StepProgram, shortage: DoesNotFit) -> str:
     """Returns the sentence about a step that does not fit, with the flags that make it smaller."""
     if isinstance(case.experiment, PretrainingExperiment):
-        return pretraining_demand(case.experiment, case.phase, program.mesh).sentence(shortage)
+        return pretraining_advice(case.experiment, case.phase, program.mesh).sentence(shortage)
     return (
         f"the training step does not fit in memory: it {shortage}; lower --config.training.batch_size below {program.rows}, or "
         f"set --config.training.accumulation={2 * case.accumulation}"
