@@ -49,7 +49,7 @@ from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, Splits, check_corpus, fingerprint, open_phase_corpora
-from bert_jax.pretraining.start import first_state, load_teacher, taught_by
+from bert_jax.pretraining.start import first_state, load_teacher, with_teacher
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     check_corpus(experiment, train, eval_split)
     of_phases = open_phase_corpora(experiment, train)
     teacher = load_teacher(experiment, train.vocabulary)
-    experiment = taught_by(experiment, teacher)
+    experiment = with_teacher(experiment, teacher)
     completed = functools.partial(with_defaults, PretrainingExperiment, beside=FINGERPRINT)
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, eval_split, *of_phases.values())}
     kept = experiment.checkpoints

@@ -99,7 +99,7 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
     """`teacher` with the kernels of `mesh`, and its arrays, or their shapes, sharded like a student's without ZeRO."""
-    config = taught_config(teacher.config, experiment)
+    config = teacher_config(teacher.config, experiment)
     boxed = abstract_parameters(config)
     shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(teacher.params)):
@@ -109,7 +109,7 @@ def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) ->
     return dataclasses.replace(teacher, config=resolve(config, mesh), params=params)
 
 
-def taught_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
+def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
     """Returns the teacher's architecture, computed as the student is, in `distillation.dtype`; nothing of it is computed
     again."""
     student = dataclasses.replace(experiment.model, remat="none")

@@ -31,7 +31,7 @@ from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
-from bert_jax.pretraining.start import first_state, load_teacher, taught_by
+from bert_jax.pretraining.start import first_state, load_teacher, with_teacher
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
@@ -127,7 +127,7 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     teacher = load_teacher(experiment, corpus.vocabulary)
-    experiment = taught_by(experiment, teacher)
+    experiment = with_teacher(experiment, teacher)
     program = pretraining_program(experiment, mesh, teacher)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         state = _nearest_state(experiment, program, workdir, corpus, step - 1)

@@ -26,7 +26,7 @@ from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
 from bert_jax.pretraining.branch import kept_state
-from bert_jax.pretraining.program import taught_config
+from bert_jax.pretraining.program import teacher_config
 from bert_jax.training.steps import Program, TrainState
 from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
@@ -139,10 +139,10 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     model = import_model(experiment.teacher, vocab_multiple=experiment.model.vocab_multiple)
     _check(experiment, model, vocabulary)
     params = {part: model.params[part] for part in TEACHER_PARTS}
-    return Teacher(taught_config(model.config, experiment), params, _sha256(params))
+    return Teacher(teacher_config(model.config, experiment), params, _sha256(params))
 
 
-def taught_by(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
+def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
     """Returns the experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
     if teacher is None:
         return experiment

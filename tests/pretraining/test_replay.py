@@ -104,7 +104,7 @@ def replayed(sources, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Re
 
     monkeypatch.setattr(module, "check_batch_sizes", lambda experiment, mesh: asked.append((experiment, mesh.size)))
     monkeypatch.setattr(module, "load_teacher", lambda experiment, vocabulary: "teacher" if vocabulary == "vocabulary" else None)
-    monkeypatch.setattr(module, "taught_by", lambda experiment, teacher: taught.append(teacher) or experiment)
+    monkeypatch.setattr(module, "with_teacher", lambda experiment, teacher: taught.append(teacher) or experiment)
     monkeypatch.setattr(module, "pretraining_program", make)
     monkeypatch.setattr(module, "_trained_on", lambda experiment, program, state, batches, step: asked.append(step) or state)
     monkeypatch.setattr(module, "skipped_batches", lambda state: 20)
