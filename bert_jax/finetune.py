@@ -46,7 +46,7 @@ from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
-from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.workdir import MODEL, RESULTS
 from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
@@ -96,7 +96,7 @@ def finetune(job: Job) -> JsonObject | None:
             state = checkpoints.restore_latest(program.state)
             best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))
         if state is None:
-            state = job.begin()
+            state = job.init_state()
 
         # ------------------------------------------------------------------------------------------------------------- the steps
         run_log = opened.enter_context(FinetuningLog(job, int(state.step)))
@@ -224,7 +224,7 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
     config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
     completed = functools.partial(with_defaults, FinetuningExperiment, beside=FINGERPRINTS)
     independent = experiment.side_by_side
-    with begin("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
+    with start_run("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
         found, model = (run.durable(run.workdir / name) for name in (RESULTS, MODEL))
         if found.exists() and model.is_dir():  # model/ is written last
             log.info("this run is done: see %s and %s", found, model)

@@ -49,9 +49,9 @@ from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.results import results, trained_model, training_of
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, Splits, check_corpus, fingerprint, open_phase_corpora
-from bert_jax.pretraining.start import first_state, load_teacher, with_teacher
+from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
-from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.out_of_memory import fits_in_memory
@@ -103,12 +103,12 @@ def pretrain(
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
-    begin_state = functools.partial(first_state, experiment, program, splits.train)
+    init_state = functools.partial(initial_state, experiment, program, splits.train)
     with fits_in_memory(functools.partial(state_advice, experiment, mesh)):
         with run.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
         if state is None:
-            state = begin_state()
+            state = init_state()
     first_step = int(state.step)
     if first_step == last_step and (place := run.durable(run.workdir / RESULTS)).exists():
         log.info("all %s are done: see %s", counted(last_step, "step"), place)
@@ -169,7 +169,7 @@ def pretrain(
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
             spikes=experiment.spikes,
-            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, begin_state),
+            rollback=Rollback(experiment.spikes, state, checkpoints, program.state, init_state),
             check=splits.verification.check,
         )
         trained = train(parts, state)
@@ -221,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = experiment.to_dict() | {FINGERPRINT: fingerprint(train, eval_split, *of_phases.values())}
     kept = experiment.checkpoints
     with (
-        begin("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
+        start_run("pretrain", flags, config, may_change=MAY_CHANGE, completed=completed) as run,
         Checkpoints(run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at) as checkpoints,
         Verifications([directory, *(corpus.directory for corpus in of_phases.values() if corpus.directory)]) as verification,
     ):

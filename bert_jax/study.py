@@ -29,7 +29,7 @@ from bert_jax.files import write_json, write_text
 from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.interface.figures import in_formats
 from bert_jax.interface.words import counted
-from bert_jax.runtime.launch import Run, begin
+from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.processes import ProcessesLost
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.studies import report
@@ -116,6 +116,6 @@ def main() -> int:
     jax.config.update("jax_platforms", "cpu")
     checked = check(StudyExperiment.from_dict(flags.config), say=lambda text: print(text, flush=True))
     config = checked.study.to_dict()
-    with begin("study", flags, config, may_change=("*",), independent=True) as run:
+    with start_run("study", flags, config, may_change=("*",), independent=True) as run:
         (run.workdir / METRICS).touch()  # the sign of a run, see `runtime.workdir.open_workdir`
         return study(checked, flags, run)

@@ -66,7 +66,7 @@ class Frame:
         goodput = types.SimpleNamespace(during=notes.block("during"), totals=lambda: totals)
         self.job: Any = types.SimpleNamespace(
             experiment=EXPERIMENT, run=run, last_step=6, goodput=goodput, evaluations={3, 6}, rows="rows {}".format,
-            prefix=self.prefix, memory_advice=None, directory=DIRECTORY, begin=notes.of("begin", State(0)),
+            prefix=self.prefix, memory_advice=None, directory=DIRECTORY, init_state=notes.of("init_state", State(0)),
             program=types.SimpleNamespace(state="abstract state"),
             mesh=make_mesh(MeshConfig(), jax.devices()[:1]), start="start", data=data,
         )  # fmt: skip
@@ -131,7 +131,14 @@ def test_a_run_restores_trains_scores_its_best_weights_and_writes(monkeypatch: p
     assert frame.notes == [
         "profile of 6 alone=True",
         f"checkpoints durable {DIRECTORY / 'checkpoints'}, 4",
-        *(f"during {TimeCategory.RESTORING}", "restore abstract state", "best until -1", "end of during", "begin", "log from 0"),
+        *(
+            f"during {TimeCategory.RESTORING}",
+            "restore abstract state",
+            "best until -1",
+            "end of during",
+            "init_state",
+            "log from 0",
+        ),
         "train from 0",
         *(f"during {TimeCategory.EVALUATING}", "end of during", "tests of tests", "say goodput 50.0 % of 0s in 1 start"),
         *(f"write {DIRECTORY}", "draw", "best closed", "checkpoints closed"),
@@ -153,7 +160,7 @@ def test_a_run_that_continues_begins_at_its_checkpoint_with_the_best_weights_up_
     assert command.finetune(frame.job) is not None
     assert frame.notes[0] == "profile of 6 alone=False"
     assert {"best until 4", "log from 4", "train from 4"} <= set(frame.notes)
-    assert not {"begin", "draw", f"write {DIRECTORY}"} & set(frame.notes), "it is not the first process"
+    assert not {"init_state", "draw", f"write {DIRECTORY}"} & set(frame.notes), "it is not the first process"
 
 
 def test_a_run_that_is_asked_to_stop_has_no_results(monkeypatch: pytest.MonkeyPatch):

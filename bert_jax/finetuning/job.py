@@ -118,10 +118,10 @@ class Job:
             return own
         return own + forward_flops(task_row_flops(teacher.config, teacher.head, shape))
 
-    def begin(self) -> TrainState:
+    def init_state(self) -> TrainState:
         """Returns the state before step 0: the weights of `init_from`, and a head with random weights drawn from the seed."""
         params = with_own_head(self.start, self.config, self.head, self.experiment).params
-        state: TrainState = self.program.begin(dict, params)
+        state: TrainState = self.program.init_state(dict, params)
         return state
 
     def rows(self, step: int) -> Batch:

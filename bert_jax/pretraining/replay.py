@@ -31,7 +31,7 @@ from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
 from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, scalars_of
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
-from bert_jax.pretraining.start import first_state, load_teacher, with_teacher
+from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
 from bert_jax.runtime.workdir import from_start, run_config
 from bert_jax.sharding.mesh import make_mesh
@@ -175,7 +175,7 @@ def _nearest_state(
                 return checkpoints.restore(max(before) if before else min(there), program.state)
     if step >= experiment.checkpoints.every and not there:
         raise UserError(f"{workdir} holds no checkpoint, so the weights of step {step:,} are lost; name a step of another run")
-    return first_state(experiment, program, corpus)
+    return initial_state(experiment, program, corpus)
 
 
 def _trained_on(

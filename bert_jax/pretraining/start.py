@@ -33,13 +33,13 @@ from bert_jax.training.warm_start import load_start, same_vocabulary, trained_pa
 log = logging.getLogger(__name__)
 
 
-def first_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
+def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
     """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
     ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     if experiment.init_state:
         return kept_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
-    state: TrainState = program.begin(lambda start: {**initial_parameters(experiment), **start}, start)
+    state: TrainState = program.init_state(lambda start: {**initial_parameters(experiment), **start}, start)
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size
     if experiment.model.character_cnn:

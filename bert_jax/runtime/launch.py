@@ -3,7 +3,7 @@
 def main() -> None:
     flags = parse_flags("pretrain", __doc__, schema=PretrainingExperiment)
     experiment = PretrainingExperiment.from_dict(flags.config)
-    with begin("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
+    with start_run("pretrain", flags, experiment.to_dict(), may_change=("log_every",)) as run:
         ...  # run.workdir, run.is_first, run.preemption, run.watchdog
 """
 
@@ -72,7 +72,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def begin(
+def start_run(
     command: str,
     flags: StartFlags,
     config: JsonObject,
@@ -125,7 +125,7 @@ def begin(
                 stack.enter_context(mirror)
             if index and independent:
                 mirror.fetch()
-            mirror.begin()
+            mirror.start()
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(processes.watched_by(Watchdog(workdir, floor=flags.hang_seconds)))
         share = Share() if together else stack.enter_context(processes.sharing(flags.workdir, preemption.request))

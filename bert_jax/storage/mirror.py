@@ -46,7 +46,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 
     >>> with Mirror("gs://bucket/runs/mine") as mirror:
     ...     mirror.fetch()
-    ...     mirror.begin()                  # uploads in the background
+    ...     mirror.start()                  # uploads in the background
     ...     (mirror.directory / "metrics.jsonl").write_text("...")
     """
 
@@ -117,7 +117,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             self._known[name] = Copy(item.generation, item.size, 0)  # uploaded again
         return begins
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Begins to upload changes in the background."""
         self._goes_on = True
         self._thread.start()

@@ -237,7 +237,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
     rows = source.at
     try:
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-            state, scalars = program.begin(functools.partial(initial_parameters, experiment)), scalars_of(experiment)
+            state, scalars = program.init_state(functools.partial(initial_parameters, experiment)), scalars_of(experiment)
             step = program.training_step(experiment.phases[0].accumulation)
             step = step.lower(state, to_device(rows(0), mesh, BATCH), scalars).compile()
             batches = prefetch(rows, 0, WARM_UP + options.steps * options.blocks)

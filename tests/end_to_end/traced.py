@@ -38,7 +38,7 @@ def trace_steps(experiment: PretrainingExperiment) -> None:
     """Traces the first state, each phase's step and its evaluation, and the digests of a save, as `pretrain` does."""
     with unittest.mock.patch("jax.default_backend", return_value="cpu"):
         program = pretraining_program(experiment, MESH)
-        program.begin.trace(functools.partial(initial_parameters, experiment))
+        program.init_state.trace(functools.partial(initial_parameters, experiment))
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.sharding.use_abstract_mesh(MESH):
             jax.eval_shape(functools.partial(jax.tree.map, _sum_and_nonfinite), program.state)
             for phase in experiment.phases:

@@ -71,7 +71,7 @@ class Program:
         self.compiled.add(key)
         return not seen
 
-    def begin(self, make: Any, params: Any) -> Any:
+    def init_state(self, make: Any, params: Any) -> Any:
         return ("state", make(params))
 
     def arguments(self, *arguments: Any) -> Any:

@@ -19,7 +19,7 @@ from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
-from bert_jax.runtime.launch import begin
+from bert_jax.runtime.launch import start_run
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from bert_jax.storage.fetching import downloading
 
@@ -287,7 +287,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
 ):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
-    with begin("pretrain", flags, flags.config) as run:
+    with start_run("pretrain", flags, flags.config) as run:
         assert run.is_first
         assert (run.workdir / "config.json").exists()
         assert not run.preemption.requested(1)
@@ -295,7 +295,7 @@ def test_begin_prepares_a_run_and_leaves_nothing_behind(
         with downloading():  # data of a task, for example
             time.sleep(0.01)
         assert run.goodput.totals()["seconds"]["staging"] >= 0.01
-    with pytest.raises(UserError, match="holds a run with another configuration"), begin("pretrain", flags, {"seed": 2}):
+    with pytest.raises(UserError, match="holds a run with another configuration"), start_run("pretrain", flags, {"seed": 2}):
         pass
 
 
@@ -306,7 +306,7 @@ def test_memory_that_runs_out_is_told_in_a_sentence(
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
     sentence = "this run does not fit in memory: it asks for 4.44 GiB of memory at once"
-    with pytest.raises(OutOfMemory, match=sentence), begin("pretrain", flags, flags.config):
+    with pytest.raises(OutOfMemory, match=sentence), start_run("pretrain", flags, flags.config):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.")
 
 

@@ -42,7 +42,7 @@ def first_state(optimizer: str = "bert_adam") -> Any:
 
 def begun(experiment: PretrainingExperiment, program: Program) -> Any:
     """The state before step 0, with random parameters."""
-    return program.begin(functools.partial(initial_parameters, experiment))
+    return program.init_state(functools.partial(initial_parameters, experiment))
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.model.characters import symbols_of
 from bert_jax.pretraining import start as module
-from bert_jax.pretraining.start import first_state
+from bert_jax.pretraining.start import initial_state
 from bert_jax.training.config import SpikeConfig
 from bert_jax.training.spikes import LossSpike, Rollback, WatchedTrainState, skipped_batches
 from bert_jax.training.steps import TrainState
@@ -108,8 +108,8 @@ def begun(model: Any, params: Any, init_from: str = "", corpus: Any = CORPUS) ->
 
     objective = objective_for(model, False)
     experiment: Any = types.SimpleNamespace(init_from=init_from, init_state="", model=model, trained_objective=objective)
-    program: Any = types.SimpleNamespace(begin=begin)
-    return first_state(experiment, program, corpus), starts
+    program: Any = types.SimpleNamespace(init_state=init_state)
+    return initial_state(experiment, program, corpus), starts
 
 
 def test_a_run_begins_with_random_weights_or_those_of_another_model(monkeypatch):
