@@ -70,7 +70,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 TOGETHER = (
     *("recovery", "last_save", "run", "bucket", "bad_input", "without_pairs", "own_experiment", "out_of_memory"),
-    *("kept_states", "spikes", "left_to_right", "distilled_pretraining"),
+    *("exported_steps", "spikes", "left_to_right", "distilled_pretraining"),
 )
 """The tests of pretraining end to end share a corpus, runs and what these compile, so one worker does them all."""
 LONGEST = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a run of pretraining loads no tasks
     from bert_jax.configs.finetuning import FinetuningExperiment
     from bert_jax.data.batches import LabelledBatches
 
-KEPT = "The workdir is unchanged: the same command with one of these flags continues the run."
+CONTINUES = "The workdir is unchanged: the same command with one of these flags continues the run."
 ELSEWHERE = "(in another --workdir: it changes the trained model)"
 
 
@@ -42,7 +42,7 @@ def require_training_memory(experiment: PretrainingExperiment, phase: int, mesh:
 def state_advice(experiment: PretrainingExperiment, mesh: Mesh) -> MemoryAdvice:
     """Returns the memory message about the parameters and the optimizer state of a pretraining run."""
     return MemoryAdvice(
-        "the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {KEPT}"
+        "the state (parameters and optimizer)", remedies=_sharding(experiment.mesh, mesh), advice=f"{_before()} {CONTINUES}"
     )
 
 
@@ -59,7 +59,7 @@ def pretraining_advice(experiment: PretrainingExperiment, phase: int, mesh: Mesh
         *([f"{key}.batch_size={fewer} {ELSEWHERE}"] if fewer else []),
     ]
     batch = f"{_rows(p.batch_size, p.length, mesh)} (config.phases.{phase}.batch_size={p.batch_size}, accumulation={k})"
-    return MemoryAdvice(f"the training step of phase {phase}", batch, remedies, f"{_before(f'--phase={phase}')} {KEPT}")
+    return MemoryAdvice(f"the training step of phase {phase}", batch, remedies, f"{_before(f'--phase={phase}')} {CONTINUES}")
 
 
 def evaluation_advice(experiment: PretrainingExperiment, phase: int, mesh: Mesh) -> MemoryAdvice:
@@ -69,7 +69,7 @@ def evaluation_advice(experiment: PretrainingExperiment, phase: int, mesh: Mesh)
     remedies = [*([f"--config.evaluation.batch_size={fewer}"] if fewer else []), *_sharding(experiment.mesh, mesh)]
     batch = f"{_rows(rows, experiment.phases[phase].length, mesh)} (config.evaluation.batch_size={rows})"
     return MemoryAdvice(
-        f"the evaluation of phase {phase}", batch, remedies, f"{_before('--step=eval', f'--phase={phase}')} {KEPT}"
+        f"the evaluation of phase {phase}", batch, remedies, f"{_before('--step=eval', f'--phase={phase}')} {CONTINUES}"
     )
 
 
@@ -84,13 +84,13 @@ def finetuning_advice(experiment: FinetuningExperiment, batches: LabelledBatches
         f"--config.task.length below {experiment.task.length} {ELSEWHERE}",
     ]
     batch = f"{_rows(rows, length, mesh)} (config.training.batch_size={t.batch_size}, accumulation={t.accumulation})"
-    return MemoryAdvice("the training step", batch, remedies, f"{_before('--model=base')} {KEPT}")
+    return MemoryAdvice("the training step", batch, remedies, f"{_before('--model=base')} {CONTINUES}")
 
 
 def scoring_advice(experiment: FinetuningExperiment, rows: int, length: int, mesh: Mesh) -> MemoryAdvice:
     """Returns the memory message about the evaluation of a task, in batches of `rows` with `length` tokens each."""
     remedies = [*_sharding(experiment.mesh, mesh), f"--config.task.length below {experiment.task.length} {ELSEWHERE}"]
-    return MemoryAdvice("the evaluation", _rows(rows, length, mesh), remedies, KEPT)
+    return MemoryAdvice("the evaluation", _rows(rows, length, mesh), remedies, CONTINUES)
 
 
 def _rows(rows: int, length: int, mesh: Mesh) -> str:

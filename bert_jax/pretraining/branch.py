@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 KEY = "config.init_state"
 
 
-def kept_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
+def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
     """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
 
     Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the

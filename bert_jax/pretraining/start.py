@@ -25,7 +25,7 @@ from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from bert_jax.pretraining.branch import kept_state
+from bert_jax.pretraining.branch import load_branch_state
 from bert_jax.pretraining.program import teacher_config
 from bert_jax.training.steps import Program, TrainState
 from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
@@ -37,7 +37,7 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
     """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
     ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     if experiment.init_state:
-        return kept_state(experiment, corpus, program.state)
+        return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
     state: TrainState = program.init_state(lambda start: {**initial_parameters(experiment), **start}, start)
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))

@@ -52,7 +52,7 @@ def evaluation_interval(study: StudyExperiment, steps: Sequence[int]) -> int:
     return max(1, math.ceil(sum(steps) / study.evaluations))
 
 
-def kept_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
+def exported_steps(study: StudyExperiment, arm: ArmConfig, steps: Sequence[int]) -> Mapping[str, int]:
     """Returns the steps after which the arms that share the model of `arm` take it before its end, by the name of the arm: the
     steps of the nearest evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
@@ -64,7 +64,7 @@ def run_values(study: StudyExperiment, arm: ArmConfig, values: JsonObject, steps
     """Returns the values of one pretraining run of an arm: its steps and seed, its checkpoints, and the steps of its
     evaluations."""
     last, every = sum(steps), evaluation_interval(study, steps)
-    kept = sorted({*kept_steps(study, arm, steps).values()})
+    kept = sorted({*exported_steps(study, arm, steps).values()})
     return with_steps(values, steps) | {
         "seed": seed,
         "log_every": max(1, last // 100),

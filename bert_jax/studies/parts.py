@@ -23,7 +23,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS, read_metrics
 from bert_jax.storage.paths import AnyPath
 from bert_jax.studies.arms import families, finetuning_values, merged, pretraining_values, with_new_parts
-from bert_jax.studies.budget import kept_steps, run_values
+from bert_jax.studies.budget import exported_steps, run_values
 from bert_jax.tasks.task import Task
 
 PRETRAINING, STATE = "pretraining", "model"
@@ -102,7 +102,7 @@ class Planned:
                 values = merged(values, {"init_from": str(start)})
             return values
         if part.name == STATE:
-            return {"init_from": str(trained), "step": kept_steps(study, trainer, self.steps[trainer.name])[arm.name]}
+            return {"init_from": str(trained), "step": exported_steps(study, trainer, self.steps[trainer.name])[arm.name]}
         task = next(task for task in study.tasks if task.name == part.name)
         values = finetuning_values(study, arm, task, part.seed)
         values = with_new_parts(values, self.pretraining[trainer.name], self.tasks[task.name].head)

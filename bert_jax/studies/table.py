@@ -16,7 +16,7 @@ from bert_jax.files import JsonObject
 from bert_jax.model.config import ModelConfig
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.studies.arms import chain
-from bert_jax.studies.budget import kept_steps
+from bert_jax.studies.budget import exported_steps
 from bert_jax.studies.parts import PRETRAINING, Part, Planned
 from bert_jax.studies.statistics import BySeed, Difference, Outcome, deviation, mean, outcome, paired
 
@@ -185,7 +185,7 @@ def steps_of(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
     found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
     if arm.at < 1:
         trainer = planned.study.trainer(arm)
-        left = kept_steps(planned.study, trainer, planned.steps[trainer.name])[arm.name]
+        left = exported_steps(planned.study, trainer, planned.steps[trainer.name])[arm.name]
         counts = found[trainer.name]
         for i, count in enumerate(counts):
             counts[i] = min(count, left)

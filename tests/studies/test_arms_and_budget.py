@@ -27,7 +27,7 @@ from bert_jax.studies.arms import (
     merged,
     pretraining_values,
 )
-from bert_jax.studies.budget import kept_steps, planned_steps, run_values, tokens_of
+from bert_jax.studies.budget import exported_steps, planned_steps, run_values, tokens_of
 from bert_jax.studies.parts import Part, digest, shares_of
 from bert_jax.studies.running import expected_seconds, seconds_left
 from bert_jax.tasks.scores import Baseline
@@ -113,7 +113,7 @@ def test_a_phase_keeps_at_least_a_step_and_its_proportion_of_warmup(experiment: 
 def test_states_are_taken_at_the_nearest_evaluation_and_kept_by_the_run(experiment: PretrainingExperiment):
     early = [{"name": f"at_{at}", "shares": "a", "at": at} for at in (0.22, 0.5, 0.01)]
     made = study(arms=[*arms("a"), *early], evaluations=5)
-    assert kept_steps(made, made.arms[0], [100, 50]) == {"at_0.22": 30, "at_0.5": 60, "at_0.01": 30}
+    assert exported_steps(made, made.arms[0], [100, 50]) == {"at_0.22": 30, "at_0.5": 60, "at_0.01": 30}
     values = run_values(made, made.arms[0], experiment.to_dict(), [100, 50], seed=7)
     assert values["checkpoints"] == {**values["checkpoints"], "every": 30, "keep_at": [30, 60]}
     assert (values["seed"], values["evaluation"]["every"], values["log_every"]) == (7, 30, 1)
