@@ -37,7 +37,7 @@ from bert_jax.studies.arms import Checked, check
 from bert_jax.studies.calibration import Measurement, awaited_plan, plan
 from bert_jax.studies.children import POLL
 from bert_jax.studies.figure import draw
-from bert_jax.studies.parts import Planned, shares_of
+from bert_jax.studies.parts import Planned, part_groups
 from bert_jax.studies.running import Runner, Stopped
 from bert_jax.studies.table import table
 
@@ -55,21 +55,21 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
         whole = Planned(checked.study, steps, checked.pretraining, checked.tasks, flags.workdir, checked.teachers)
 
         # ------------------------------------------------------------------------------------------------------- the parts
-        mine = [part for parts in run.share.of(shares_of(checked.study)) for part in parts]
+        mine = [part for parts in run.shard.select(part_groups(checked.study)) for part in parts]
         log.info("%s: %s, seeds %s", checked.study.title, counted(len(mine), "part"), checked.study.seeds)
         runner.parts(whole, mine, lambda part: _write(whole, run))
     except Stopped as stopped:
-        run.share.tell_stopped()
+        run.shard.tell_stopped()
         return stopped.status
 
     # ------------------------------------------------------------------------------------------------------------ the table
     try:
-        found = run.share.gather({}, waiting=functools.partial(_waiting, run))
+        found = run.shard.gather({}, waiting=functools.partial(_waiting, run))
     except ProcessesLost as error:
         log.error("%s; start the same command on all of them again: finished parts are not repeated", error)
         return HUNG
     if found is None:
-        return run.preemption.exit_status if run.share.index == 0 else 0
+        return run.preemption.exit_status if run.shard.index == 0 else 0
     _write(whole, run)
     print(report.plain(table(whole)), flush=True)
     places = (run.durable(run.workdir / name) for name in (TEXT, in_formats(FIGURE, run.figure_formats)[0]))
@@ -86,7 +86,7 @@ def _steps(checked: Checked, flags: Flags, run: Run, runner: Runner) -> dict[str
             raise Stopped(run.preemption.exit_status)
         time.sleep(POLL)
 
-    measurement = Measurement(flags.workdir, run.workdir, runner.command, run.share.index)
+    measurement = Measurement(flags.workdir, run.workdir, runner.command, run.shard.index)
     if measurement.index == 0:
         return plan(checked.study, checked.pretraining, measurement)
     return awaited_plan(checked.study, checked.pretraining, measurement, wait)
@@ -100,7 +100,7 @@ def _waiting(run: Run) -> bool:
 
 def _write(whole: Planned, run: Run) -> None:
     """Writes the table and the figure of the parts that are done."""
-    if run.share.index:
+    if run.shard.index:
         return
     run.require_in_place()
     content = table(whole)

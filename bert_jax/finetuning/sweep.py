@@ -66,12 +66,12 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     """Trains all runs of `experiment`, compares them, and calls `finish` with the best; returns the exit status.
 
     `train` trains one run in a directory on some devices, and returns its results, or None if it was asked to stop. Runs that an
-    earlier start has finished are not repeated. Independent processes train their shares of the runs; process 0 waits for the
+    earlier start has finished are not repeated. Independent processes train their shards of the runs; process 0 waits for the
     others, compares and finishes.
 
     Raises UserError where no run came to its end and, after `finish`, where a finished run could not save some of its files.
     """
-    runs, share = experiment.runs(), run.share
+    runs, shard = experiment.runs(), run.shard
     single = len(runs) == 1
     directories = [run.workdir if single else run.workdir / RUNS / one.name for one in runs]
     finished: list[RunResult] = []
@@ -93,19 +93,19 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
     groups = device_groups(experiment)
     if run.is_first and not single:
         (run.workdir / METRICS).touch()  # binds the workdir to this configuration, see `runtime.workdir.open_workdir`
-    if share.count > 1:
-        shared = (counted(share.count, "process"), counted(len(runs), "run"), len(share.of(runs)))
+    if shard.count > 1:
+        shared = (counted(shard.count, "process"), counted(len(runs), "run"), len(shard.select(runs)))
         log.info("%s for %s; this one has %d", *shared)
-    if not _side_by_side(train_one, share.of(range(len(runs))), groups):
-        share.tell_stopped()
+    if not _side_by_side(train_one, shard.select(range(len(runs))), groups):
+        shard.tell_stopped()
         return run.preemption.exit_status
     try:
-        found = share.gather({one.directory.name: dict(one.results) for one in finished}, waiting=lambda: _waiting(run))
+        found = shard.gather({one.directory.name: dict(one.results) for one in finished}, waiting=lambda: _waiting(run))
     except ProcessesLost as error:
         log.error("%s; start the same command on all of them again: finished runs are not repeated", error)
         return HUNG
     if found is None:
-        return run.preemption.exit_status if share.index == 0 else 0
+        return run.preemption.exit_status if shard.index == 0 else 0
     elsewhere = {name: results for values in found[1:] for name, results in values.items()}
     if elsewhere:
         others = [number for number, place in enumerate(directories) if place.name in elsewhere]

@@ -54,7 +54,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     taken: dict[tuple[str, tuple[int, int]], str] = {}
     for row in sorted(table, key=lambda row: row.part != "pooler") if plain else table:
         # ModernBERT's dense layers before the decoder and before a classifier have the same name
-        if taken.setdefault((row.theirs, row.share), row.part) == row.part:
+        if taken.setdefault((row.theirs, row.split), row.part) == row.part:
             found[row.ours] = row
     known = [found[row.ours] for row in table if row.ours in found]
     return (*known, *(_own_row(path, boxed, family) for path, boxed in parameters.items() if path not in found))
@@ -112,7 +112,7 @@ def their_shape(row: Row, config: ModelConfig, head: TaskHead | None = None) -> 
     """Returns the shape of the tensor in the other format that `row` is, or is a part of, for a model with this `config` and
     `head`."""
     first, *others = _part_shape(row, config, head) or (None,)
-    return () if first is None else (first * row.share[1], *others)
+    return () if first is None else (first * row.split[1], *others)
 
 
 def _part_shape(row: Row, config: ModelConfig, head: TaskHead | None) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ def tensors_from_params(
             value = np.asarray(flat[row.ours], np.float32)
             layers = value[row.first :] if row.stacked else value[None]
             for n, name in enumerate(their_names(row, config)):
-                pieces.setdefault(name, {})[row.share[0]] = _to_theirs(layers[n], row, config, head)
+                pieces.setdefault(name, {})[row.split[0]] = _to_theirs(layers[n], row, config, head)
     tensors = {name: np.concatenate([x[i] for i in sorted(x)]) if len(x) > 1 else x[0] for name, x in pieces.items()}
     if (fixed := fixed_table(config)) is not None and (table_name := family_of(config).position_table):
         tensors[table_name] = fixed
@@ -383,7 +383,7 @@ def _to_ours(tensor: np.ndarray, row: Row, config: ModelConfig, head: TaskHead |
     order = [theirs.index(axis) for axis in row.our_axes.split()]
     with np.errstate(over="ignore"):  # a float64 value beyond float32's range becomes infinite, which is an error later
         value = np.asarray(tensor, np.float32)
-    value = np.split(value, row.share[1])[row.share[0]] if row.share[1] > 1 else value
+    value = np.split(value, row.split[1])[row.split[0]] if row.split[1] > 1 else value
     value = value.reshape([_size(axis, sizes) for axis in theirs]).transpose(order)
     if row.our_axes.startswith("V"):
         value = np.pad(value, [(0, config.padded_vocab_size - config.vocab_size)] + [(0, 0)] * (value.ndim - 1))

@@ -23,7 +23,7 @@ from bert_jax.runtime.flags import StartFlags
 from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.hosts import find_hosts, isolate_tpu_chips
 from bert_jax.runtime.interruptions import Preemption, Watchdog
-from bert_jax.runtime.processes import Share, meet, require_shared_directory
+from bert_jax.runtime.processes import RunShard, meet, require_shared_directory
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.runtime.workdir import LOCK, fetch_workdir, locked, open_workdir
 from bert_jax.sharding.out_of_memory import MemoryAdvice, fits_in_memory
@@ -45,8 +45,8 @@ class Run:
     watchdog: Watchdog
     compiled: pathlib.Path | None = None
     """The directory with compiled steps of `aot --save`, if any."""
-    share: Share = dataclasses.field(default_factory=Share)
-    """This process's share of the runs of a sweep, if processes are independent."""
+    shard: RunShard = dataclasses.field(default_factory=RunShard)
+    """This process's shard of the runs of a sweep, if processes are independent."""
     goodput: GoodputRecorder = dataclasses.field(default_factory=GoodputRecorder)
     """The time of this start, by category, and of those before it."""
     profile: Profile = dataclasses.field(default_factory=Profile)
@@ -84,7 +84,7 @@ def start_run(
 
     A context manager: on exit the watchdog is stopped and the workdir unlocked. `config` is the resolved configuration as nested
     plain values. `may_change` and `completed` are as in `workdir.open_workdir`. Several processes form one `jax.distributed` run,
-    or are `independent`: each uses its own devices for its share of the runs of a sweep.
+    or are `independent`: each uses its own devices for its shard of the runs of a sweep.
     """
     goodput = GoodputRecorder()
     goodput.preceded_by(TimeCategory.STAGING, seconds_spent())
@@ -128,7 +128,7 @@ def start_run(
             mirror.start()
         preemption = stack.enter_context(Preemption())
         watchdog = stack.enter_context(processes.watched_by(Watchdog(workdir, floor=flags.hang_seconds)))
-        share = Share() if together else stack.enter_context(processes.sharing(flags.workdir, preemption.request))
+        shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))
         try:
             with fits_in_memory(lambda: MemoryAdvice("this run")):  # for other arrays than the steps', which report themselves
@@ -140,7 +140,7 @@ def start_run(
                 is_first = jax.process_index() == 0
                 require = in_place[0] if in_place else lambda: None
                 yield Run(
-                    workdir, is_first, preemption, watchdog, flags.compiled, share, goodput, profile, mirror, require, rejected,
+                    workdir, is_first, preemption, watchdog, flags.compiled, shard, goodput, profile, mirror, require, rejected,
                     flags.figure_formats,
                 )  # fmt: skip
         except Exception as error:

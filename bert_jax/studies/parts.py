@@ -71,7 +71,7 @@ def parts_of(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> 
     return [*trained, *states, *(Part(arm.name, seed, task.name) for arm in family for task in study.tasks)]
 
 
-def shares_of(study: StudyExperiment) -> list[list[Part]]:
+def part_groups(study: StudyExperiment) -> list[list[Part]]:
     """Returns the parts that one process runs after one another, by seed and family: the first results have one seed of every
     arm."""
     return [parts_of(study, family, seed) for seed in study.seeds for family in families(study)]

@@ -46,7 +46,7 @@ def test_processes_share_a_bucket_and_its_runs(bucket: str):
 
     def share(one: Processes) -> Any:
         require_shared_directory(one, place)
-        with one.sharing(place, lambda: None) as own:
+        with one.shard_runs(place, lambda: None) as own:
             locks = [name for name in objects.listed(bucket) if name.endswith(f"{FOLDER}/{one.index}.lock")]
             return len(locks), own.gather({"a": one.index}, waiting=lambda: False)
 

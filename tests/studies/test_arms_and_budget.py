@@ -28,7 +28,7 @@ from bert_jax.studies.arms import (
     pretraining_values,
 )
 from bert_jax.studies.budget import exported_steps, planned_steps, run_values, tokens_of
-from bert_jax.studies.parts import Part, digest, shares_of
+from bert_jax.studies.parts import Part, digest, part_groups
 from bert_jax.studies.running import expected_seconds, seconds_left
 from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.text_task import SequenceHead
@@ -129,7 +129,7 @@ def test_arms_that_need_each_others_models_are_one_family_in_the_order_of_need()
     )
     assert [[arm.name for arm in family] for family in families(made)] == [["first", "next", "late"], ["other"]]
     assert [arm.name for arm in chain(made, made.arm("late"))] == ["first", "next"]
-    shares = shares_of(made)
+    shares = part_groups(made)
     assert [part.seed for parts in shares for part in parts[:1]] == [4, 4, 5, 5]
     assert [str(part) for part in shares[0]][:3] == [
         "first, seed 4, pretraining",
