@@ -38,7 +38,7 @@ from bert_jax.tpu.diagnosis import machine, speed
 from bert_jax.tpu.diagnosis.experiment import corpus_check, fit_checks, workdir_check
 from bert_jax.tpu.diagnosis.flags import Overrides, parse_flags
 from bert_jax.tpu.diagnosis.judgement import Check, as_json, judge, report
-from bert_jax.tpu.programs import kind_of
+from bert_jax.tpu.programs import experiment_class
 
 log = logging.getLogger("bert_jax.doctor")  # not __name__: that is __main__ when run as a command
 
@@ -57,7 +57,7 @@ def main() -> int:
         raise UserError(
             f"--json={flags.json}: there is no directory {flags.json.absolute().parent}; make it, or name another file"
         )
-    values = read_experiment(flags.config, overrides, kind_of) if flags.config else {}
+    values = read_experiment(flags.config, overrides, experiment_class) if flags.config else {}
     workdir = as_path(checked(flags.workdir, "--workdir")) if flags.workdir else None
     enable_compilation_cache()
     hosts = find_hosts(flags.coordinator, flags.processes, flags.process)

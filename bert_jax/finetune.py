@@ -41,7 +41,7 @@ from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
 from bert_jax.finetuning.program import teaching
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
-from bert_jax.finetuning.warm_start import labelled_start, teacher_of, with_pooling
+from bert_jax.finetuning.warm_start import labelled_start, load_teacher, with_pooling
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
@@ -87,7 +87,7 @@ def finetune(job: Job) -> JsonObject | None:
     """Trains one run until the last step or early stopping, and returns its results; None if it was asked to stop."""
     started = time.monotonic()
     experiment, run, program = job.experiment, job.run, job.program
-    profile = run.profile.of_run(job.last_step, alone=not job.prefix)
+    profile = run.profile.for_run(job.last_step, alone=not job.prefix)
     with fits_in_memory(job.memory_advice), contextlib.ExitStack() as opened:
         # --------------------------------------------------------------- the first state: of a checkpoint, or of `init_from`
         saved = run.durable(job.directory / "checkpoints")
@@ -240,7 +240,7 @@ def train_runs(experiment: FinetuningExperiment, flags: Flags) -> int:
         data = read_features(task, start)
         log_start(experiment, task, start.config, data.baselines)
         experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
-        teacher = teacher_of(experiment, start, experiment.head_config(task.head))
+        teacher = load_teacher(experiment, start, experiment.head_config(task.head))
         if teacher is not None:
             teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
         teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))

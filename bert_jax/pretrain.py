@@ -38,7 +38,7 @@ from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verifications, local_corpus, verify
 from bert_jax.data.rows import Batch
 from bert_jax.interface.figures import in_formats
-from bert_jax.interface.named import file_of
+from bert_jax.interface.named import source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
@@ -46,8 +46,8 @@ from bert_jax.objectives.objective import Teacher
 from bert_jax.pretraining.evaluation import Evaluation
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
-from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, scalars_of
-from bert_jax.pretraining.results import results, trained_model, training_of
+from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, step_scalars
+from bert_jax.pretraining.results import results, trained_model, training_section
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, Splits, check_corpus, fingerprint, open_phase_corpora
 from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
@@ -115,7 +115,7 @@ def pretrain(
         return 0
 
     # ---------------------------------------------------------------------------------------------------------------- the phases
-    scalars = scalars_of(experiment)
+    scalars = step_scalars(experiment)
     run_log = PretrainingLog(experiment, program, run, splits, first_step, file)
 
     @contextlib.contextmanager
@@ -126,7 +126,7 @@ def pretrain(
         with fits_in_memory(functools.partial(pretraining_advice, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # those to come too: a run that must fail does so at once
                 require_training_memory(experiment, later, mesh)
-            batches = PhaseBatches(experiment, index, splits.of_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
+            batches = PhaseBatches(experiment, index, splits.for_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
             evaluation = Evaluation(experiment, program, index, splits, run, batches.source.plan(0))
 
             def arguments(state: TrainState, rows: Batch) -> tuple[Any, ...]:
@@ -180,7 +180,7 @@ def pretrain(
         if not run_log.scores:  # an earlier start was killed between its last checkpoint and its results
             with run.goodput.during(TimeCategory.EVALUATING):
                 last = len(experiment.phases) - 1
-                plan = PhaseBatches(experiment, last, splits.of_phase(last)).source.plan(0)
+                plan = PhaseBatches(experiment, last, splits.for_phase(last)).source.plan(0)
                 run_log.scores = Evaluation(experiment, program, last, splits, run, plan)(trained.state.params)
             run_log.draw()
         params = on_host(trained.state.params, mesh)
@@ -189,8 +189,8 @@ def pretrain(
         found |= {"failed_saves_since_last_start": checkpoints.failures, "ledger": run.goodput.totals()}
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
-        model = trained_model(experiment.of_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
-        told = training_of(experiment, splits, run_log.scores, files)
+        model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
+        told = training_section(experiment, splits, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
         curves = in_formats(FIGURE, run.figure_formats)[0]
         places = (run.durable(run.workdir / name) for name in (RESULTS, curves, MODEL))
@@ -227,6 +227,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         for note in notes:
             log.info("%s", note)
-        with file_errors_explained(file_of(experiment.objective), OBJECTIVE):
+        with file_errors_explained(source_file(experiment.objective), OBJECTIVE):
             splits = Splits(train, eval_split, verification, of_phases)
             return pretrain(experiment, run, splits, checkpoints, teacher, flags.experiment)

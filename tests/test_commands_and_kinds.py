@@ -28,7 +28,7 @@ from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.tensorflow import export_tf1
 from bert_jax.interop.word2vec import export_word2vec
-from bert_jax.model.characters import symbols_of
+from bert_jax.model.characters import piece_symbols
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
@@ -79,7 +79,7 @@ def model_of(vocabulary: pathlib.Path, parts: Sequence[str], head: TaskHead | No
     config = ModelConfig(**({"vocab_size": tokenizer.size} | SHAPE | fields))
     shapes = our_shapes(config, head)
     values = {path: 0.3 * rng.standard_normal(shape, np.float32) + path.endswith("/scale") for path, shape in shapes.items()}
-    known = {"embeddings/characters/symbols": symbols_of(tokenizer.pieces, tokenizer.size)}
+    known = {"embeddings/characters/symbols": piece_symbols(tokenizer.pieces, tokenizer.size)}
     known["skip_gram_head/counts"] = np.ones(tokenizer.size, np.float32)
     tree = unflatten_dict(values | {path: table for path, table in known.items() if path in values}, sep="/")
     kept = {"embeddings", "encoder", *parts, *([head.part] if head else [])}

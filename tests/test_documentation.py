@@ -28,10 +28,10 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import RENAMED_FLAGS
 from bert_jax.interop import flags as convert_flags
-from bert_jax.prediction.commands import COMMANDS, parser_of
+from bert_jax.prediction.commands import COMMANDS, command_parser
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.diagnosis import flags as doctor_flags
-from bert_jax.tpu.programs import kind_of
+from bert_jax.tpu.programs import experiment_class
 from tests.documented import own_experiment
 from tests.test_architecture import FOLDERS, TOP_LEVEL
 
@@ -272,13 +272,13 @@ def check_arguments(name: str, words: list[str], whole: bool) -> None:
         overrides, rest = split_overrides(arguments)
         given = doctor_flags.flag_parser("").parse_args(rest)
         if given.config:
-            read_experiment(given.config, overrides, kind_of)
+            read_experiment(given.config, overrides, experiment_class)
     elif name == "convert":
         convert_flags.flag_parser("").parse_args(arguments)
     elif name == "corpus":
         corpus._parser().parse_args(arguments)
     elif name == "predict":
-        parser_of(arguments[0], COMMANDS[arguments[0]]).parse_args(arguments[1:])
+        command_parser(arguments[0], COMMANDS[arguments[0]]).parse_args(arguments[1:])
     elif name == "analyse":
         analyse_flags.parse_flags("", arguments)
     else:
@@ -427,7 +427,7 @@ def test_every_figure_is_shown_with_the_command_that_draws_it(page: str):
 def known_flags() -> set[str]:
     """The flags of all commands, scripts and benchmarks."""
     parsers = [
-        *itertools.starmap(parser_of, COMMANDS.items()),
+        *itertools.starmap(command_parser, COMMANDS.items()),
         *map(analyse_flags.flag_parser, analyse_flags.COMMANDS),
     ]
     named = {flag for parser in parsers for action in parser._actions for flag in action.option_strings}

@@ -364,7 +364,7 @@ def test_a_profile_lies_beside_the_output_and_is_an_error_where_it_was_not_taken
         def __str__(self) -> str:
             return "the profile"
 
-        def of_steps(self, items: Any, first: int, wait: Any) -> Any:
+        def trace_steps(self, items: Any, first: int, wait: Any) -> Any:
             return iter(items)
 
         def __exit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 from bert_jax import predict
 from bert_jax.errors import UserError
 from bert_jax.predict import main
-from bert_jax.prediction.commands import COMMANDS, parser_of
+from bert_jax.prediction.commands import COMMANDS, command_parser
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from bert_jax.prediction.commands import COMMANDS, parser_of
 def test_a_number_may_lie_at_the_end_of_its_range_and_not_beyond(command, flags):
     for flag in flags:
         with pytest.raises(UserError) if flag.startswith("!") else contextlib.nullcontext():
-            parser_of(command, COMMANDS[command]).parse_args(["--model=m", flag.removeprefix("!")])
+            command_parser(command, COMMANDS[command]).parse_args(["--model=m", flag.removeprefix("!")])
 
 
 def test_what_goes_to_the_terminal_has_its_profile_in_the_current_directory():
@@ -75,7 +75,7 @@ def test_an_empty_name_is_refused(flag):
 
 def test_every_option_of_a_question_is_a_flag_with_the_same_default():
     for name, command in COMMANDS.items():
-        flags = vars(parser_of(name, command).parse_args(["--model=m"]))
+        flags = vars(command_parser(name, command).parse_args(["--model=m"]))
         question = command.question()
         for option in question.__dataclass_fields__:
             assert flags[option] == getattr(question, option), (name, option)

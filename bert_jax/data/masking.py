@@ -29,7 +29,7 @@ from bert_jax.data.config import ExampleConfig
 from bert_jax.data.counter_rng import hash_bits, lower_half, random_bits, random_bits_32, uniform_integers
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_of, is_in_file, load_named
+from bert_jax.interface.named import is_in_file, load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 
 KEY = "config.examples.masking"
@@ -171,7 +171,7 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
     assert tables.spell is not None, "a policy of the user's own needs the tokenizer"
     most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
     positions = np.full((len(examples.ids), config.max_predictions), UNUSED, np.uint16)
-    with file_errors_explained(file_of(config.masking), KEY):
+    with file_errors_explained(source_file(config.masking), KEY):
         for i, length in enumerate(examples.length.tolist()):
             ids, allowed = examples.ids[i, :length].astype(np.int32), np.flatnonzero(examples.candidates[i])
             cuts = np.flatnonzero(begins[i, allowed])[1:]

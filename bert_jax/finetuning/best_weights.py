@@ -20,8 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
-from bert_jax.interop.card import Training
-from bert_jax.interop.card import training_of as read_training
+from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
 from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.tasks.config import OwnDataConfig
@@ -118,10 +117,10 @@ class BestWeights:
             columns = text_columns(own, job.head.kind)
             trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={}, of_pairs=of_pairs, columns=columns)
             about: JsonObject = {"task": task.name, "step": int(best["step"])}
-            export_trained(directory, trained, about, None, training_of(job.experiment, task.name, start, results or {}))
+            export_trained(directory, trained, about, None, training_section(job.experiment, task.name, start, results or {}))
 
 
-def training_of(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:
+def training_section(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:
     """Returns the training section of the exported model's card, for a fine-tuning run with these `results`."""
     before, _ = read_training(pathlib.Path(start.source)) if start.source else (Training(), "")
     name = experiment.init_from

@@ -66,7 +66,7 @@ class FinetuningLog(RunLog):
         with self.pause(TimeCategory.COMPILING), compiling(of_rows, self.prefix):
             yield
 
-    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
+    def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
         """Returns the loss, and the accuracy of heads that have one."""
         scores = {"loss": float(window["loss"]) / max(float(window["weight"]), 1e-6)}
         if self._task.head.outputs.has_accuracy:
@@ -78,7 +78,7 @@ class FinetuningLog(RunLog):
         named = self._job.program.objective.shown_scores().items()
         return [score.text(scores[name]) for name, score in named if name in scores]
 
-    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+    def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
         """Returns the examples, the FLOPs of their rows, and the FLOPs of the steps left if they are like these."""
         flops, since = float(window["rows"]) * self._job.row_flops, step - self._done
         self._done = step

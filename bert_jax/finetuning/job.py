@@ -19,7 +19,7 @@ from bert_jax.data.batches import EvaluationBatches, LabelledBatches, evaluation
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
-from bert_jax.finetuning.program import Teach, finetuning_program, label_loss, scalars_of
+from bert_jax.finetuning.program import Teach, finetuning_program, label_loss, step_scalars
 from bert_jax.finetuning.warm_start import with_own_head
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
@@ -89,7 +89,7 @@ class Job:
         self.program = finetuning_program(
             experiment, self.config, self.head, loss, self.batches.steps_per_epoch, self.mesh
         )
-        self.scalars = scalars_of(experiment, self.last_step)
+        self.scalars = step_scalars(experiment, self.last_step)
         self.memory_advice: Callable[[], MemoryAdvice] = functools.partial(
             finetuning_advice, experiment, self.batches, self.data.shape.length, self.mesh
         )

@@ -89,7 +89,7 @@ def _program(
     )
 
 
-def scalars_of(experiment: FinetuningExperiment, steps: int) -> dict[str, np.generic]:
+def step_scalars(experiment: FinetuningExperiment, steps: int) -> dict[str, np.generic]:
     """Returns the scalars of every step of a run of so many steps."""
     return {
         "steps": np.int32(steps),

@@ -47,7 +47,7 @@ def run_command(module: str, check: str = "") -> NoReturn:
     for name, kind in (("stderr", _Messages), ("stdout", _Shown if sys.stdout and sys.stdout.isatty() else _Results)):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):  # sys.stdout is None where it is closed
-            made = kind.instead_of(stream)
+            made = kind.wrapping(stream)
             setattr(sys, name, made)
             setattr(sys, f"__{name}__", made)
     run_main(lambda: _checked_and_run(module, check))
@@ -303,7 +303,7 @@ class _Results(io.TextIOWrapper):
             super().flush()
 
     @classmethod
-    def instead_of(cls, stream: io.TextIOWrapper) -> Self:
+    def wrapping(cls, stream: io.TextIOWrapper) -> Self:
         """Takes the place of `stream`, which is of no use afterwards."""
         encoding, errors, by_lines, at_once = stream.encoding, stream.errors, stream.line_buffering, stream.write_through
         stream.flush()

@@ -149,10 +149,10 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> t
     name = choose_command("python -m bert_jax.predict", description, summaries, arguments)
     if name is None:
         sys.exit(0)
-    return name, parser_of(name, COMMANDS[name]).parse_args(arguments[1:])
+    return name, command_parser(name, COMMANDS[name]).parse_args(arguments[1:])
 
 
-def parser_of(name: str, command: Command) -> FlagParser:
+def command_parser(name: str, command: Command) -> FlagParser:
     """Returns the parser of the flags of a command."""
     prog = f"python -m bert_jax.predict {name}"
     description = f"{command.summary[0].upper()}{command.summary[1:]}.\n\n    {prog} --model=MODEL {command.example}"

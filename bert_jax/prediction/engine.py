@@ -206,7 +206,7 @@ class Engine:
         def wait(step: int) -> None:
             jax.block_until_ready([future.result()[1] for future in running])
 
-        for packed in self.profile.of_steps(packs, self.batch_count, wait):
+        for packed in self.profile.trace_steps(packs, self.batch_count, wait):
             self.batch_count += 1
             if len(running) == IN_FLIGHT:
                 yield oldest()

@@ -44,7 +44,7 @@ def model_of_step(workdir: AnyPath, step: int) -> Model:
                 state = checkpoints.restore(step, program.state)
                 params = on_host(state.params, mesh)
                 phase = experiment.phase_after(max(step - 1, 0))
-                return trained_model(experiment.of_phase(phase), params, _tokenizer(workdir, experiment))
+                return trained_model(experiment.for_phase(phase), params, _tokenizer(workdir, experiment))
     has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
     raise UserError(
         f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "

@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from bert_jax.configs.memory_advice import evaluation_advice, least_bytes
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.batches import eval_batches, process_shard, tables_of, to_device
+from bert_jax.data.batches import corpus_masking_tables, eval_batches, process_shard, to_device
 from bert_jax.data.plan import EpochPlan
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
@@ -37,7 +37,7 @@ class Evaluation:
     def __init__(
         self, experiment: PretrainingExperiment, program: Program, phase: int, splits: Splits, run: Run, plan: EpochPlan
     ):
-        program, experiment = phase_program(experiment, program, phase), experiment.of_phase(phase)
+        program, experiment = phase_program(experiment, program, phase), experiment.for_phase(phase)
         mesh, self._program = program.mesh, program
         settings = experiment.evaluation
         examples = experiment.eval_config(phase)
@@ -56,7 +56,7 @@ class Evaluation:
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
-        continues = tables_of(splits.eval).continuation if whole_words else None
+        continues = corpus_masking_tables(splits.eval).continuation if whole_words else None
         further = objective.eval_scores(EvalRows(predicted, labels, splits.train, plan, continues))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}

@@ -88,7 +88,7 @@ class PretrainingLog(RunLog):
             return ""
         return f", {100 * trained.masked_fraction:g} % masked (held out: {100 * eval_rows.masked_fraction:g} %)"
 
-    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
+    def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
         """Returns the losses and accuracies."""
         return self._objective.summarise(window)
 
@@ -96,7 +96,7 @@ class PretrainingLog(RunLog):
         """Returns the scores of the objective that log lines show."""
         return [score.text(scores.get(name, math.nan)) for name, score in self._objective.shown_scores().items()]
 
-    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+    def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
         """Returns the rows, their FLOPs, and the FLOPs of all later steps."""
         rows = float(window["rows"])
         flops = rows * phase_row_flops(self._experiment, self._phase, self._teacher)

@@ -29,7 +29,7 @@ from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, scalars_of
+from bert_jax.pretraining.program import check_batch_sizes, phase_program, phase_step, pretraining_program, step_scalars
 from bert_jax.pretraining.splits import FINGERPRINT, PhaseBatches, fingerprint, open_phase_corpora
 from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.environment import enable_compilation_cache, quiet_libraries, start_logging
@@ -76,13 +76,13 @@ def replay_step(workdir: AnyPath, step: int, overrides: Sequence[tuple[str, str]
     quiet_libraries()
     start_logging(0)
     enable_compilation_cache()
-    experiment, corpus = experiment_of(workdir, overrides, may_change)
+    experiment, corpus = load_experiment(workdir, overrides, may_change)
     for line in report(replay(experiment, workdir, corpus, step), workdir, corpus.tokenizer):
         print(line)
     return 0
 
 
-def experiment_of(
+def load_experiment(
     workdir: AnyPath, overrides: Sequence[tuple[str, str]], may_change: Sequence[str]
 ) -> tuple[PretrainingExperiment, Corpus]:
     """(the experiment of the run in `workdir`, the texts that it was trained on).
@@ -138,9 +138,9 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
             state = dataclasses.replace(state, step=state.step - (weights_of - step + 1))  # the step's own dropout applies
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         of_phase = phase_program(experiment, program, phase)
-        arguments = program.arguments(state, to_device(batch, mesh, BATCH), scalars_of(experiment))
+        arguments = program.arguments(state, to_device(batch, mesh, BATCH), step_scalars(experiment))
         norms, sums = of_phase.norms_step(experiment.phases[phase].accumulation)(*arguments)
-        rate = jax.jit(program.learning_rate)(jnp.int32(step - 1), scalars_of(experiment))
+        rate = jax.jit(program.learning_rate)(jnp.int32(step - 1), step_scalars(experiment))
         losses = _losses_of_rows(of_phase, state.params, batch)
     objective = experiment.trained_objective
     return Replay(step, weights_of, float(rate), jax.device_get(sums), named_norms(norms), batch, losses, objective)
@@ -186,7 +186,7 @@ def _trained_on(
     if first >= step:
         return state
     log.info("training again from step %s to step %s", f"{first:,}", f"{step:,}")
-    scalars, training_step = scalars_of(experiment), functools.cache(functools.partial(phase_step, experiment, program))
+    scalars, training_step = step_scalars(experiment), functools.cache(functools.partial(phase_step, experiment, program))
     with Progress("trained", step - first, "steps") as progress:
         for at in range(first, step):
             batch = to_device(batches.at(at), program.mesh, BATCH)

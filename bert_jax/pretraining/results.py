@@ -19,8 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
-from bert_jax.interop.card import Training
-from bert_jax.interop.card import training_of as read_training
+from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.locate import find_model_directory
@@ -69,7 +68,7 @@ def results(
     }
 
 
-def training_of(
+def training_section(
     experiment: PretrainingExperiment, splits: Splits, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
 ) -> Training:
     """Returns the training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are

@@ -33,7 +33,7 @@ class Splits:
     of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
     """The texts of phases that train on another corpus."""
 
-    def of_phase(self, phase: int) -> Corpus:
+    def for_phase(self, phase: int) -> Corpus:
         """Returns the texts that a phase trains on."""
         return self.of_phases.get(phase, self.train)
 

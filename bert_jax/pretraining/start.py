@@ -20,7 +20,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
-from bert_jax.model.characters import symbols_of
+from bert_jax.model.characters import piece_symbols
 from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
@@ -44,7 +44,7 @@ def initial_state(experiment: PretrainingExperiment, program: Program, corpus: C
     rows = experiment.model.padded_vocab_size
     if experiment.model.character_cnn:
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
-        facts["embeddings", "characters", "symbols"] = symbols_of(corpus.tokenizer.pieces, rows)
+        facts["embeddings", "characters", "symbols"] = piece_symbols(corpus.tokenizer.pieces, rows)
     flat = flatten_dict(state.params)
     flat |= {path: jax.device_put(value, flat[path].sharding) for path, value in facts.items()}
     return dataclasses.replace(state, params=unflatten_dict(flat)) if facts else state

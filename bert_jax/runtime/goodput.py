@@ -137,8 +137,8 @@ class GoodputRecorder:
         }
 
     def totals(self) -> JsonObject:
-        """Returns the entry "ledger" of `results.json`: all starts up to this moment; see `totals_of`."""
-        return totals_of([*self._earlier, self.record()])
+        """Returns the entry "ledger" of `results.json`: all starts up to this moment; see `sum_starts`."""
+        return sum_starts([*self._earlier, self.record()])
 
     def _awaited(self, batches: prefetch[Made], is_computing: Callable[[], bool]) -> Iterator[Made]:
         while True:
@@ -178,7 +178,7 @@ class GoodputRecorder:
             self._of_this_step = 0.0
 
 
-def totals_of(records: Sequence[JsonObject]) -> JsonObject:
+def sum_starts(records: Sequence[JsonObject]) -> JsonObject:
     """Adds up the starts of a run: {"goodput", "starts", "seconds": of every category}.
 
     records: the lines of `ledger.jsonl`. The last line of a start replaces those before it. The time between two starts runs
@@ -212,7 +212,7 @@ def _summary(starts: int, seconds: dict[str, float]) -> JsonObject:
 
 
 def goodput_line(totals: JsonObject) -> str:
-    """Returns the log line of `totals_of`: the goodput, and every category that took half a second, the longest first.
+    """Returns the log line of `sum_starts`: the goodput, and every category that took half a second, the longest first.
 
     >>> goodput_line(goodput.totals())
     'goodput 93.1 % of 2h13m in 2 starts: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 1m44s'

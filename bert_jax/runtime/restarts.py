@@ -42,7 +42,7 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
     signal to this process ends the command without a restart.
     """
     command = [sys.executable, "-P", "-m", f"bert_jax.{name}", *arguments]  # -P: not from the current directory
-    workdir = workdir_of(arguments)
+    workdir = find_workdir(arguments)
     failed: set[int] = set()
     with _Signals() as signals:
         for restart in range(1, restarts + 2):
@@ -68,7 +68,7 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
     return HUNG
 
 
-def workdir_of(arguments: Sequence[str]) -> AnyPath | None:
+def find_workdir(arguments: Sequence[str]) -> AnyPath | None:
     """Returns the directory that `--workdir=DIR` or `--workdir DIR` names among the arguments of a command; None without the
     flag."""
     found = None

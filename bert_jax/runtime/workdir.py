@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from bert_jax import __version__, files
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject, json_lines, read_json, remove_tree, write_json
-from bert_jax.interface.named import Record, file_of, record_of
+from bert_jax.interface.named import Record, file_record, source_file
 from bert_jax.runtime.goodput import GOODPUT_FILE
 from bert_jax.storage.checks import PROBE, require_capable
 from bert_jax.storage.lock import locked_in_bucket
@@ -67,7 +67,7 @@ def open_workdir(
     made = _make(directory)
     with locked(directory, LOCK) as holder:
         stored = stored_config(directory) if (directory / CONFIG).exists() else None
-        own = {key: record for key, value in flatten(config) if (record := record_of(str(value), f"config.{key}"))}
+        own = {key: record for key, value in flatten(config) if (record := file_record(str(value), f"config.{key}"))}
         if stored is None:
             _require_empty(directory)
         elif (directory / METRICS).exists():  # a run that ended before its first step may be started with another configuration
@@ -157,9 +157,9 @@ def _name_file(values: Any, path: Sequence[str], record: Record, run: str) -> No
     for group in groups:
         values = values[group]
     value = values[last]
-    values[last] = record["path"] + value.removeprefix(file_of(value))
+    values[last] = record["path"] + value.removeprefix(source_file(value))
     if groups[:1] != ["log"] and pathlib.Path(record["path"]).is_file():
-        now = record_of(values[last])
+        now = file_record(values[last])
         assert now is not None, "the value names a file"
         if now["sha256"] != record["sha256"]:
             says = _changed(f"{run} holds a run with another {record['path']}", ".".join(path), record, now)

@@ -100,7 +100,7 @@ def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
     except OutOfMemory:  # an inner block knows more about the cause
         raise
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if shortage := shortage_of(error):
+        if shortage := memory_shortage(error):
             raise OutOfMemory(advice().sentence(shortage)) from error
         raise
 
@@ -134,7 +134,7 @@ def host_memory() -> int | None:
     return min(sizes)
 
 
-def shortage_of(error: BaseException) -> DoesNotFit | None:
+def memory_shortage(error: BaseException) -> DoesNotFit | None:
     """Returns the memory that is too small, by an error; None for other errors, and for vmem, which is a bug in a kernel of
     bert_jax."""
     shortage = DoesNotFit.from_message(str(error))

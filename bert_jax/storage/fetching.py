@@ -43,7 +43,7 @@ class Copy:
     """In nanoseconds."""
 
 
-def copy_of(file: pathlib.Path, generation: str) -> Copy:
+def copy_record(file: pathlib.Path, generation: str) -> Copy:
     """Returns the record of a file that equals the object of this generation."""
     facts = file.stat()
     return Copy(generation, facts.st_size, facts.st_mtime_ns)
@@ -52,7 +52,7 @@ def copy_of(file: pathlib.Path, generation: str) -> Copy:
 def is_unchanged(file: pathlib.Path, copy: Copy | None) -> bool:
     """Returns whether a file is there and is as it was recorded."""
     try:
-        return copy is not None and copy_of(file, copy.generation) == copy
+        return copy is not None and copy_record(file, copy.generation) == copy
     except OSError:
         return False
 
@@ -276,7 +276,7 @@ def _download(
         with replacing(file) as part:
             download(f"{remote}/{name}", pathlib.Path(part.name), objects[name], arrived)
         with counting:
-            known[name] = copy_of(file, objects[name].generation)
+            known[name] = copy_record(file, objects[name].generation)
 
     with progress, ThreadPoolExecutor(_AT_ONCE, "fetching") as pool:
         list(pool.map(one, objects))

@@ -20,7 +20,7 @@ from types import TracebackType
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.storage.fetching import Copy, Record, copy_of, fetch, is_unchanged
+from bert_jax.storage.fetching import Copy, Record, copy_record, fetch, is_unchanged
 from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload
 from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
@@ -137,7 +137,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
             try:
                 for name in sorted(changed, key=lambda name: (name in self._last, name)):
                     with contextlib.suppress(FileNotFoundError):  # replaced or removed in the meantime
-                        before = copy_of(self.directory / name, "")
+                        before = copy_record(self.directory / name, "")
                         generation = upload(self.directory / name, f"{self.remote}/{name}")
                         self._known[name] = Copy(generation, before.size, before.modified)
                 for name in gone:

@@ -19,7 +19,7 @@ Speed = Sequence[float]
 """Seconds of a training step of every phase."""
 
 
-def tokens_of(phases: Sequence[PhaseConfig]) -> int:
+def count_tokens(phases: Sequence[PhaseConfig]) -> int:
     """Returns the places in the rows of all steps, padding included."""
     return sum(phase.steps * phase.batch_size * phase.length for phase in phases)
 
@@ -34,7 +34,7 @@ def planned_steps(study: StudyExperiment, arm: ArmConfig, experiment: Pretrainin
     if arm.continues or budget.equal == "steps":
         return steps
     if budget.equal == "tokens":
-        factor = budget.tokens / tokens_of(phases)
+        factor = budget.tokens / count_tokens(phases)
     else:
         assert speed is not None, "equal seconds need a measured speed"
         factor = budget.seconds / sum(count * seconds for count, seconds in zip(steps, speed, strict=True))

@@ -121,17 +121,17 @@ def measured_speed(
     """
     least, phases = study.budget.calibration_steps, len(experiment.phases)
     try:
-        speed = _speed_of(study, arm, experiment, [least] * phases, measurement)
+        speed = _measure_speed(study, arm, experiment, [least] * phases, measurement)
         seconds = min(LONG_ENOUGH, study.budget.seconds / 60)
         longer = [max(least, math.ceil(seconds / step)) for step in speed]
         if max(longer) > least:
-            speed = _speed_of(study, arm, experiment, longer, measurement)
+            speed = _measure_speed(study, arm, experiment, longer, measurement)
     finally:
         remove_tree(_workdir(arm, measurement))
     return speed
 
 
-def _speed_of(
+def _measure_speed(
     study: StudyExperiment,
     arm: ArmConfig,
     experiment: PretrainingExperiment,

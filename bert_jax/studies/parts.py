@@ -64,7 +64,7 @@ class Part:
         return pathlib.Path(self.directory(root)) / f"{self.name}.log"
 
 
-def parts_of(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> list[Part]:
+def family_parts(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> list[Part]:
     """Returns the parts of a family of arms with one seed, in the order in which they are run."""
     trained = [Part(arm.name, seed, PRETRAINING) for arm in family if not arm.shares]
     states = [Part(arm.name, seed, STATE) for arm in family if arm.at < 1]
@@ -74,7 +74,7 @@ def parts_of(study: StudyExperiment, family: Sequence[ArmConfig], seed: int) -> 
 def part_groups(study: StudyExperiment) -> list[list[Part]]:
     """Returns the parts that one process runs after one another, by seed and family: the first results have one seed of every
     arm."""
-    return [parts_of(study, family, seed) for seed in study.seeds for family in families(study)]
+    return [family_parts(study, family, seed) for seed in study.seeds for family in families(study)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,8 +63,8 @@ def table(planned: Planned) -> JsonObject:
             "seeds": list(study.seeds),
             "restarts": study.restarts,
             "reference": reference,
-            "tasks": {task.name: metric_of(planned, task.name) for task in study.tasks},
-            "baselines": {task.name: baseline_of(planned, task.name) for task in study.tasks},
+            "tasks": {task.name: task_metric(planned, task.name) for task in study.tasks},
+            "baselines": {task.name: task_baseline(planned, task.name) for task in study.tasks},
             "arms": arms,
             "expected": expected,
             "paper": study.paper,
@@ -109,16 +109,16 @@ def _count(planned: Planned, arm: ArmConfig, task: str, kind: str) -> int:
     return sum(record[kind] for record in found if record is not None)
 
 
-def metric_of(planned: Planned, task: str) -> str:
+def task_metric(planned: Planned, task: str) -> str:
     """Returns the metric of a task, SPLIT/METRIC: the one that the study names, or the task's own."""
     own = next(one for one in planned.study.tasks if one.name == task)
     loaded = planned.tasks[task]
     return own.metric or f"{next(split for split in loaded.splits if split.startswith('dev'))}/{loaded.metric}"
 
 
-def baseline_of(planned: Planned, task: str) -> float | None:
+def task_baseline(planned: Planned, task: str) -> float | None:
     """Returns the score of the best single answer to all examples of a task, as a fraction; None before a part is done."""
-    split, _, name = metric_of(planned, task).partition("/")
+    split, _, name = task_metric(planned, task).partition("/")
     for arm in planned.study.arms:
         for seed in planned.study.seeds:
             if record := planned.record(Part(arm.name, seed, task)):
@@ -159,7 +159,7 @@ def pretraining_numbers(planned: Planned, arm: ArmConfig) -> JsonObject:
     """
     if is_untrained(arm):
         return {"steps": 0, "tokens": 0, "flops": 0.0, "parameters": _parameters(planned, arm), "eval": {}}
-    steps = steps_of(planned, arm)
+    steps = trained_steps(planned, arm)
     tokens = flops = 0.0
     for name, counts in steps.items():
         experiment = planned.pretraining[name]
@@ -180,7 +180,7 @@ def is_untrained(arm: ArmConfig) -> bool:
     return bool(arm.finetune.get("init_random"))
 
 
-def steps_of(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
+def trained_steps(planned: Planned, arm: ArmConfig) -> dict[str, list[int]]:
     """Returns the steps of every phase of each pretraining that led to the arm's model, up to the state that it takes; by arm."""
     found = {one.name: list(planned.steps[one.name]) for one in chain(planned.study, arm)}
     if arm.at < 1:

@@ -22,7 +22,7 @@ from jaxtyping import PyTree
 from bert_jax.errors import UserError
 from bert_jax.files import remove_tree
 from bert_jax.sharding.device_errors import is_device_error
-from bert_jax.sharding.out_of_memory import shortage_of
+from bert_jax.sharding.out_of_memory import memory_shortage
 from bert_jax.storage.checks import require_room
 from bert_jax.storage.objects import explained, listed, move_tree
 from bert_jax.storage.paths import AnyPath, is_remote
@@ -164,7 +164,7 @@ class Checkpoints:
         try:
             found = self._read(step, abstract_state)
         except Exception as failure:  # Orbax and TensorStore raise many types; all but too little memory mean an unreadable state
-            if shortage_of(failure):
+            if memory_shortage(failure):
                 raise
             error = failure
         if not _on_all_processes(found is not None) or found is None:

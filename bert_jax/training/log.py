@@ -110,8 +110,8 @@ class RunLog(abc.ABC):
     def training(self, step: int, window: Mapping[str, Any]) -> None:
         """Writes a log line and a record: the means over the steps since the last one, whose sums are `window`."""
         self._run.require_in_place()
-        scores = self.scores_of(window)
-        units, flops, flops_left = self.work_of(step, window)
+        scores = self.compute_scores(window)
+        units, flops, flops_left = self.count_work(step, window)
         self.throughput.add(units, tokens=float(window["tokens"]), flops=flops)
         rates = self.throughput.report(flops_left)
         kind = self._mesh.devices.flat[0].device_kind
@@ -134,7 +134,7 @@ class RunLog(abc.ABC):
             self.metrics.write(step, values)
 
     @abc.abstractmethod
-    def scores_of(self, window: Mapping[str, Any]) -> dict[str, float]:
+    def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
         """Returns the scores of the sums of some training steps."""
 
     @abc.abstractmethod
@@ -142,7 +142,7 @@ class RunLog(abc.ABC):
         """Returns the texts of the scores that a log line shows."""
 
     @abc.abstractmethod
-    def work_of(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
+    def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
         """Returns (the units and the FLOPs of the steps since the last call, whose sums are `window`; the FLOPs after `step`)."""
 
     def draw(self) -> None:

@@ -108,7 +108,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
                     with log.pause(TimeCategory.EVALUATING):
                         stage.evaluate(step, state)
                 with goodput.training(prefetch(stage.rows, step, stage.end), sums.is_computing) as batches:
-                    for batch in parts.profile.of_steps(batches, step, sums.check):
+                    for batch in parts.profile.trace_steps(batches, step, sums.check):
                         state, of_step = stage.step(state, batch)
                         step += 1
                         sums.add(step, of_step)

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.analysis.attention import page as pages
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
-from bert_jax.analysis.attention.measure import Attention, arrays_of, read_head
+from bert_jax.analysis.attention.measure import Attention, attention_arrays, read_head
 from bert_jax.analysis.attention.page import attention_page, thumbnail
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
@@ -35,7 +35,7 @@ def test_the_words_of_both_texts_have_their_segment_and_weights_that_sum_to_one(
         assert weights.values.dtype == np.float32
         np.testing.assert_allclose(weights.values.sum(-1), 1, atol=1e-5)
     assert list(found.words.axes) == ["layer", "head", "from", "to"]
-    assert arrays_of(found)["pieces"].shape == (2, 4, len(found.tokens), len(found.tokens))
+    assert attention_arrays(found)["pieces"].shape == (2, 4, len(found.tokens), len(found.tokens))
 
 
 def stored(text: str, found: Attention) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.vocabulary import measure as vocabularies
 from bert_jax.analysis.vocabulary.figures import lengths, lengths_figure, parameters_figure, write_vocabulary
-from bert_jax.analysis.vocabulary.measure import Vocabulary, groups, script_of
+from bert_jax.analysis.vocabulary.measure import Vocabulary, groups, letter_script
 from bert_jax.errors import UserError
 
 
@@ -36,7 +36,7 @@ def test_every_piece_is_of_one_kind_and_has_its_script(found, analyser):
     [("Ωμέγα", "greek"), ("aя", "mixed"), ("1973", "digits"), ("½", "digits"), ("…", "marks"), ("µ", "other"), ("نص", "arabic")],
 )
 def test_a_script_is_that_of_all_letters(text, script):
-    assert script_of(text) == script
+    assert letter_script(text) == script
 
 
 def test_names_are_capitals_without_a_lower_case_twin_or_those_of_a_list(found, analyser, model):

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.vocabulary import command
 from bert_jax.analysis.vocabulary.figures import examples, lengths_figure, parameters_figure, write_vocabulary
-from bert_jax.analysis.vocabulary.measure import Piece, Splits, SplitWord, Vocabulary, read_piece, script_of
+from bert_jax.analysis.vocabulary.measure import Piece, Splits, SplitWord, Vocabulary, letter_script, read_piece
 from bert_jax.errors import UserError
 from tests.looked_at import assert_as_looked_at
 
@@ -208,7 +208,7 @@ def test_a_piece_is_of_the_first_kind_that_fits():
 
 
 def test_an_accent_of_its_own_belongs_to_the_script_of_its_letter():
-    assert (script_of("e\u0301"), script_of("\u0301")) == ("latin", "other")
+    assert (letter_script("e\u0301"), letter_script("\u0301")) == ("latin", "other")
 
 
 @pytest.mark.parametrize(

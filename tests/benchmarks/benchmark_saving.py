@@ -93,7 +93,7 @@ def bookkeeping() -> dict[str, float]:
     def as_in_a_run() -> None:
         goodput, profile, step = GoodputRecorder(), Profile(), 0
         with goodput.training(prefetch(int, 0, EMPTY_STEPS), lambda: False) as batches:
-            for _ in profile.of_steps(batches, step, int):
+            for _ in profile.trace_steps(batches, step, int):
                 step += 1
                 goodput.step_done(step)
 

@@ -16,7 +16,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.objectives.objective import abstract_rows
-from bert_jax.pretraining.program import pretraining_program, scalars_of
+from bert_jax.pretraining.program import pretraining_program, step_scalars
 from bert_jax.pretraining.start import initial_parameters
 from bert_jax.sharding.config import AXES
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
@@ -45,7 +45,7 @@ def trace_steps(experiment: PretrainingExperiment) -> None:
                 shape = (phase.length, phase.max_predictions, phase.packed_examples)
                 step = program.training_step(phase.accumulation)
                 for rows, function, state, *scalars in (
-                    (phase.batch_size, step, program.state, scalars_of(experiment)),
+                    (phase.batch_size, step, program.state, step_scalars(experiment)),
                     (experiment.evaluation.batch_size, program.evaluation_step, program.state.params),
                 ):
                     sharding = NamedSharding(MESH, BATCH)

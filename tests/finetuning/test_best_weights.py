@@ -194,10 +194,10 @@ def test_the_card_of_the_model_has_the_scores_beside_their_baselines(tmp_path):
         "steps": 9, "best_step": 6, "scores": {"dev": {"f1": 0.5, "accuracy": 0.75}}, "test_scores": {"test": {"f1": 0.25}},
         "baseline": {"dev": {"f1": 0.125}},
     }  # fmt: skip
-    told = best_weights.training_of(experiment, "own/text", start, results)
+    told = best_weights.training_section(experiment, "own/text", start, results)
     assert told.data == "Fine-tuned on the task own/text, starting from start."
     assert told.steps.startswith("9 steps of ")
     assert told.steps.endswith("; the weights are from step 6.")
     assert told.scores == [("dev f1", 0.5, 0.125), ("dev accuracy", 0.75, None), ("test f1", 0.25, None)]
     assert (told.license, told.language) == ("mit", "de")
-    assert best_weights.training_of(experiment, "glue/mrpc", start, {}).language == "en"
+    assert best_weights.training_section(experiment, "glue/mrpc", start, {}).language == "en"

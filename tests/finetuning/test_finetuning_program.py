@@ -17,7 +17,7 @@ from bert_jax.data.batches import LabelledBatches, to_device
 from bert_jax.data.rows import Feature, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
-from bert_jax.finetuning.program import finetuning_program, label_loss, scalars_of, teaching
+from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teaching
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.registry import make_head
@@ -55,7 +55,7 @@ def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for step in range(steps):
             batch = to_device(batches.at(step), mesh, BATCH)
-            state, _ = program.training_step(1)(*program.arguments(state, batch, scalars_of(one, steps)))
+            state, _ = program.training_step(1)(*program.arguments(state, batch, step_scalars(one, steps)))
     return jax.device_get(state.params)
 
 

@@ -17,7 +17,7 @@ from bert_jax.analysis.flags import EXAMPLES
 from bert_jax.analysis.flags import flag_parser as analyse_parser
 from bert_jax.interface.flags import filled
 from bert_jax.prediction.commands import COMMANDS as PREDICTIONS
-from bert_jax.prediction.commands import parser_of as predict_parser
+from bert_jax.prediction.commands import command_parser as predict_parser
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RUN = re.compile(r'^    run_command\("bert_jax\.([\w.]+)"(?:, check="([\w.]+:\w+)")?\)', re.M)

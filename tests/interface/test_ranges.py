@@ -21,11 +21,11 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface import ranges
 from bert_jax.interface.flags import FlagParser, nonempty, nonempty_path
-from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, kinds_of, range_error, range_text
+from bert_jax.interface.ranges import COUNT, SEED, InRange, OneOf, check_value, intervals, range_error, range_text, value_types
 from bert_jax.interop import flags as convert_flags
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.prediction.commands import COMMANDS as PREDICT_COMMANDS
-from bert_jax.prediction.commands import parser_of
+from bert_jax.prediction.commands import command_parser
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.diagnosis import flags as doctor_flags
 from tests.flags import replacing
@@ -159,7 +159,7 @@ COMMANDS = {
     "doctor": doctor_flags.flag_parser(""),
     "convert": convert_flags.flag_parser(""),
     "corpus": corpus._parser(),
-    **{f"predict {name}": parser_of(name, command) for name, command in PREDICT_COMMANDS.items()},
+    **{f"predict {name}": command_parser(name, command) for name, command in PREDICT_COMMANDS.items()},
     **{f"analyse {name}": analyse_flags.flag_parser(name) for name in analyse_flags.COMMANDS},
 }
 
@@ -243,7 +243,7 @@ def constraints(hint: Any) -> list[Any]:
 def plain(kinds: tuple[Any, ...]) -> set[Any]:
     """The types of a value and of its items; a group of any keys has none that are known."""
     kinds = tuple(kind for kind in kinds if typing.get_origin(kind) is not dict)
-    return {one for kind in kinds for one in (typing.get_args(kind)[:1] and kinds_of(typing.get_args(kind)[0])) or (kind,)}
+    return {one for kind in kinds for one in (typing.get_args(kind)[:1] and value_types(typing.get_args(kind)[0])) or (kind,)}
 
 
 EXPERIMENTS = {
@@ -263,7 +263,7 @@ KEYS = [(kind, key) for kind in EXPERIMENTS for key, _ in leaf_keys(kind)]
 def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
     without = []
     for key, hint in leaf_keys(kind):
-        stated, kinds = constraints(hint), plain(kinds_of(hint))
+        stated, kinds = constraints(hint), plain(value_types(hint))
         if kinds & {int, float} and not intervals(hint):
             without.append(key)
         if str in kinds and type(None) not in kinds and not stated and key not in MAY_BE_EMPTY:
@@ -274,7 +274,7 @@ def test_every_key_that_is_a_number_or_a_word_says_its_range(kind: Any):
 @pytest.mark.parametrize(("kind", "key"), KEYS, ids=[f"{kind.__name__}-{key}" for kind, key in KEYS])
 def test_an_odd_value_of_any_key_is_in_its_range_or_refused_in_one_sentence(kind: Any, key: str, tmp_path: pathlib.Path):
     hint = dict(leaf_keys(kind))[key]
-    kinds = plain(kinds_of(hint))
+    kinds = plain(value_types(hint))
     file = tmp_path / "experiment.py"
     file.write_text(f"def get_config(): return {EXPERIMENTS[kind]!r}")
     ranges = intervals(hint)

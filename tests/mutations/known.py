@@ -51,7 +51,7 @@ SEEN = [
         "np.minimum(places[blocks == block], plan.num_rows - 1)",
     ),
     Mistake("bert_jax/tpu/costs/hlo.py", 1, '(1 if direction == "LE" else -1 if direction == "GE" else 0)', "0"),
-    Mistake("bert_jax/data/plan.py", 1, "key_of(key, _CUT_B)", "key_of(key, _CUT_A)"),
+    Mistake("bert_jax/data/plan.py", 1, "make_key(key, _CUT_B)", "make_key(key, _CUT_A)"),
     Mistake(
         "bert_jax/model/heads/outputs.py",
         1,
@@ -104,7 +104,7 @@ SEEN = [
         "bert_jax/storage/mirror.py",
         1,
         "Copy(generation, before.size, before.modified)",
-        "copy_of(self.directory / name, generation)",
+        "copy_record(self.directory / name, generation)",
     ),
 ]
 """What passed unseen once; the test that was added holds the kind."""

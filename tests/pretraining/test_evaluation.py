@@ -113,7 +113,7 @@ def test_the_perplexity_of_words_is_that_of_a_loop_over_words(monkeypatch: pytes
     batch = {"masked_targets": targets, "nsp_labels": np.full((4, 1), -1, np.int32)}
     continuation = np.arange(VOCABULARY) >= 6
     monkeypatch.setattr(evaluation, "eval_batches", lambda *settings, row_multiple: iter([batch]))
-    monkeypatch.setattr(evaluation, "tables_of", lambda corpus: types.SimpleNamespace(continuation=continuation))
+    monkeypatch.setattr(evaluation, "corpus_masking_tables", lambda corpus: types.SimpleNamespace(continuation=continuation))
     train = types.SimpleNamespace(token_counts=np.ones(VOCABULARY, np.int64), vocabulary=SPECIALS)
     splits: Any = types.SimpleNamespace(train=train, eval="held out")
     watched = Watched()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bert_jax.data.prefetch import prefetch
-from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory, combined, goodput_line, totals_of
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory, combined, goodput_line, sum_starts
 
 BEGAN = 1_000_000.0
 
@@ -154,17 +154,17 @@ def test_a_clock_that_was_set_back_between_two_starts_counts_as_no_time():
         {"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0}},
         {"start": 2, "began": BEGAN - 3600, "step": 9, "seconds": {"training": 10.0, "other": 10.0}},
     ]
-    assert totals_of(records)["seconds"]["between_starts"] == 0
-    assert totals_of(records)["goodput"] == 0.8
+    assert sum_starts(records)["seconds"]["between_starts"] == 0
+    assert sum_starts(records)["goodput"] == 0.8
 
 
 def test_nothing_recorded_is_no_goodput():
-    assert (totals_of([])["starts"], totals_of([])["goodput"]) == (0, 0.0)
+    assert (sum_starts([])["starts"], sum_starts([])["goodput"]) == (0, 0.0)
 
 
 def test_a_sweep_adds_the_ledgers_of_its_runs():
-    one = totals_of([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "saving": 10.0}}])
-    other = totals_of([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 60.0}}])
+    one = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "saving": 10.0}}])
+    other = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 60.0}}])
     found = combined([one, other])
     assert (found["starts"], found["goodput"]) == (2, 0.9)
     assert (found["seconds"]["training"], found["seconds"]["saving"]) == (90, 10)
@@ -172,10 +172,10 @@ def test_a_sweep_adds_the_ledgers_of_its_runs():
 
 def test_the_line_names_the_activities_that_took_half_a_second_the_longest_first():
     spent = {"training": 7440.0, "compiling": 121.0, "between_starts": 310.0, "saving": 0.4, "evaluating": 0.5}
-    totals = totals_of([{"start": 1, "began": BEGAN, "step": 4, "seconds": spent}])
+    totals = sum_starts([{"start": 1, "began": BEGAN, "step": 4, "seconds": spent}])
     line = "goodput 94.5 % of 2h11m in 1 start: training 2h04m, between starts 5m10s, compiling 2m01s, evaluating 0s"
     assert goodput_line(totals) == line
-    assert goodput_line(totals_of([{"start": 1, "began": BEGAN, "step": 0, "seconds": {"saving": 0.4}}])).endswith("in 1 start")
+    assert goodput_line(sum_starts([{"start": 1, "began": BEGAN, "step": 0, "seconds": {"saving": 0.4}}])).endswith("in 1 start")
 
 
 def test_a_line_and_the_totals_hold_milliseconds_and_a_goodput_of_hundredths_of_a_percent():
@@ -186,13 +186,13 @@ def test_a_line_and_the_totals_hold_milliseconds_and_a_goodput_of_hundredths_of_
     with goodput.training(Batches(clock, []), never):
         clock.now += 0.7654321
         goodput.step_done(1)
-    totals = totals_of([{"start": 1, "began": BEGAN, "step": 1, "seconds": {"training": 0.7654321, "other": 1.2345678}}])
+    totals = sum_starts([{"start": 1, "began": BEGAN, "step": 1, "seconds": {"training": 0.7654321, "other": 1.2345678}}])
     assert (totals["goodput"], totals["seconds"]["training"], totals["seconds"]["other"]) == (0.3827, 0.765, 1.235)
 
 
 def test_time_of_an_activity_that_this_version_does_not_know_is_not_lost():
     start = {"start": 1, "began": BEGAN, "step": 4, "seconds": {"training": 30.0, "of another version": 10.0}}
-    totals = totals_of([start])
+    totals = sum_starts([start])
     assert (totals["goodput"], totals["seconds"]["of another version"]) == (0.75, 10)
     assert combined([totals, totals])["seconds"]["of another version"] == 20
 
@@ -278,5 +278,5 @@ def random_run(rng: random.Random) -> tuple[list[Any], list[str]]:
 @pytest.mark.parametrize("seed", range(60))
 def test_the_totals_are_those_of_an_account_of_every_second(seed: int):
     lines, account = random_run(random.Random(seed))
-    spent = {name: value for name, value in totals_of(lines)["seconds"].items() if value}
+    spent = {name: value for name, value in sum_starts(lines)["seconds"].items() if value}
     assert spent == pytest.approx({name: account.count(name) for name in set(account)})

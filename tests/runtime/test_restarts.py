@@ -15,7 +15,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interface.exit_statuses import HUNG, MENDED_BY_RESTART
 from bert_jax.runtime import restarts
-from bert_jax.runtime.restarts import keep_running, steps_done, workdir_of
+from bert_jax.runtime.restarts import find_workdir, keep_running, steps_done
 from tests.runtime.test_roll_call import Time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -140,10 +140,10 @@ def test_a_signal_in_the_pause_ends_it_and_starts_nothing_again(
 
 @pytest.mark.parametrize("flags", [["--workdir=a b"], ["--config=c", "--workdir", "a b"], ["--workdir=first", "--workdir=a b"]])
 def test_the_workdir_is_found_in_either_form(flags: list[str]):
-    assert workdir_of([*flags, "--config.seed=1"]) == pathlib.Path("a b")
-    assert workdir_of(["--workdirs=a", "workdir=b"]) is None
-    assert workdir_of(["--config=c", "--workdir"]) == pathlib.Path()
-    assert workdir_of([]) is None
+    assert find_workdir([*flags, "--config.seed=1"]) == pathlib.Path("a b")
+    assert find_workdir(["--workdirs=a", "workdir=b"]) is None
+    assert find_workdir(["--config=c", "--workdir"]) == pathlib.Path()
+    assert find_workdir([]) is None
 
 
 def test_the_steps_of_a_sweep_are_those_of_all_its_runs(tmp_path: pathlib.Path):

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.runtime.processes import FOLDER, MARKER_FILE, Processes, require_shared_directory
-from bert_jax.runtime.restarts import steps_done, workdir_of
+from bert_jax.runtime.restarts import find_workdir, steps_done
 from bert_jax.runtime.workdir import fetch_workdir, stored_config
 from bert_jax.storage import objects
 from bert_jax.storage.mirror import Mirror
@@ -17,7 +17,7 @@ from tests.storage.emulator import Emulator
 
 
 def test_the_last_step_of_a_run_in_a_bucket_is_known_to_restarts(bucket: str, emulator: Emulator):
-    workdir = workdir_of(["--config=x", f"--workdir={bucket}"])
+    workdir = find_workdir(["--config=x", f"--workdir={bucket}"])
     assert workdir is not None
     assert steps_done(workdir) == 0
     for name, step in (("metrics.jsonl", 0), ("runs/a/metrics.jsonl", 5), ("runs/b/metrics.jsonl", 7)):

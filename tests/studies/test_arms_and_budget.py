@@ -27,7 +27,7 @@ from bert_jax.studies.arms import (
     merged,
     pretraining_values,
 )
-from bert_jax.studies.budget import exported_steps, planned_steps, run_values, tokens_of
+from bert_jax.studies.budget import count_tokens, exported_steps, planned_steps, run_values
 from bert_jax.studies.parts import Part, digest, part_groups
 from bert_jax.studies.running import expected_seconds, seconds_left
 from bert_jax.tasks.scores import Baseline
@@ -74,7 +74,7 @@ def test_a_task_gets_its_directory_and_an_arm_changes_tasks_by_their_kind_of_hea
 def test_equal_tokens_are_equal_within_a_step_of_each_phase(experiment: PretrainingExperiment):
     made = study(budget={"equal": "tokens", "tokens": 7_200})
     steps = planned_steps(made, made.arms[0], experiment, None)
-    assert tokens_of(experiment.phases) == 100 * 80 + 50 * 128 == 14_400
+    assert count_tokens(experiment.phases) == 100 * 80 + 50 * 128 == 14_400
     assert steps == [50, 25]
 
 

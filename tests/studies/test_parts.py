@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.studies.arms import finetuning_values, pretraining_values
 from bert_jax.studies.budget import run_values
-from bert_jax.studies.parts import PRETRAINING, STATE, Part, Planned, digest, parts_of, read_numbers, write_experiment
+from bert_jax.studies.parts import PRETRAINING, STATE, Part, Planned, digest, family_parts, read_numbers, write_experiment
 from bert_jax.tasks.text_task import SequenceHead
 from tests.studies.conftest import study
 
@@ -37,7 +37,7 @@ def planned(root: pathlib.Path, experiment: PretrainingExperiment, **values: Any
 
 def test_models_come_before_the_states_of_their_runs_and_these_before_the_tasks():
     made = of_three()
-    assert [(part.arm, part.seed, part.name) for part in parts_of(made, made.arms, 4)] == [
+    assert [(part.arm, part.seed, part.name) for part in family_parts(made, made.arms, 4)] == [
         ("a", 4, "pretraining"), ("b", 4, "pretraining"), ("half", 4, "model"), ("a", 4, "stsb"), ("b", 4, "stsb"),
         ("half", 4, "stsb"), ("same", 4, "stsb"),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model.characters import symbols_of
+from bert_jax.model.characters import piece_symbols
 from bert_jax.pretraining import start as module
 from bert_jax.pretraining.start import initial_state
 from bert_jax.training.config import SpikeConfig
@@ -139,7 +139,7 @@ def test_a_model_of_characters_begins_with_those_of_the_pieces():
     model = dataclasses.replace(TINY, encoder="bilm", num_heads=1, tied_decoder=False, character_cnn=True)
     pieces = [f"w{i}" for i in range(TINY.vocab_size)]
     corpus = dataclasses.replace(CORPUS, tokenizer=types.SimpleNamespace(pieces=pieces))  # type: ignore[arg-type]
-    symbols = symbols_of(pieces, model.padded_vocab_size)
+    symbols = piece_symbols(pieces, model.padded_vocab_size)
     state, _ = begun(model, {"embeddings": {"characters": {"symbols": jnp.zeros_like(symbols)}}}, corpus=corpus)
     found = state.params["embeddings"]["characters"]["symbols"]
     np.testing.assert_array_equal(found, symbols)

@@ -6,7 +6,7 @@ import argparse
 import itertools
 
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
-from bert_jax.analysis.attention.measure import arrays_of, read_head
+from bert_jax.analysis.attention.measure import attention_arrays, read_head
 from bert_jax.analysis.attention.page import attention_page
 from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.errors import UserError
@@ -26,7 +26,7 @@ def run(flags: argparse.Namespace) -> int:
     config = analyser.engine.config
     chosen = [read_head(name, config.num_layers, config.num_heads) for name in flags.head]
     found = analyser.attention(record.values["text"], record.values["text_b"])
-    folder.arrays("attention.npz", **arrays_of(found))
+    folder.arrays("attention.npz", **attention_arrays(found))
     if "html" in flags.format:
         folder.write("attention.html", attention_page(found, "{}-{}".format(*chosen[0]) if chosen else None).encode())
     if folder.formats:

@@ -312,7 +312,7 @@ def family_named(model_type: Any, source: str) -> Family:
 
 
 @functools.lru_cache(maxsize=256)
-def family_of(config: ModelConfig) -> Family:
+def export_family(config: ModelConfig) -> Family:
     """Returns the family that `config` is exported as. A fixed position table is written as a learned one, which computes the
     same."""
     if config.encoder != "transformer":

@@ -42,8 +42,8 @@ from bert_jax.tasks.readers.own_rows import (
     JSON,
     Row,
     class_names,
-    files_of,
-    name_of,
+    data_files,
+    label_text,
     read_own_rows,
     short,
     suffix,
@@ -95,7 +95,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     file), and for invalid files.
     """
     named = FORMATS[kind].has_labels(config)
-    names = tuple(map(name_of, config.label_names)) if named else ()
+    names = tuple(map(label_text, config.label_names)) if named else ()
     if len(set(names)) < len(names):
         raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
@@ -117,9 +117,9 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
 
 def _names_in_file(config: OwnDataConfig, kind: str) -> tuple[str, ...]:
     """Returns the names of the classes in the training file, by number; () if it does not hold them."""
-    first = files_of(pathlib.Path(config.train or ""), "train")[0]
+    first = data_files(pathlib.Path(config.train or ""), "train")[0]
     column = config.labels if kind == "token" else config.label
-    names = tuple(map(name_of, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
+    names = tuple(map(label_text, class_names(first).get(column, ()))) if suffix(first) in COLUMNAR else ()
     if len(set(names)) < len(names):
         raise UserError(f"{first} names a class of {column} twice; give each class a name of its own")
     return names
@@ -157,7 +157,7 @@ def read_own_data(config: OwnDataConfig, kind: str, split: str, *, labels: Seque
     known = labels if form.has_labels(config) else ()
     found: list[tuple[Location, Example]] = []
     documents: dict[str, int] = {}
-    for path in files_of(given, split):
+    for path in data_files(given, split):
         whole = form.read_whole(config, path, split, say)
         if whole is not None:
             start = len(found)
@@ -319,7 +319,7 @@ def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
 
 
 def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
-    name, names = config.label, tuple(map(name_of, config.label_names))
+    name, names = config.label, tuple(map(label_text, config.label_names))
     if name not in row.values:
         return _flagged_columns(config, row, optional)
     # an empty cell means that no label applies; only a missing column means that the labels are unknown
@@ -357,7 +357,7 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
         flag = row.name(name, optional=name in row.values) or ""
         if flag not in _FLAGS:
             raise row.location.error(f"{name} is {flag!r}, not 0 or 1; {CORRECT_ROW}")
-        labels += [name_of(name)] * _FLAGS[flag]
+        labels += [label_text(name)] * _FLAGS[flag]
     return tuple(labels)
 
 
@@ -468,7 +468,7 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         word = config.columns.index(config.words)
         tag = config.columns.index(config.labels) if config.labels in config.columns else None
     width = conll_width(path)
-    if split == "test" and tag == -1 and (width == 1 or (config.train and width < _width_of(config.train))):
+    if split == "test" and tag == -1 and (width == 1 or (config.train and width < _column_count(config.train))):
         tag = None
     if tag is None and split != "test":
         raise UserError(
@@ -497,7 +497,7 @@ _HEADER = (
 """Names of the columns of words and of tags."""
 
 
-def _width_of(train: str) -> int:
+def _column_count(train: str) -> int:
     """Returns the number of columns of the training file, 0 if it has no words in columns."""
     path = pathlib.Path(train)
     return conll_width(path) if path.is_file() and suffix(path) in (*COLUMN_FILES, ".tsv", ".txt") else 0

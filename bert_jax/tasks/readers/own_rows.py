@@ -23,7 +23,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_jax.data.corpus.tables import is_data, set_of, split_of
+from bert_jax.data.corpus.tables import configuration_name, is_data, split_name
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import Json, JsonObject, parse_json, read_object
 from bert_jax.interface.words import counted
@@ -48,7 +48,7 @@ _SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 _SHARD = re.compile(r"(?s)(.*?)(?<!\d)\d+-of-(\d+)(.*)")
 
 
-def files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
+def data_files(path: pathlib.Path, split: str) -> list[pathlib.Path]:
     """Expands a path to data files: the file itself, the files that match a pattern, or a directory's files of `split`,
     which is "train", "dev" or "test". Raises UserError if there are none."""
     found: list[pathlib.Path] = []
@@ -74,11 +74,11 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
     if (directory / "dataset_dict.json").is_file():
         names = read_object(directory / "dataset_dict.json", "save the data set again").get("splits")
         known = [name for name in names or () if isinstance(name, str) and (directory / name / "state.json").is_file()]
-        if chosen := next((name for name in known if split_of(name) == _SPLITS[split]), None):
+        if chosen := next((name for name in known if split_name(name) == _SPLITS[split]), None):
             return _saved(directory / chosen, directory / chosen / "state.json")
         raise UserError(f"{directory} has no {split} split, only {', '.join(known) or 'none'}; give the directory of one of them")
     names = [file.relative_to(directory).as_posix() for file in sorted(directory.rglob("*")) if file.suffix in COLUMNAR]
-    named = {name: split_of(name) for name in names if any(is_data(name, kind) for kind in KINDS)}
+    named = {name: split_name(name) for name in names if any(is_data(name, kind) for kind in KINDS)}
     if not named:
         raise UserError(f"{directory} is a directory without Parquet or Arrow files; give the file of the {split} split")
     found = [name for name, its_split in named.items() if its_split == _SPLITS[split]]
@@ -88,7 +88,7 @@ def _files_in(directory: pathlib.Path, split: str) -> list[pathlib.Path]:
         raise UserError(
             f"{directory} has no file of its {split} split, only {', '.join(list(named)[:3])}; give a file, or a pattern"
         )
-    sets = sorted({set_of(name) for name in found})
+    sets = sorted({configuration_name(name) for name in found})
     if len(sets) > 1:
         raise UserError(f"{directory} holds several data sets ({', '.join(sets[:4])}); give the directory of one of them")
     if shard := next(filter(None, map(_SHARD.fullmatch, found)), None):
@@ -266,13 +266,13 @@ class Row:
         return value
 
     def name(self, name: str, *, optional: bool = False) -> str | None:
-        """Returns the value as a name, as `name_of` writes it."""
+        """Returns the value as a name, as `label_text` writes it."""
         value = self.value(name, optional=optional)
         if isinstance(value, bool | int | float):
-            return name_of(value)
+            return label_text(value)
         if value is not None and (not isinstance(value, str) or not value.strip()):
             raise self.location.error(f"{name} is {short(value)}, not a text; {CORRECT_ROW}")
-        return None if value is None else name_of(value)
+        return None if value is None else label_text(value)
 
     def label(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> str | None:
         """Returns the value as the name of a label. A text that usually marks a missing value is a label only if it is
@@ -301,7 +301,7 @@ class Row:
     def labels(self, name: str, *, optional: bool = False, known: Container[str] = ()) -> tuple[str, ...] | None:
         """Returns the value as a list of the names of labels; None if it is optional and missing."""
         items = self._items(name, optional=optional, remedy="fill it in, or remove it", strict=True)
-        return None if items is None else tuple(self._label(name, name_of(item), known) for item in items)
+        return None if items is None else tuple(self._label(name, label_text(item), known) for item in items)
 
     def texts(self, name: str, *, optional: bool = False) -> tuple[str, ...] | None:
         """Returns the value as a list of texts; None if it is optional and missing."""
@@ -412,7 +412,7 @@ def _parse_item(item: str) -> Any:
     return value
 
 
-def name_of(value: str | bool | float) -> str:
+def label_text(value: str | bool | float) -> str:
     """Returns a label as text: without surrounding blanks, true or false as in JSON, and a whole number without ".0", which
     pandas adds to the integers of a column with missing values."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

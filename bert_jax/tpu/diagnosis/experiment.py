@@ -20,10 +20,10 @@ from bert_jax.configs.memory_advice import pretraining_advice
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import parse_json
-from bert_jax.hardware import chip_of
+from bert_jax.hardware import find_chip
 from bert_jax.interface.words import duration, prefixed
 from bert_jax.runtime.processes import Processes, require_shared_directory
-from bert_jax.sharding.out_of_memory import DoesNotFit, shortage_of
+from bert_jax.sharding.out_of_memory import DoesNotFit, memory_shortage
 from bert_jax.storage.checks import require_capable, require_room
 from bert_jax.storage.objects import read, remove, require_bucket, write
 from bert_jax.storage.paths import AnyPath, is_remote
@@ -159,7 +159,7 @@ def _check(
     try:
         executable = program.lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        shortage = shortage_of(error)
+        shortage = memory_shortage(error)
         if shortage is None:
             raise
         return Check(name, f"{case.config} does not fit", (too_large(case, program, shortage),))
@@ -233,7 +233,7 @@ def step_seconds(program: StepProgram, executable: jax.stages.Compiled) -> float
 def slice_name(devices: Sequence[jax.Device]) -> str | None:
     """Returns the slice that TPU devices form, in the notation of `aot --topology`; None for other devices, and for parts of a
     slice."""
-    chip = chip_of(devices[0].device_kind)
+    chip = find_chip(devices[0].device_kind)
     if devices[0].platform != "tpu" or chip is None:
         return None
     slices = {getattr(device, "slice_index", None) for device in devices}
