@@ -35,7 +35,7 @@ from bert_jax.interop.surgery import average
 from bert_jax.pretraining.checkpointed_model import model_of_last, model_of_step
 from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded
-from bert_jax.storage.objects import place
+from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import checked
 
 
@@ -63,7 +63,7 @@ def at_step(source: str, step: int | None, last: int | None = None) -> Iterator[
         yield source
         return
     quiet_libraries()
-    workdir = place(checked(source, "--from"))
+    workdir = as_path(checked(source, "--from"))
     if step is not None:
         model, what = model_of_step(workdir, step), f"The state after {counted(step, 'step')}"
     else:

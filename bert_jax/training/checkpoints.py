@@ -22,10 +22,10 @@ from jaxtyping import PyTree
 from bert_jax.errors import UserError
 from bert_jax.files import remove_tree
 from bert_jax.sharding.device_errors import is_device_error
-from bert_jax.sharding.out_of_memory import shortage_of
+from bert_jax.sharding.out_of_memory import memory_shortage
 from bert_jax.storage.checks import require_room
 from bert_jax.storage.objects import explained, listed, move_tree
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.training.digests import differing, digests
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Checkpoints:
     """The instance whose save several processes have begun last. Orbax's barriers are shared by all managers of a process, and
     one that is under way refuses the next, so their saves must not overlap."""
 
-    def __init__(self, directory: Place, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
+    def __init__(self, directory: AnyPath, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
         """Keeps the newest `keep` states, and in addition the states of the steps `keep_at`. With
         `read_only` nothing is written or removed, not even what a killed run has left half-written: for a run that may be
         training."""
@@ -164,7 +164,7 @@ class Checkpoints:
         try:
             found = self._read(step, abstract_state)
         except Exception as failure:  # Orbax and TensorStore raise many types; all but too little memory mean an unreadable state
-            if shortage_of(failure):
+            if memory_shortage(failure):
                 raise
             error = failure
         if not _on_all_processes(found is not None) or found is None:
@@ -190,7 +190,7 @@ class Checkpoints:
     def _quarantine(self, steps: Sequence[int]) -> None:
         """Moves the states of `steps` to `unreadable/`, so that new states can have their step numbers."""
 
-        def move(path: Place) -> None:
+        def move(path: AnyPath) -> None:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
             if is_remote(self._directory):  # where Orbax removes every directory that does not say that it is complete
                 (self._directory / QUARANTINE / COMPLETE).write_text("these states are not")
@@ -203,7 +203,7 @@ class Checkpoints:
         may be incomplete (see `restore_latest`)."""
         self._change_directories(sorted(steps), remove_tree)
 
-    def _change_directories(self, steps: Sequence[int], how: Callable[[Place], object]) -> None:
+    def _change_directories(self, steps: Sequence[int], how: Callable[[AnyPath], object]) -> None:
         """Applies `how` to the directory of each of `steps` on one process, with the Orbax manager closed meanwhile."""
         if not steps:
             return
@@ -320,7 +320,7 @@ class Checkpoints:
             raise error
 
 
-def _remove_partial(directory: Place, step: int) -> None:
+def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes from `directory` what the failed save of `step` has written.
 
     Orbax raises at the first file that fails, while its other threads still write theirs. A file that appears during the removal
@@ -357,7 +357,7 @@ def _format_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more arrays"
 
 
-def _free_name(path: Place) -> Place:
+def _free_name(path: AnyPath) -> AnyPath:
     names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in itertools.count(1))
     return next(name for name in names if not name.exists())
 
