@@ -82,7 +82,7 @@ def test_duplicates_are_fixed_versions_in_turn_each_time_in_another_order():
 @pytest.mark.parametrize("pairs", ["original", "paper"])
 def test_one_document_is_too_few_for_random_segments_and_the_error_says_what_to_do(pairs):
     corpus = corpus_of([[5, 6, 7]])
-    with pytest.raises(UserError, match=r"1 document, 3 sentences.*two at least.*blank lines.*pairs='none'"):
+    with pytest.raises(UserError, match=r"1 document, 3 sentences.*at least two.*blank lines.*pairs='none'"):
         plan_epoch(corpus, settings(pairs=pairs), seed=0, epoch=0)
     assert plan_epoch(corpus, settings(pairs="none"), seed=0, epoch=0).num_rows == 1
 
