@@ -37,6 +37,7 @@ from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verifications, staged, verify
 from bert_jax.data.rows import Batch
+from bert_jax.interface.figures import in_formats
 from bert_jax.interface.named import file_of
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import counted
@@ -191,7 +192,8 @@ def pretrain(
         model = trained_model(experiment.of_phase(len(experiment.phases) - 1), params, corpora.train.tokenizer)
         told = training_of(experiment, corpora, run_log.scores, files)
         export_trained(run.workdir, model, {"step": last_step}, found, told)
-        places = (run.durable(run.workdir / name) for name in (RESULTS, PICTURE, MODEL))
+        curves = in_formats(PICTURE, run.figure_formats)[0]
+        places = (run.durable(run.workdir / name) for name in (RESULTS, curves, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)
     if trained.unsaved:
         raise trained.unsaved

@@ -27,6 +27,7 @@ from bert_jax.configs.command_line import Flags, parse_flags
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.files import write_json, write_text
 from bert_jax.interface.exit_statuses import HUNG
+from bert_jax.interface.figures import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.runtime.launch import Run, begin
 from bert_jax.runtime.processes import ProcessesLost
@@ -71,7 +72,8 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
         return run.preemption.exit_status if run.share.index == 0 else 0
     _write(whole, run)
     print(report.plain(table(whole)), flush=True)
-    log.info("table: %s\npicture: %s", *(run.durable(run.workdir / name) for name in (TEXT, PICTURE)))
+    places = (run.durable(run.workdir / name) for name in (TEXT, in_formats(PICTURE, run.figure_formats)[0]))
+    log.info("table: %s\npicture: %s", *places)
     return 0
 
 
@@ -104,7 +106,7 @@ def _write(whole: Planned, run: Run) -> None:
     content = table(whole)
     write_json(run.workdir / TABLE, content)
     write_text(run.workdir / TEXT, report.markdown(content))
-    draw(content, whole.study, run.workdir / PICTURE)
+    draw(content, whole.study, run.workdir / PICTURE, run.figure_formats)
 
 
 def main() -> int:

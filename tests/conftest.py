@@ -41,7 +41,7 @@ from _pytest.unraisableexception import gc_collect_iterations_key
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.contexts import share_contexts
-from tests.shapes import check_shapes
+from tests.shapes import begin_test, check_shapes
 
 of_data = (f"data.{name}" for name in ("config", "counter_rng", "plan", "packing", "masking", "rows", "batches", "prefetch"))
 check_shapes([f"bert_jax.{name}" for name in (*of_data, "model", "objectives", "training", "prediction", "analysis")])
@@ -118,6 +118,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: runs with -m slow"))
+
+
+def pytest_runtest_setup() -> None:
+    begin_test()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

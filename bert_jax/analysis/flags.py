@@ -12,7 +12,7 @@ from typing import Annotated
 from annotated_types import Interval
 
 from bert_jax.interface.command import choose_verb
-from bert_jax.interface.flags import FlagParser, names_with_commas, nonempty
+from bert_jax.interface.flags import FlagParser, nonempty
 
 VERBS = {
     "attention": "the attention of every head for a text or a pair, as a page or pictures",
@@ -38,8 +38,6 @@ EXAMPLES = {
 }
 """The arguments of an example of each verb, after the model and the output."""
 
-FORMATS = ("png", "pdf", "svg")
-"""Of figures."""
 CONTROLS = {
     "random-weights": "a model of the same shape with the weights that pretraining begins with",
     "shuffled-words": "the words of each sentence in a random order, which the model reads; the heads move with them",
@@ -84,9 +82,3 @@ def text_flags(parser: FlagParser) -> None:
     of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"
     texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
     texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
-
-
-def format_flag(parser: FlagParser) -> None:
-    """The flag of verbs that draw figures."""
-    form, of_format = names_with_commas(FORMATS), "the formats of figures: png, pdf, svg"
-    parser.group("output").add_argument("--format", type=form, default=("png",), metavar="F,F", help=of_format)

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from bert_jax.analysis.flags import FORMATS
 from bert_jax.errors import UserError
 from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove_leftovers
-from bert_jax.interface.figures import rendered
+from bert_jax.interface.figures import in_formats, rendered
+from bert_jax.interface.flags import FIGURE_FORMATS
 from bert_jax.prediction.output import checked_target, writing
 
 _LOCK = "analysis"  # of its temporary file, which a process keeps in the directory that it writes to
@@ -91,7 +91,7 @@ class Folder:
         source: os.stat_result | None = None,
         formats: Sequence[str] = ("png",),
     ):
-        self.formats = [form for form in formats if form in FORMATS]
+        self.formats = [form for form in formats if form in FIGURE_FORMATS]
         self.path = pathlib.Path(output)
         self._name = f"--output={os.fspath(output)}"
         try:
@@ -105,7 +105,7 @@ class Folder:
         if not os.access(there, os.W_OK | os.X_OK):
             raise UserError(f"{self._name} cannot be written: no permission to make files in {there}; choose another --output")
         if self.path.is_dir():
-            for name in itertools.chain.from_iterable(map(self._in_formats, names)):
+            for name in itertools.chain.from_iterable(in_formats(name, self.formats) for name in names):
                 checked_target(os.fspath(self.path / name), source)
         if pending := _pending.get():
             with writing(self._name):
@@ -147,12 +147,8 @@ class Folder:
 
     def picture(self, name: str, figure: Figure) -> None:
         """Writes a picture in each of the `formats`; `name` ends in .png."""
-        for written, form in zip(self._in_formats(name), self.formats, strict=True):
+        for written, form in zip(in_formats(name, self.formats), self.formats, strict=True):
             self.write(written, rendered(figure, form, tight=True, caption=self.caption))
-
-    def _in_formats(self, name: str) -> list[str]:
-        """Returns the files of a picture, or of another file the name."""
-        return [f"{name.removesuffix('.png')}.{form}" for form in self.formats] if name.endswith(".png") else [name]
 
 
 def _cell(value: object) -> str:

@@ -13,7 +13,7 @@ from bert_jax.configs.files import read_experiment
 from bert_jax.configs.overrides import UNSET, split_overrides, suggested_flag
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.flags import FlagParser, nonempty_path, steps_to_profile
+from bert_jax.interface.flags import FlagParser, format_flag, nonempty_path, steps_to_profile
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.runtime.flags import TIME, StartFlags, add_process_flags
 from bert_jax.storage.objects import place
@@ -78,6 +78,7 @@ def parse_flags(
         profile=getattr(values, "profile", None),
         compiled=getattr(values, "compiled", None),
         changed_files=values.changed_files,
+        figure_formats=values.format,
         config=read_experiment(values.config, overrides, _found(schema)) if replayed is None else {},
         given=frozenset(key for key, text in overrides if text != UNSET),
         experiment=values.config or "",
@@ -120,6 +121,7 @@ def flag_parser(verb: str, description: str | None, schema: type | str | None = 
     start.add_argument("--hang-seconds", type=TIME, metavar="SECONDS", default=600.0, help=hang)
     changed = "continue although a FILE.py that the run uses has changed"
     start.add_argument("--changed-files", action="store_true", help=changed)
+    format_flag(start)
     if verb == "pretrain":
         compiled = "use the compiled steps that `aot --save=DIR` has written"
         start.add_argument("--compiled", type=nonempty_path, metavar="DIR", help=compiled)

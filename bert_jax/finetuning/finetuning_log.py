@@ -119,6 +119,7 @@ class FinetuningLog(RunLog):
             title=f"{self._task.name}: {self._job.directory.name}",
             metric=f"{split}/{self._task.metric}",
             baselines=self._job.data.baselines[split].named,
+            formats=self._run.figure_formats,
         )
 
 

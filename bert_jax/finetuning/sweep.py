@@ -123,7 +123,7 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Call
         if run.is_first:
             if unwritten := write_results(run.workdir, summary):
                 unsaved.append(str(unwritten))
-            draw(run.workdir, summary)
+            draw(run.workdir, summary, run.figure_formats)
     finish(chosen)
     if unsaved:
         raise UserError(". ".join(unsaved))
@@ -261,7 +261,7 @@ def summarise(results: Sequence[JsonObject]) -> JsonObject:
     }
 
 
-def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
+def draw(workdir: pathlib.Path, summary: JsonObject, formats: Sequence[str] = ("png",)) -> None:
     """Plots the scores of all runs to `curves.png`, the best setting first."""
     split, metric = summary["metric"].split("/")
 
@@ -274,7 +274,14 @@ def draw(workdir: pathlib.Path, summary: JsonObject) -> None:
 
     settings = [(label(setting), scores(setting)) for setting in summary["settings"]]
     title = f"{workdir.name}: {counted(len(summary['runs']), 'run')}"
-    draw_sweep(workdir / PICTURE, title=title, metric=summary["metric"], settings=settings, baselines=summary["baseline_answers"])
+    draw_sweep(
+        workdir / PICTURE,
+        title=title,
+        metric=summary["metric"],
+        settings=settings,
+        baselines=summary["baseline_answers"],
+        formats=formats,
+    )
 
 
 def table(summary: JsonObject) -> str:

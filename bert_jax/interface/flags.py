@@ -24,6 +24,9 @@ HELP_WIDTH = 100
 """Columns of a help text at most, on any terminal."""
 
 
+FIGURE_FORMATS = ("png", "pdf", "svg")
+
+
 def expand_home(path: str, given: str) -> str:
     """`path` with the home directory in the place of `~` or `~USER` at its beginning; any other path unchanged.
 
@@ -75,6 +78,14 @@ def names_with_commas(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         return tuple(dict.fromkeys(found))
 
     return read
+
+
+def format_flag(parser: Flags, pages: bool = False) -> None:
+    """Adds the flag of a command that draws figures; with `pages`, its results are HTML pages unless figures are asked for."""
+    known, of_format = FIGURE_FORMATS, "the formats of figures: png, pdf, svg"
+    if pages:
+        known, of_format = ("html", *FIGURE_FORMATS), "html is a page; png, pdf and svg are figures"  # type: ignore[assignment]
+    parser.add_argument("--format", type=names_with_commas(known), default=known[:1], metavar="F,F", help=of_format)
 
 
 def flag(default: Any, text: str, metavar: str | None = None, name: str = "") -> Any:

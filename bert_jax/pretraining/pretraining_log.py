@@ -128,8 +128,8 @@ class PretrainingLog(RunLog):
         """Draws losses, accuracies and the learning rate, with a line at the start of each phase."""
         starts = zip(self._experiment.phase_starts(), self._experiment.phases, strict=False)
         phases = [(start, f"length {phase.length}") for start, phase in starts]
-        panels = self._objective.shown_scores()
-        draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases)
+        panels, formats = self._objective.shown_scores(), self._run.figure_formats
+        draw_curves(picture.with_name(METRICS), picture, panels, title=picture.parent.name, phases=phases, formats=formats)
 
 
 def _log_start(

@@ -32,6 +32,8 @@ class StartFlags:
     """The directory in which `aot --save` has written compiled steps."""
     changed_files: bool = False
     """Continues a run although a file of the user's own that it names has changed."""
+    figure_formats: tuple[str, ...] = ("png",)
+    """The formats in which curves and figures are drawn."""
 
 
 def add_process_flags(parser: FlagParser) -> None:

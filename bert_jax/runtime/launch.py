@@ -56,6 +56,8 @@ class Run:
     """Raises UserError once the workdir was moved or removed. To be called before something is written to it."""
     rejected_kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The kernels that disagree with the plain path on these devices, with the reason; see `Execution.without_kernels`."""
+    figure_formats: Sequence[str] = ("png",)
+    """The formats in which curves and figures are drawn."""
 
     def durable(self, path: pathlib.Path) -> Place:
         """Returns the lasting place of a file or directory of the workdir: `path` itself, or its place in the bucket. Checkpoints
@@ -136,8 +138,9 @@ def begin(
                 is_first = jax.process_index() == 0
                 require = in_place[0] if in_place else lambda: None
                 yield Run(
-                    workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require, rejected
-                )
+                    workdir, is_first, preemption, watchdog, flags.compiled, share, ledger, profile, mirror, require, rejected,
+                    flags.figure_formats,
+                )  # fmt: skip
         except Exception as error:
             processes.end_after(error)
             raise

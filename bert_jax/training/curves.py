@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.files import JsonObject, write_bytes
-from bert_jax.interface.figures import label, rendered
+from bert_jax.interface.figures import in_formats, label, rendered
 from bert_jax.objectives.scores import Score
 from bert_jax.runtime.workdir import read_metrics
 
@@ -38,9 +38,10 @@ def draw_curves(
     *,
     title: str,
     phases: Sequence[tuple[int, str]] = (),
+    formats: Sequence[str] = ("png",),
 ) -> bool:
     """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and one for the learning
-    rate. Returns False if there is nothing to draw.
+    rate, into `picture`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to draw.
 
     `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn per phase, since each phase
     has its own held-out rows.
@@ -55,12 +56,18 @@ def draw_curves(
     panels = [(name, draw) for name, draw in panels if name in present]
     if not panels:
         return False
-    _draw(records, [draw for _, draw in panels], picture, title, phases)
+    _draw(records, [draw for _, draw in panels], picture, title, formats, phases=phases)
     return True
 
 
 def draw_task_curves(
-    metrics: pathlib.Path, picture: pathlib.Path, *, title: str, metric: str, baselines: Mapping[str, float]
+    metrics: pathlib.Path,
+    picture: pathlib.Path,
+    *,
+    title: str,
+    metric: str,
+    baselines: Mapping[str, float],
+    formats: Sequence[str] = ("png",),
 ) -> bool:
     """Draws the fine-tuning loss, `metric` (such as "dev/f1") with the `baselines`, and the learning rate. Returns False if there
     is nothing to draw."""
@@ -79,7 +86,7 @@ def draw_task_curves(
 
     if not records:
         return False
-    _draw(records, [loss, score, _learning_rate], picture, title)
+    _draw(records, [loss, score, _learning_rate], picture, title, formats)
     return True
 
 
@@ -90,6 +97,7 @@ def draw_sweep(
     metric: str,
     settings: Sequence[tuple[str, Sequence[float]]],
     baselines: Mapping[str, float],
+    formats: Sequence[str] = ("png",),
 ) -> None:
     """Draws the score of every run of a sweep as a dot, the mean of each setting as a bar, and the `baselines` as lines.
 
@@ -108,13 +116,18 @@ def draw_sweep(
     axes.set_xlim(-0.7, len(settings) - 0.3)
     axes.set_xlabel("")
     axes.set_xticks(range(len(settings)), [label for label, _ in settings], fontsize=8, color=INK)
-    _save(figure, picture)
+    _save(figure, picture, formats)
 
 
 def draw_panels(
-    picture: pathlib.Path, title: str, panels: Sequence[Callable[[Axes], None]], *, size: tuple[float, float]
+    picture: pathlib.Path,
+    title: str,
+    panels: Sequence[Callable[[Axes], None]],
+    *,
+    size: tuple[float, float],
+    formats: Sequence[str] = ("png",),
 ) -> None:
-    """Draws any panels, three per row, each of a `size` in inches, into one file."""
+    """Draws any panels, three per row, each of a `size` in inches, into one file of each format."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.5), layout="constrained", dpi=120)
@@ -129,7 +142,7 @@ def draw_panels(
         axes.set_title(axes.get_title(), fontsize=11, color=INK)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    _save(figure, picture)
+    _save(figure, picture, formats)
 
 
 def _draw(
@@ -137,9 +150,10 @@ def _draw(
     panels: Sequence[Panel],
     picture: pathlib.Path,
     title: str,
+    formats: Sequence[str],
     phases: Sequence[tuple[int, str]] = (),
 ) -> None:
-    """Draws the panels, two per row, into one file."""
+    """Draws the panels, two per row, into one file of each format."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(5.6 * columns, 3.4 * rows + 0.5), layout="constrained", dpi=120)
@@ -150,15 +164,16 @@ def _draw(
         _format_axes(axes, last=max(record["step"] for record in records), phases=phases)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    _save(figure, picture)
+    _save(figure, picture, formats)
 
 
-def _save(figure: Figure, picture: pathlib.Path) -> None:
-    """Writes the file atomically. A full disk causes a warning, since a plot must not end a run."""
-    try:
-        write_bytes(picture, rendered(figure, picture.suffix[1:]))
-    except OSError as error:
-        log.warning("%s could not be drawn (%s)", picture, error.strerror)
+def _save(figure: Figure, picture: pathlib.Path, formats: Sequence[str]) -> None:
+    """Writes each file atomically. A full disk causes a warning, since a plot must not end a run."""
+    for name, form in zip(in_formats(picture.name, formats), formats, strict=True):
+        try:
+            write_bytes(picture.with_name(name), rendered(figure, form))
+        except OSError as error:
+            log.warning("%s could not be drawn (%s)", picture.with_name(name), error.strerror)
 
 
 def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:

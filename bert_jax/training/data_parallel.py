@@ -20,7 +20,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Num, UInt32
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.encoder import stacked_layers, unstacked_layers, with_layers
+from bert_jax.model.encoder import stacked_layers, unstacked_layers
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Params
 from bert_jax.objectives.objective import Objective
@@ -49,9 +49,11 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
     specs = jax.tree.map(lambda s: data_axis_spec(s.spec), shardings)
     dimensions = jax.tree.map(lambda s: data_dimension(s.spec), shardings)
 
-    def unstacked_dimensions(layers: int) -> Any:
+    def unstacked_dimensions() -> Any:
         one = functools.partial(jax.tree.map, lambda dimension: max(dimension - 1, -1))
-        return with_layers(dimensions, lambda stack: [one(stack)] * layers)
+        layers = {"encoder": config.num_layers, "decoder": config.decoder_layers}
+        stacks = {name: dimensions[name] for name in layers if name in dimensions}
+        return {**dimensions, **{n: {**stack, "layers": [one(stack["layers"])] * layers[n]} for n, stack in stacks.items()}}
 
     def gather(path: tuple[Any, ...], array: Num[Array, " ..."], dimension: int) -> Num[Array, " ..."]:
         name, sharded = path[-1].key, dimension >= 0
@@ -79,7 +81,7 @@ def gradients_over_data(shardings: Any, mesh: Mesh, config: ModelConfig, reduce_
             batch = batch | {"rows": own_rows(len(batch["input_ids"]), accumulation)}
             if unstacked:
                 parts = unstacked_layers(params)
-                sharded_dimensions = unstacked_dimensions(config.num_layers)
+                sharded_dimensions = unstacked_dimensions()
             with nn.logical_axis_rules(rules_inside_shard_map("data")):
                 whole = jax.tree_util.tree_map_with_path(gather, parts, sharded_dimensions)
                 grads, sums = gradients(objective, whole, batch, counts, step_seed, accumulation)

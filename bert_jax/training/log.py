@@ -146,7 +146,7 @@ class RunLog(abc.ABC):
 
     @abc.abstractmethod
     def draw_to(self, picture: pathlib.Path) -> None:
-        """Draws the curves to a file."""
+        """Draws the curves to a file, which ends in .png, or to its siblings in `Run.figure_formats`."""
 
 
 # ----------------------------------------------------------------------------------------------------------- rates

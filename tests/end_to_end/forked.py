@@ -273,9 +273,9 @@ def _draw_blank_pictures() -> None:
     Curves are drawn by `uninterrupted` of conftest.py, which has a process of its own, and by the tests of `training/curves.py`.
     """
 
-    def blank(records: Any, panels: Any, picture: pathlib.Path, *rest: Any) -> None:
+    def blank(records: Any, panels: Any, picture: pathlib.Path, title: str, formats: Sequence[str], **rest: Any) -> None:
         if not picture.exists():
-            plots._save(Figure(figsize=(0.1, 0.1)), picture)
+            plots._save(Figure(figsize=(0.1, 0.1)), picture, formats)
 
     plots._draw = blank
 

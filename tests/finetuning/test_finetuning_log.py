@@ -28,6 +28,7 @@ from bert_jax.training.log import Throughput
 from tests.random_features import HEADS, LAYOUTS, random_features
 from tests.random_rows import TINY
 
+FORMATS = ("png", "svg")
 BASELINES = {"dev": Baseline({"f1": 0.75}, {"'a' for all, best on dev": 0.75})}
 TASK: Any = types.SimpleNamespace(name="toy", head=HEADS["sequence"], metric="f1", splits={"train": "abc", "dev": "ab"})
 
@@ -59,7 +60,8 @@ def job_in(tmp_path: pathlib.Path, **changed: Any) -> Any:
     patient: list[str] = []
     watchdog = types.SimpleNamespace(alive=lambda doing: None, compiling=lambda: patient.append("compiling"), patient=patient)
     run: Any = types.SimpleNamespace(
-        workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={}
+        workdir=tmp_path, is_first=True, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={},
+        figure_formats=FORMATS,
     )
     features = random_features("sequence", 8)
     shape = row_shape(features, LAYOUTS["sequence"])
@@ -221,7 +223,7 @@ def test_every_dev_split_is_recorded_and_the_curves_are_drawn_at_times(
     record = read_metrics(tmp_path / METRICS)[-1]
     assert (record["dev/f1"], record["dev_other/f1"], record["dev_other/accuracy"]) == (0.8125, 0.25, 0.5)
     assert [when for when, *_ in drawn] == [11.0, 22.0]
-    settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named}
+    settings = {"title": f"toy: {tmp_path.name}", "metric": "dev/f1", "baselines": BASELINES["dev"].named, "formats": FORMATS}
     assert drawn[0][1:] == ((tmp_path / METRICS, tmp_path / "curves.png"), settings)
 
 
@@ -242,7 +244,8 @@ def test_a_run_that_ends_before_its_next_picture_has_one(tmp_path: pathlib.Path,
 def test_a_process_that_is_not_the_first_writes_and_draws_nothing(tmp_path: pathlib.Path):
     watchdog = types.SimpleNamespace(alive=lambda doing: None)
     run = types.SimpleNamespace(
-        workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={}
+        workdir=tmp_path, is_first=False, watchdog=watchdog, require_in_place=lambda: None, rejected_kernels={},
+        figure_formats=FORMATS,
     )
     with FinetuningLog(job_in(tmp_path, run=run), 0) as log:
         log.training(1, window())

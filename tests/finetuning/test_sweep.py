@@ -111,6 +111,7 @@ def test_the_picture_shows_the_scores_of_every_run_that_has_some_the_best_settin
             ("batch 32\nrate 2e-05\n3 epochs", pytest.approx([0.3, 0.675])),
         ],
         "baselines": {"most frequent answer": 0.125},
+        "formats": ("png",),
     }
 
 

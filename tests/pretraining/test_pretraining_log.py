@@ -25,6 +25,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.log import Throughput
 
+FORMATS = ("png", "svg")
 SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}
 PHASES = [{"steps": 3, "length": 32, "batch_size": 8, "max_predictions": 5}, {"steps": 4, "length": 64, "batch_size": 4}]
 SUMS = {"rows": 16, "tokens": 400, "steps": 2, "skipped": 0, "grad_norm": 3, "learning_rate": 0.25}
@@ -80,7 +81,8 @@ def log_of(
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
     program: Any = types.SimpleNamespace(mesh=make_mesh(MeshConfig(), jax.devices()[:2]), teacher=teacher)
     run: Any = types.SimpleNamespace(
-        workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None, rejected_kernels={}
+        workdir=workdir, is_first=is_first, ledger=Ledger(), require_in_place=lambda: None, rejected_kernels={},
+        figure_formats=FORMATS,
     )
     corpora: Any = types.SimpleNamespace(train=SPLIT, eval=types.SimpleNamespace(num_documents=7))
     return PretrainingLog(experiment, program, run, corpora, step, config)
@@ -293,7 +295,7 @@ def test_an_evaluation_is_told_beside_the_baselines_recorded_and_drawn_after_ste
     assert read_metrics(tmp_path / METRICS)[-1]["eval/nsp_accuracy"] == 0.75
     ((metrics, file, settings),) = pictures
     assert (metrics, file) == (tmp_path / "metrics.jsonl", tmp_path / "curves.png")
-    assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")]}
+    assert settings == {"title": tmp_path.name, "phases": [(0, "length 32"), (3, "length 64")], "formats": FORMATS}
 
 
 def test_an_evaluation_of_words_tells_their_perplexity_and_one_without_a_baseline_the_loss_of_a_pair(

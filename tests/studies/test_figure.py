@@ -53,7 +53,7 @@ def test_curves_of_arms_with_different_steps_end_at_their_equal_tokens(tmp_path:
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that are drawn after this call."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, picture, formats: drawn.append(figure))
     return drawn
 
 

@@ -56,6 +56,7 @@ class Fixture:
             workdir=root,
             preemption=preemption,
             watchdog=watchdog,
+            figure_formats=("png", "pdf"),
             durable=lambda path: f"lasting {path.name}",
         )
         self.flags: Any = types.SimpleNamespace(hang_seconds=7.0, workdir=root / "lasting")
@@ -65,9 +66,11 @@ class Fixture:
         monkeypatch.setattr(command, "plan", self.plan)
         monkeypatch.setattr(command, "table", self.table)
         monkeypatch.setattr(Runner, "parts", self.parts)
-        monkeypatch.setattr(
-            command, "draw", lambda content, made, picture: picture.write_text(f"{made.title} {content is CONTENT}")
-        )
+
+        def draw(content: Any, made: Any, picture: pathlib.Path, formats: Any) -> None:
+            picture.write_text(f"{made.title} {content is CONTENT} {formats}")
+
+        monkeypatch.setattr(command, "draw", draw)
 
     def plan(self, made: Any, pretraining: Any, here: Measurement) -> dict[str, list[int]]:
         runs: Any = here.run
@@ -109,7 +112,7 @@ def test_a_study_writes_its_table_after_each_part_and_prints_it_at_the_end(
     ]  # those of b are another process's
     assert json.loads((tmp_path / "table.json").read_text()) == CONTENT
     assert (tmp_path / "table.md").read_text() == MARKDOWN
-    assert (tmp_path / "figure.png").read_text() == "t True"
+    assert (tmp_path / "figure.png").read_text() == "t True ('png', 'pdf')"
     assert capsys.readouterr().out.startswith("Equal tokens: every arm reads 1 M tokens")
     assert caplog.messages == ["t: 4 parts, seeds (3, 8)", "table: lasting table.md\npicture: lasting figure.png"]
     assert (there.share.waited, there.share.stopped, there.told) == (False, 0, ["waiting for the other processes"])

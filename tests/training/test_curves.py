@@ -81,7 +81,7 @@ def test_another_baseline_moves_the_line(tmp_path: pathlib.Path):
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """What is drawn lands here, and in no file."""
     drawn: list[Figure] = []
-    monkeypatch.setattr(plots, "_save", lambda figure, picture: drawn.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, picture, formats: drawn.append(figure))
     return drawn
 
 

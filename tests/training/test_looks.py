@@ -82,7 +82,7 @@ def test_a_picture_is_the_one_that_was_looked_at_last(name: str, tmp_path: pathl
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(lines)
     figures: list[Figure] = []
-    with mock.patch.object(plots, "_save", lambda figure, picture: figures.append(figure)):
+    with mock.patch.object(plots, "_save", lambda figure, picture, formats: figures.append(figure)):
         draw(metrics, tmp_path / "x.png")
     (figure,) = figures
     assert_as_looked_at(figure, name)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import CONTROLS, format_flag, text_flags
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.analysis.flags import CONTROLS, text_flags
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 
 
@@ -33,7 +33,7 @@ class Comparing:
 
 def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
-    format_flag(parser)
+    format_flag(parser.group("output"))
     text_flags(parser)
     own = parser.group("compare (one of --with and --control is required)")
     other = own.add_mutually_exclusive_group(required=True)

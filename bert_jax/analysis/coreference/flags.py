@@ -8,9 +8,9 @@ from typing import Annotated
 from annotated_types import Interval
 
 from bert_jax.analysis.flags import CONTROLS as OF_WORDS
-from bert_jax.analysis.flags import Replicates, format_flag
+from bert_jax.analysis.flags import Replicates
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import Seed, check_ranges
 
 CONTROLS = {
@@ -45,7 +45,7 @@ class Coreference:
 
 def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
-    format_flag(parser)
+    format_flag(parser.group("output"))
     own = parser.group("coreference")
     formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=formats)

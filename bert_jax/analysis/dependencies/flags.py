@@ -7,9 +7,9 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import CONTROLS, Replicates, format_flag
+from bert_jax.analysis.flags import CONTROLS, Replicates
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, CountOrZero, InRange, check_ranges
 
 
@@ -34,7 +34,7 @@ class Dependencies:
 
 def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
-    format_flag(parser)
+    format_flag(parser.group("output"))
     own = parser.group("dependencies")
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")
     of_choose = "a treebank on which heads and offsets are chosen (default: every other sentence of --input, from the first on)"

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import format_flag, text_flags
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag
+from bert_jax.analysis.flags import text_flags
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag
 from bert_jax.interface.ranges import CountOrZero, check_ranges
 
 
@@ -32,6 +32,6 @@ class Heads:
 
 def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
-    format_flag(parser)
+    format_flag(parser.group("output"))
     text_flags(parser)
     add_option_flags(parser.group("heads"), Heads)

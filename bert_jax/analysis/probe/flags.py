@@ -7,8 +7,8 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from bert_jax.analysis.flags import CONTROLS, format_flag
-from bert_jax.interface.flags import FlagParser, add_option_flags, flag, nonempty
+from bert_jax.analysis.flags import CONTROLS
+from bert_jax.interface.flags import FlagParser, add_option_flags, flag, format_flag, nonempty
 from bert_jax.interface.ranges import InRange, OneOf, Seed, check_ranges
 
 CONTROL = "random-weights"
@@ -40,7 +40,7 @@ class Probing:
 
 def add_flags(parser: FlagParser) -> None:
     """Adds the flags of the verb."""
-    format_flag(parser)
+    format_flag(parser.group("output"))
     own = parser.group("probe")
     of_input = "the file to train on: .conllu, or columns in the CoNLL format; also .gz, .zst"
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help=of_input)
