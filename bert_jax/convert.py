@@ -33,7 +33,7 @@ from bert_jax.interop.surgery import average
 from bert_jax.pretraining.checkpointed_model import model_of_step
 from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.storage.mirror import is_input, uploaded
-from bert_jax.storage.objects import place
+from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import checked
 
 
@@ -58,7 +58,7 @@ def at_step(source: str, step: int | None) -> Iterator[str]:
         yield source
         return
     quiet_libraries()
-    model = model_of_step(place(checked(source, "--from")), step)
+    model = model_of_step(as_path(checked(source, "--from")), step)
     with tempfile.TemporaryDirectory(prefix="bert_jax-step-") as directory:
         training = Training(steps=f"The state after {counted(step, 'step')} of pretraining.")
         export_model(directory, model, {"step": step}, card=model_card(model, training))

@@ -31,7 +31,7 @@ from bert_jax.data.corpus.report import format_report
 from bert_jax.data.corpus.sentences import LAYOUTS
 from bert_jax.data.corpus.shard import TextConfig
 from bert_jax.data.corpus.store import MANIFEST, TOKENIZER, open_splits
-from bert_jax.data.corpus.verification import staged, verify
+from bert_jax.data.corpus.verification import local_corpus, verify
 from bert_jax.data.corpus.workers import available_cores
 from bert_jax.data.tokenizers import vocabulary_training as training
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
@@ -314,7 +314,7 @@ def _say(line: str) -> None:
 def _verify(flags: argparse.Namespace) -> None:
     if flags.source or flags.output:
         raise UserError(f"--verify={flags.verify} builds nothing: give it alone, without --source and --output")
-    directory = staged(flags.verify, "--verify")
+    directory = local_corpus(flags.verify, "--verify")
     open_splits(directory)
     count, size = verify(directory)
     scale, unit = byte_unit(size)

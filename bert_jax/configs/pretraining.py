@@ -21,7 +21,7 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.named import load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.ranges import (
     MAX_COUNT,
@@ -181,7 +181,7 @@ class PretrainingExperiment:
         from bert_jax.objectives.model import Model  # which imports JAX, and takes a second
 
         kind = objective_class(self.objective, self.model)
-        with file_errors_explained(file_of(self.objective), OBJECTIVE):
+        with file_errors_explained(source_file(self.objective), OBJECTIVE):
             plain = kind(**self.objective_options)
         if self.teacher:
             from bert_jax.objectives.distillation import Distillation  # which other runs do not load
@@ -367,7 +367,7 @@ class PretrainingExperiment:
             if not phase.continue_schedule
         ]
 
-    def of_phase(self, phase: int) -> PretrainingExperiment:
+    def for_phase(self, phase: int) -> PretrainingExperiment:
         """Returns the experiment with the model and the optimizer of a phase: its rotary bases, and the `weight_decay` that is
         multiplied by the learning rate."""
         from bert_jax.objectives.model import Model
@@ -523,7 +523,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
             f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out"
         )
     given = values.get(OBJECTIVE_OPTIONS, {})
-    with file_errors_explained(file_of(objective), OBJECTIVE):
+    with file_errors_explained(source_file(objective), OBJECTIVE):
         options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
     return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int64, Num
 
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
-from bert_jax.data.counter_rng import key_of
+from bert_jax.data.counter_rng import make_key
 from bert_jax.data.masking import MaskingTables, masking_tables
 from bert_jax.data.packing import permutation
 from bert_jax.data.plan import Blocks, EpochPlan, plan_epoch
@@ -69,7 +69,7 @@ class BatchSource:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1")
         self._config, self.batch_size = config, batch_size
-        self._tables = tables or tables_of(corpus)
+        self._tables = tables or corpus_masking_tables(corpus)
         self._lock = threading.Lock()
         self._blocks = Blocks(corpus, seed, config.duplicates, block_tokens)
         self._blocks.require_documents()
@@ -119,7 +119,7 @@ class BatchSource:
             promise.set_exception(error)
 
 
-def tables_of(corpus: Corpus) -> MaskingTables:
+def corpus_masking_tables(corpus: Corpus) -> MaskingTables:
     """Returns the masking tables for the corpus's vocabulary and tokenizer."""
     return masking_tables(corpus.vocabulary, corpus.tokenizer)
 
@@ -159,7 +159,7 @@ def eval_batches(
     if max_rows is not None and max_rows < 1:
         raise UserError(f"max_rows={max_rows} leaves nothing to evaluate on; set 1 or more, or None for every row")
     plan = plan_epoch(corpus, config, seed=seed, epoch=0)
-    tables = tables_of(corpus)
+    tables = corpus_masking_tables(corpus)
     rows = plan.num_rows if max_rows is None else min(max_rows, plan.num_rows)
     multiple = math.lcm(row_multiple, shard[1])
     batch_size = min(batch_size, -(-rows // multiple) * multiple)
@@ -207,7 +207,7 @@ class LabelledBatches:
 
     def _order(self, epoch: int) -> Int64[np.ndarray, " _"]:
         """Returns the indices of all features in the order of an epoch."""
-        return permutation(len(self._features), key_of(self._seed, epoch), np.int64)
+        return permutation(len(self._features), make_key(self._seed, epoch), np.int64)
 
     def _needed(self, epochs: int) -> Int64[np.ndarray, " _"]:
         """Returns the number of rows that each of the first `PACKED_AHEAD` steps needs, as multiples of `row_multiple`."""
@@ -320,7 +320,7 @@ def process_shard(mesh: Mesh, batch_axes: PartitionSpec) -> tuple[int, int]:
     piece_of: dict[jax.Device, tuple[slice]] = dict(NamedSharding(mesh, batch_axes).devices_indices_map((ways,)))
     for device, (piece,) in piece_of.items():
         pieces.setdefault(device.process_index, set()).update(range(ways)[piece])
-    return _part_of(jax.process_index(), pieces)
+    return _find_shard(jax.process_index(), pieces)
 
 
 def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.ndarray, " B"]:
@@ -331,7 +331,7 @@ def process_rows(mesh: Mesh, batch_axes: PartitionSpec, rows: int) -> Int64[np.n
     return np.unique(np.concatenate([np.array(piece) for piece in own]))
 
 
-def _part_of(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
+def _find_shard(process: int, pieces: dict[int, set[int]]) -> tuple[int, int]:
     """Returns (index, count) of the part of `process`, given the `pieces` of the batch that each process holds.
 
     The pieces of a process need not be contiguous, since on a TPU the mesh follows the interconnect. The rows of its part are

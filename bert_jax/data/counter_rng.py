@@ -15,7 +15,7 @@ _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _ALL = (1 << 64) - 1
 
 
-def key_of(*parts: int) -> np.uint64:
+def make_key(*parts: int) -> np.uint64:
     """Hashes integers such as (seed, epoch, purpose) to a 64-bit key. (1, 2) and (2, 1) give different keys."""
     key = 0
     for part in parts:
@@ -33,7 +33,7 @@ def random_bits(
     return _scramble(counter.astype(np.uint64) * np.uint64(_GOLDEN) + key)
 
 
-def rehash(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
+def hash_bits(bits: UInt64[np.ndarray, "*shape"]) -> UInt64[np.ndarray, "*shape"]:
     """Derives new random bits from `bits`, for a second, independent decision."""
     return _scramble(bits + np.uint64(_GOLDEN))
 

@@ -25,10 +25,10 @@ from jaxtyping import Bool, Int, Int32, Int64, Integer, UInt16, UInt64
 
 from bert_jax.data import MASKING
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.counter_rng import lower_half, random_bits, random_bits_32, rehash, uniform_integers
+from bert_jax.data.counter_rng import hash_bits, lower_half, random_bits, random_bits_32, uniform_integers
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_of, is_in_file, load_named
+from bert_jax.interface.named import is_in_file, load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 
 KEY = "config.examples.masking"
@@ -134,7 +134,7 @@ def mask_spans(examples: Examples) -> Chosen:
     """Chooses runs of whole words of geometric length, with one kind of replacement per span, as in SpanBERT."""
     width = examples.config.max_predictions
     positions, firsts = choose_spans(examples.key, examples.candidates, examples.continues, examples.counts, width)
-    return positions, random_bits(rehash(examples.key), firsts)
+    return positions, random_bits(hash_bits(examples.key), firsts)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.
     assert tables.spell is not None, "a user's mask policy needs the tokenizer"
     most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
     positions = np.full((len(examples.ids), config.max_predictions), UNUSED, np.uint16)
-    with file_errors_explained(file_of(config.masking), KEY):
+    with file_errors_explained(source_file(config.masking), KEY):
         for i, length in enumerate(examples.length.tolist()):
             ids, allowed = examples.ids[i, :length].astype(np.int32), np.flatnonzero(examples.candidates[i])
             cuts = np.flatnonzero(begins[i, allowed])[1:]
@@ -351,18 +351,18 @@ def replace_tokens(
     bits: UInt64[np.ndarray, "*shape"],
     config: ExampleConfig,
     tables: MaskingTables,
-    fates: UInt64[np.ndarray, "*shape"] | None = None,
+    decisions: UInt64[np.ndarray, "*shape"] | None = None,
 ) -> Integer[np.ndarray, "*shape"]:
     """Returns the replacements of the predicted `tokens`: [MASK], a random legal token, or the token itself.
 
-    The upper halves of `fates` (default: `bits`) decide between the three; equal fates give equal decisions. Random tokens are
-    drawn independently, from `bits`.
+    The upper halves of `decisions` (default: `bits`) decide between the three; equal upper halves give equal decisions. Random
+    tokens are drawn independently, from `bits`.
 
     The original draws random tokens from the whole vocabulary, 3 % of which is special or [unusedN]. Here only legal ids are
     drawn.
     """
-    fate = (bits if fates is None else fates) >> np.uint64(32)
-    masked = fate < np.uint64(round(config.mask_probability * 2**32))
-    replaced = fate < np.uint64(round((config.mask_probability + config.random_probability) * 2**32))
-    random_tokens = tables.legal_ids[uniform_integers(len(tables.legal_ids), lower_half(rehash(bits)))]
+    decision = (bits if decisions is None else decisions) >> np.uint64(32)
+    masked = decision < np.uint64(round(config.mask_probability * 2**32))
+    replaced = decision < np.uint64(round((config.mask_probability + config.random_probability) * 2**32))
+    random_tokens = tables.legal_ids[uniform_integers(len(tables.legal_ids), lower_half(hash_bits(bits)))]
     return np.where(masked, np.int32(tables.mask_id), np.where(replaced, random_tokens, tokens))

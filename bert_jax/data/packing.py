@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Int, Integer
 
-from bert_jax.data.counter_rng import key_of
+from bert_jax.data.counter_rng import make_key
 
 _SHUFFLE_EXAMPLES, _SHUFFLE_ROWS = 7, 8  # the last part of the keys of random numbers
 
@@ -28,9 +28,9 @@ def pack_rows(
     """
     dtype = np.int32 if len(lengths) < 2**31 else np.int64
     if most == 1:
-        return permutation(len(lengths), key_of(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
+        return permutation(len(lengths), make_key(key, _SHUFFLE_ROWS), dtype)[:, np.newaxis]
     # Shuffles examples of the same length, so that each epoch packs different examples together.
-    order = permutation(len(lengths), key_of(key, _SHUFFLE_EXAMPLES), dtype)
+    order = permutation(len(lengths), make_key(key, _SHUFFLE_EXAMPLES), dtype)
     by_length = order[np.argsort(lengths[order], kind="stable")]
     histogram = np.bincount(lengths, minlength=row_length + 1)
     free = np.cumsum(histogram) - histogram  # the index in `by_length` of the first unused example of each length
@@ -42,7 +42,7 @@ def pack_rows(
             free[length] += count
         blocks.append(rows)
     rows = np.concatenate(blocks)
-    return rows[permutation(len(rows), key_of(key, _SHUFFLE_ROWS), dtype)]
+    return rows[permutation(len(rows), make_key(key, _SHUFFLE_ROWS), dtype)]
 
 
 def pack_histogram(histogram: Int[np.ndarray, " lengths"], row_length: int, most: int) -> list[tuple[tuple[int, ...], int]]:

@@ -3,7 +3,7 @@
 No tokens are read. At length 128 a plan takes 0.4 microseconds and 25 bytes per row. The steps, in the order of this file:
 
     epoch_chunks    sentences -> chunks: the consecutive sentences from which each example is made
-    pairs_of        chunks -> the token spans of the segments A and B, truncated to the length of a row
+    make_pairs        chunks -> the token spans of the segments A and B, truncated to the length of a row
     plan_epoch      both, and the packing of the examples into rows (`packing.py`)
     Blocks          the parts of a large corpus, each of which has a plan of its own
 
@@ -36,7 +36,7 @@ from jaxtyping import Bool, Int, Int64, UInt16
 
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus, ShardedOffsets
-from bert_jax.data.counter_rng import bernoulli, key_of, lower_half, random_bits, uniform_integers
+from bert_jax.data.counter_rng import bernoulli, lower_half, make_key, random_bits, uniform_integers
 from bert_jax.data.packing import pack_rows, permutation
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -116,7 +116,7 @@ def _candidates(
         split, random_next, usable = end, np.zeros(len(start), bool), np.ones(len(start), bool)
         following = end - cut  # a truncated sentence also starts the next chunk
     else:
-        bits = random_bits(key_of(key, _SPLITS), start)
+        bits = random_bits(make_key(key, _SPLITS), start)
         split = start + 1 + uniform_integers(count - 1, bits)
         usable = count >= fewest
         random_next = (count == 1) | bernoulli(0.5, lower_half(bits))
@@ -135,7 +135,7 @@ def _documents(
     d0 = int(np.searchsorted(document_offsets, first, side="right")) - 1
     d1 = int(np.searchsorted(document_offsets, last, side="left"))
     documents = np.arange(d0, d1)
-    bits = random_bits(key_of(key, _TARGETS), documents)
+    bits = random_bits(make_key(key, _TARGETS), documents)
     full = config.max_tokens
     shorter = np.minimum(2 + uniform_integers(full - 1, lower_half(bits)), full)
     targets = np.where(bernoulli(config.short_probability, bits), shorter, full)
@@ -174,7 +174,7 @@ class Pairs:
     random_next: Bool[np.ndarray, " E"]
 
 
-def pairs_of(
+def make_pairs(
     chunks: Chunks,
     sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
     document_offsets: Int64[np.ndarray, " document_bounds"],
@@ -189,7 +189,7 @@ def pairs_of(
         # The last of several sentences is truncated at the end of the row and starts the next row. For a single sentence longer
         # than a row, a window at a random position is used, so that all of it is read over several epochs.
         cut = np.maximum(a_length - config.max_tokens, 0)
-        front = uniform_integers(cut + 1, random_bits(key_of(key, _CUT_A), chunks.start))
+        front = uniform_integers(cut + 1, random_bits(make_key(key, _CUT_A), chunks.start))
         a_start, a_length = a_start + np.where(chunks.end - chunks.start == 1, front, 0), a_length - cut
         b_start, b_length = a_start, np.zeros_like(a_length)
     else:
@@ -197,8 +197,8 @@ def pairs_of(
         where = np.flatnonzero(chunks.random_next)
         b_start[where], b_length[where] = _random_segments(chunks, where, a_length, sentence_offsets, document_offsets, key)
         cut_a, cut_b = truncation(a_length, b_length, config.max_tokens)
-        a_start += _half_of(cut_a, key_of(key, _CUT_A), chunks.start)
-        b_start += _half_of(cut_b, key_of(key, _CUT_B), chunks.start)
+        a_start += _cut_at_front(cut_a, make_key(key, _CUT_A), chunks.start)
+        b_start += _cut_at_front(cut_b, make_key(key, _CUT_B), chunks.start)
         a_length, b_length = a_length - cut_a, b_length - cut_b
     return Pairs(a_start, b_start, a_length.astype(np.uint16), b_length.astype(np.uint16), chunks.random_next)
 
@@ -218,10 +218,10 @@ def _random_segments(
     the chunk's own. With few documents, some of its "random" segments are from the same document.)
     """
     start, own = chunks.start[where], chunks.document[where]
-    other = uniform_integers(len(document_offsets) - 2, random_bits(key_of(key, _OTHER_DOCUMENT), start))
+    other = uniform_integers(len(document_offsets) - 2, random_bits(make_key(key, _OTHER_DOCUMENT), start))
     other += other >= own
     first, end = document_offsets[other], document_offsets[other + 1]
-    sentence = first + uniform_integers(end - first, random_bits(key_of(key, _OTHER_START), start))
+    sentence = first + uniform_integers(end - first, random_bits(make_key(key, _OTHER_START), start))
     wanted = np.maximum(chunks.target[where] - a_length[where], 1)
     token = sentence_offsets[sentence]
     stop = _first_reaching(sentence_offsets, token + wanted, sentence + 1, np.minimum(sentence + wanted, end))
@@ -260,13 +260,13 @@ def truncation(a_length: Lengths, b_length: Lengths, max_tokens: int) -> tuple[L
     return level_a + rest // 2, level_b + (rest + 1) // 2
 
 
-def _half_of(cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
+def _cut_at_front(cut: Int64[np.ndarray, " E"], key: np.uint64, counter: Int64[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
     """Returns how many of the `cut` tokens are removed at the front, each with probability 1/2: the number of ones in `cut`
     random bits."""
     front = np.zeros(len(cut), np.int64)
     where, left, word = np.flatnonzero(cut), cut[cut > 0], 0
     while len(where):
-        bits = random_bits(key_of(int(key), word), counter[where])
+        bits = random_bits(make_key(int(key), word), counter[where])
         bits >>= np.maximum(64 - left, 0).astype(np.uint64)
         front[where] += np.bitwise_count(bits)
         left = left - 64
@@ -295,7 +295,7 @@ class EpochPlan:
 
     def lengths(self) -> UInt16[np.ndarray, " E"]:
         """Returns the number of tokens of each example, including special tokens."""
-        return lengths_of(self.pairs, self.config)
+        return example_lengths(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
         """Statistics for the log. packing_efficiency is the minimum number of rows for all tokens divided by the number of
@@ -319,20 +319,20 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
     """
     check_corpus(corpus, config)
     version = epoch % config.duplicates if config.duplicates else epoch
-    key = int(key_of(seed, version, _PAIRS_KEY))
+    key = int(make_key(seed, version, _PAIRS_KEY))
     sentences, documents = corpus.joined_offsets()
-    parts = [pairs_of(chunks, sentences, documents, config, key) for chunks in epoch_chunks(sentences, documents, config, key)]
+    parts = [make_pairs(chunks, sentences, documents, config, key) for chunks in epoch_chunks(sentences, documents, config, key)]
     pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
     if not len(pairs.a_start):
         raise UserError(
             f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r} a document "
             "needs two sentences; put one sentence on a line and blank lines between documents, or set pairs='none'"
         )
-    rows = pack_rows(lengths_of(pairs, config), config.length, config.packed_examples, int(key_of(seed, epoch, _ROWS_KEY)))
-    return EpochPlan(config, pairs, rows, key_of(seed, version, _MASKS_KEY))
+    rows = pack_rows(example_lengths(pairs, config), config.length, config.packed_examples, int(make_key(seed, epoch, _ROWS_KEY)))
+    return EpochPlan(config, pairs, rows, make_key(seed, version, _MASKS_KEY))
 
 
-def lengths_of(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
+def example_lengths(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
     """Returns the number of tokens of each example, including special tokens."""
     return pairs.a_length + pairs.b_length + np.uint16(config.special_tokens)
 
@@ -376,11 +376,11 @@ class Blocks:
         epoch, place = divmod(block, self.count)
         if self.count == 1:
             return self._corpus, self._seed, epoch
-        number = int(permutation(self.count, key_of(self._seed, epoch, _ORDER_KEY), np.int64)[place])
+        number = int(permutation(self.count, make_key(self._seed, epoch, _ORDER_KEY), np.int64)[place])
         version = epoch % self._duplicates if self._duplicates else epoch
-        every = permutation(self.count * SEGMENTS, key_of(self._seed, version, _SEGMENTS_KEY), np.int64)
+        every = permutation(self.count * SEGMENTS, make_key(self._seed, version, _SEGMENTS_KEY), np.int64)
         part = self._corpus.part([self.documents(segment) for segment in sorted(every[number :: self.count].tolist())])
-        return part, int(key_of(self._seed, number, _BLOCK_KEY)), epoch
+        return part, int(make_key(self._seed, number, _BLOCK_KEY)), epoch
 
     def documents(self, segment: int) -> tuple[int, int]:
         """Returns the documents [first, last) that begin in the segment. Every document begins in exactly one segment."""

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Int32, Int64, Integer, Num, UInt16
 
 from bert_jax.data.corpus.store import Corpus, TokenStore
-from bert_jax.data.counter_rng import random_bits, rehash
+from bert_jax.data.counter_rng import hash_bits, random_bits
 from bert_jax.data.masking import UNUSED, Examples, MaskingTables, choose, replace_tokens
 from bert_jax.data.packing import best_fit
 from bert_jax.data.plan import EpochPlan
@@ -111,12 +111,12 @@ def _make_examples(corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " 
         return corpus.word_starts.at(begins + column)
 
     found = None if corpus.word_starts is None else word_starts
-    positions, fates = choose(Examples(config, tables, key, length, ids, candidates, found))
+    positions, decisions = choose(Examples(config, tables, key, length, ids, candidates, found))
     used = positions != UNUSED
     places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused ones are at [CLS], which is written back
     originals = target_ids.ravel()[places]
     if config.targets == "masked":
-        replaced = replace_tokens(originals, random_bits(rehash(key), positions), config, tables, fates)
+        replaced = replace_tokens(originals, random_bits(hash_bits(key), positions), config, tables, decisions)
         flat[places] = np.where(used, replaced, originals)
     targets = np.where(used, originals, np.int32(-1)).astype(np.int32)
     labels = pairs.random_next[examples] if config.pairs != "none" else np.full(len(examples), -1)

@@ -81,10 +81,10 @@ def task_row_flops(model: ModelConfig, head: TaskHead, shape: RowShape, *, froze
 def counted_flops(function: Callable[..., Any], *arguments: Any) -> float:
     """Returns the operations of the matrix products in `function` for abstract `arguments`, 2 per multiply-add. Loops count once
     per iteration, and of branches the costliest counts."""
-    return _flops_of(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return _jaxpr_flops(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
-def _flops_of(jaxpr: Any) -> float:
+def _jaxpr_flops(jaxpr: Any) -> float:
     total = 0.0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
@@ -93,7 +93,7 @@ def _flops_of(jaxpr: Any) -> float:
             outputs = math.prod(equation.outvars[0].aval.shape)
             total += 2.0 * outputs * math.prod(shape[axis] for axis in contracted)
             continue
-        inner = [_flops_of(one) for one in _inner(equation.params)]
+        inner = [_jaxpr_flops(one) for one in _inner(equation.params)]
         if equation.primitive.name == "cond":
             total += max(inner, default=0.0)
         else:

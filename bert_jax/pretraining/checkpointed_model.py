@@ -9,23 +9,23 @@ import jax
 from bert_jax.configs.files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.corpus.store import open_splits
-from bert_jax.data.corpus.verification import staged
+from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
-from bert_jax.pretraining.corpora import FINGERPRINT
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.pretraining.results import trained_model
+from bert_jax.pretraining.splits import FINGERPRINT
 from bert_jax.runtime.workdir import MODEL, from_start, run_config
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.storage.fetching import fetched
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import on_host
 
 
-def model_of_step(workdir: Place, step: int) -> Model:
+def model_of_step(workdir: AnyPath, step: int) -> Model:
     """Loads the model that the pretraining run in `workdir` had after `step` steps; the run may still be training.
 
     Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
@@ -44,7 +44,7 @@ def model_of_step(workdir: Place, step: int) -> Model:
                 state = checkpoints.restore(step, program.state)
                 params = on_host(state.params, mesh)
                 phase = experiment.phase_after(max(step - 1, 0))
-                return trained_model(experiment.of_phase(phase), params, _tokenizer(workdir, experiment))
+                return trained_model(experiment.for_phase(phase), params, _tokenizer(workdir, experiment))
     has = f"has those of {', '.join(f'{saved:,}' for saved in there)}" if there else "has none"
     raise UserError(
         f"--step={step}: {workdir} {has}, not the checkpoint of that step; name one that is there, or train with "
@@ -52,10 +52,10 @@ def model_of_step(workdir: Place, step: int) -> Model:
     )
 
 
-def _tokenizer(workdir: Place, experiment: PretrainingExperiment) -> Tokenizer | None:
+def _tokenizer(workdir: AnyPath, experiment: PretrainingExperiment) -> Tokenizer | None:
     """Returns the tokenizer of the run: from its exported model, which is smaller than the corpus, or from the corpus before the
     end."""
     if (workdir / MODEL).is_dir():
         model = workdir / MODEL
         return load_tokenizer(fetched(str(model), "--from", deep=False) if is_remote(workdir) else model)
-    return open_splits(staged(from_start(workdir, experiment.corpus.directory)))[0].tokenizer
+    return open_splits(local_corpus(from_start(workdir, experiment.corpus.directory)))[0].tokenizer

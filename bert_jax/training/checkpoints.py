@@ -22,10 +22,10 @@ from jaxtyping import PyTree
 from bert_jax.errors import UserError
 from bert_jax.files import remove_tree
 from bert_jax.sharding.device_errors import is_device_error
-from bert_jax.sharding.out_of_memory import shortage_of
+from bert_jax.sharding.out_of_memory import memory_shortage
 from bert_jax.storage.checks import require_room
 from bert_jax.storage.objects import explained, listed, move_tree
-from bert_jax.storage.paths import Place, is_remote
+from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.training.digests import differing, digests
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Checkpoints:
     """The instance with the latest save by several processes. All Orbax managers of a process share its barriers, and a pending
     barrier rejects the next one, so saves must not overlap."""
 
-    def __init__(self, directory: Place, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
+    def __init__(self, directory: AnyPath, *, keep: int = 1, keep_at: Sequence[int] = (), read_only: bool = False):
         """Keeps the newest `keep` states and the states of the steps `keep_at`. With `read_only`, nothing is written or removed,
         not even leftovers of a killed run; use it to read from a run that may be training."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
@@ -163,7 +163,7 @@ class Checkpoints:
         try:
             found = self._read(step, abstract_state)
         except Exception as failure:  # Orbax and TensorStore raise many types; all except out-of-memory mean an unreadable state
-            if shortage_of(failure):
+            if memory_shortage(failure):
                 raise
             error = failure
         if not _on_all_processes(found is not None) or found is None:
@@ -189,7 +189,7 @@ class Checkpoints:
     def _quarantine(self, steps: Sequence[int]) -> None:
         """Moves the states of `steps` to `unreadable/`, so that new states can use their step numbers."""
 
-        def move(path: Place) -> None:
+        def move(path: AnyPath) -> None:
             (self._directory / QUARANTINE).mkdir(exist_ok=True)
             if is_remote(self._directory):  # there Orbax removes every directory without a completion marker
                 (self._directory / QUARANTINE / COMPLETE).write_text("these states are not")
@@ -202,7 +202,7 @@ class Checkpoints:
         be missing (see `restore_latest`)."""
         self._change_directories(sorted(steps), remove_tree)
 
-    def _change_directories(self, steps: Sequence[int], how: Callable[[Place], object]) -> None:
+    def _change_directories(self, steps: Sequence[int], how: Callable[[AnyPath], object]) -> None:
         """Applies `how` to the directory of each of `steps` on one process, with the Orbax manager closed."""
         if not steps:
             return
@@ -319,7 +319,7 @@ class Checkpoints:
             raise error
 
 
-def _remove_partial(directory: Place, step: int) -> None:
+def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes what the failed save of `step` has written to `directory`.
 
     Orbax raises at the first file that fails, while its other threads are still writing. Files that appear during the removal
@@ -357,7 +357,7 @@ def _format_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more arrays"
 
 
-def _free_name(path: Place) -> Place:
+def _free_name(path: AnyPath) -> AnyPath:
     names = (path if i == 1 else path.with_name(f"{path.name}-{i}") for i in itertools.count(1))
     return next(name for name in names if not name.exists())
 

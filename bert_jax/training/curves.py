@@ -33,7 +33,7 @@ SMOOTHED = 1 / 20  # fraction of the training points in the running mean, which 
 
 def draw_curves(
     metrics: pathlib.Path,
-    picture: pathlib.Path,
+    path: pathlib.Path,
     scores: Mapping[str, Score],
     *,
     title: str,
@@ -41,7 +41,7 @@ def draw_curves(
     formats: Sequence[str] = ("png",),
 ) -> bool:
     """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and one for the learning
-    rate, into `picture`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to draw.
+    rate, into `figure`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to draw.
 
     `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn per phase, since each phase
     has its own held-out rows.
@@ -56,13 +56,13 @@ def draw_curves(
     panels = [(name, draw) for name, draw in panels if name in present]
     if not panels:
         return False
-    _draw(records, [draw for _, draw in panels], picture, title, formats, phases=phases)
+    _draw(records, [draw for _, draw in panels], path, title, formats, phases=phases)
     return True
 
 
 def draw_task_curves(
     metrics: pathlib.Path,
-    picture: pathlib.Path,
+    path: pathlib.Path,
     *,
     title: str,
     metric: str,
@@ -86,12 +86,12 @@ def draw_task_curves(
 
     if not records:
         return False
-    _draw(records, [loss, score, _learning_rate], picture, title, formats)
+    _draw(records, [loss, score, _learning_rate], path, title, formats)
     return True
 
 
 def draw_sweep(
-    picture: pathlib.Path,
+    path: pathlib.Path,
     *,
     title: str,
     metric: str,
@@ -116,11 +116,11 @@ def draw_sweep(
     axes.set_xlim(-0.7, len(settings) - 0.3)
     axes.set_xlabel("")
     axes.set_xticks(range(len(settings)), [label for label, _ in settings], fontsize=8, color=INK)
-    _save(figure, picture, formats)
+    _save(figure, path, formats)
 
 
 def draw_panels(
-    picture: pathlib.Path,
+    path: pathlib.Path,
     title: str,
     panels: Sequence[Callable[[Axes], None]],
     *,
@@ -142,13 +142,13 @@ def draw_panels(
         axes.set_title(axes.get_title(), fontsize=11, color=INK)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    _save(figure, picture, formats)
+    _save(figure, path, formats)
 
 
 def _draw(
     records: Records,
     panels: Sequence[Panel],
-    picture: pathlib.Path,
+    path: pathlib.Path,
     title: str,
     formats: Sequence[str],
     phases: Sequence[tuple[int, str]] = (),
@@ -164,16 +164,16 @@ def _draw(
         _format_axes(axes, last=max(record["step"] for record in records), phases=phases)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    _save(figure, picture, formats)
+    _save(figure, path, formats)
 
 
-def _save(figure: Figure, picture: pathlib.Path, formats: Sequence[str]) -> None:
+def _save(figure: Figure, path: pathlib.Path, formats: Sequence[str]) -> None:
     """Writes each file atomically. A full disk causes a warning, since a plot must not end a run."""
-    for name, form in zip(in_formats(picture.name, formats), formats, strict=True):
+    for name, form in zip(in_formats(path.name, formats), formats, strict=True):
         try:
-            write_bytes(picture.with_name(name), rendered(figure, form))
+            write_bytes(path.with_name(name), rendered(figure, form))
         except OSError as error:
-            log.warning("%s could not be drawn (%s)", picture.with_name(name), error.strerror)
+            log.warning("%s could not be drawn (%s)", path.with_name(name), error.strerror)
 
 
 def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
-from bert_jax.runtime.goodput import Activity, Ledger
+from bert_jax.runtime.goodput import GoodputRecorder, TimeCategory
 from bert_jax.runtime.interruptions import Watchdog
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.profile import Profile
@@ -62,7 +62,7 @@ class Parts:
     run: Run
     directory: pathlib.Path
     """The directory of its files."""
-    ledger: Ledger
+    goodput: GoodputRecorder
     profile: Profile
     last_step: int
     stage: Callable[[TrainState], contextlib.AbstractContextManager[Stage]]
@@ -98,32 +98,32 @@ def train(parts: Parts, state: TrainState) -> Trained:
 
     Raises UserError if the steps learn nothing, or if the run was asked to stop and its state could not be saved.
     """
-    run, log, saver, ledger = parts.run, parts.log, parts.saver, parts.ledger
+    run, log, saver, goodput = parts.run, parts.log, parts.saver, parts.goodput
     step, ended, stopped = int(state.step), parts.is_ended, False
     while step < parts.last_step and not ended and not stopped:
         with parts.stage(state) as stage:
             sums = StepSums(parts.abort_after_skipped, parts.directory, stage.rows, parts.spikes)
             try:
                 if step == 0 and stage.evaluates(step):
-                    with log.pause(Activity.EVALUATING):
+                    with log.pause(TimeCategory.EVALUATING):
                         stage.evaluate(step, state)
-                with ledger.training(prefetch(stage.rows, step, stage.end), sums.is_computing) as batches:
-                    for batch in parts.profile.of_steps(batches, step, sums.check):
+                with goodput.training(prefetch(stage.rows, step, stage.end), sums.is_computing) as batches:
+                    for batch in parts.profile.trace_steps(batches, step, sums.check):
                         state, of_step = stage.step(state, batch)
                         step += 1
                         sums.add(step, of_step)
                         run.watchdog.step_done(step)
-                        ledger.step_done(step)
+                        goodput.step_done(step)
                         parts.check()
                         stopped = run.preemption.requested(step)
                         saves = stage.saves(step) or stopped
                         if stage.logs(step) or saves:
                             log.training(step, sums.take())
                         if stage.evaluates(step):
-                            with log.pause(Activity.EVALUATING):
+                            with log.pause(TimeCategory.EVALUATING):
                                 ended = stage.evaluate(step, state)
                         if saves or ended:
-                            with log.pause(Activity.SAVING):
+                            with log.pause(TimeCategory.SAVING):
                                 saver.save(step, state)
                         if stopped or ended:
                             break
@@ -136,7 +136,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
                 log.rolled_back(step)
 
     is_whole = ended or step == parts.last_step
-    with ledger.during(Activity.SAVING):
+    with goodput.during(TimeCategory.SAVING):
         unsaved, best_unsaved = saver.finish(step)
     if is_whole:
         require_learned(step, int(state.skipped))

@@ -23,7 +23,7 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.named import load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.layers import VOCABULARY_ARRAYS, Matrix
 from bert_jax.training import OPTIMIZERS
@@ -191,7 +191,7 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
     """
     parameters, key = described(boxed), "config.optimizer.name"
     optimizer = load_named(config.name, OPTIMIZERS, key)
-    with file_errors_explained(file_of(config.name), key):
+    with file_errors_explained(source_file(config.name), key):
         direction = optimizer(config, parameters)
     if not isinstance(direction, optax.GradientTransformation):
         raise UserError(
@@ -201,11 +201,11 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
     whole = direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
-        with file_errors_explained(file_of(config.name), key):
+        with file_errors_explained(source_file(config.name), key):
             return whole.update(grads, state, params)
 
     def init(params: Params) -> Any:
-        with file_errors_explained(file_of(config.name), key):
+        with file_errors_explained(source_file(config.name), key):
             return whole.init(params)
 
     return optax.GradientTransformation(init, update)

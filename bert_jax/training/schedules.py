@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.named import load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.training import SCHEDULES
 
@@ -110,7 +110,7 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
     Raises UserError if the schedule does not exist or needs a parameter that is not a setting.
     """
     schedule = load_named(name, SCHEDULES, key)
-    with file_errors_explained(file_of(name), key):
+    with file_errors_explained(source_file(name), key):
         parameters = list(inspect.signature(schedule).parameters.values())[2:]
     given = {parameter.name for parameter in parameters}
     for parameter in parameters:
@@ -125,7 +125,7 @@ def rate_by(name: str, key: str) -> Callable[..., Rate]:
         step: Int[Array, ""], steps: Steps, peak: float | Rate, settings: Mapping[str, float | Num[Array, ""]]
     ) -> Rate:
         named: dict[str, Any] = {setting: value for setting, value in settings.items() if setting in given}
-        with file_errors_explained(file_of(name), key):
+        with file_errors_explained(source_file(name), key):
             if "peak" in given:
                 found: Rate = schedule(step, steps, peak=peak, **named)
                 return found

@@ -273,14 +273,14 @@ class Program:
         return gradients_over_data(self.shardings.params, self.mesh, self.objective.model.config, self.reduce_dtype)
 
     @functools.cached_property
-    def begin(self) -> jax.stages.Wrapped:
+    def init_state(self) -> jax.stages.Wrapped:
         """A function (function, *arguments) -> the state before step 0, with the parameters that `function(*arguments)`
         returns."""
 
-        def begin(make: Callable[..., Params], *arguments: Any) -> TrainState:
+        def init_state(make: Callable[..., Params], *arguments: Any) -> TrainState:
             return self.new_state(make(*arguments), self.optimizer)
 
-        return jax.jit(begin, static_argnums=0, out_shardings=self.shardings)
+        return jax.jit(init_state, static_argnums=0, out_shardings=self.shardings)
 
     def arguments(
         self, state: TrainState, batch: Mapping[str, AbstractOrArray], scalars: Mapping[str, Any]

@@ -44,7 +44,7 @@ CASES = [
       "--problem=guess is unknown: known: classification, multi_label, regression"),
     Case("a pooler that is still read", "--drop=pooler",
       "nsp_head reads the pooler, which the model lacks; add --drop=nsp_head or --new=pooler"),
-    Case("a step of a run of another verb", "--from=$run --step=3",
+    Case("a step of a run of another command", "--from=$run --step=3",
       "--from=$run holds a run of bert_jax ... finetune; name the workdir of a run of pretrain"),
     Case("a step of a model", "--step=3", "$model holds a config.json that is not of a run (a model directory?)"),
     Case("a step of nothing", "--from=$here/gone --step=3", "--from=$here/gone holds no run; name the workdir of a run"),

@@ -16,7 +16,7 @@ from tests.end_to_end.runs import VOCABULARY, build_corpus, checkpoints, learned
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> str:
-    """The sentence with which the verb refuses."""
+    """The sentence with which the command refuses."""
     monkeypatch.setattr(sys, "argv", ["pretrain", f"--config={experiment}", f"--workdir={workdir}", *flags])
     with pytest.raises(UserError) as error:
         pretrain.main()
@@ -51,7 +51,7 @@ def test_a_corpus_of_one_document_is_refused_with_the_remedy(monkeypatch, tmp_pa
 
     try:
         sentence = build_and_train()
-    except AssertionError as error:  # the corpus verb refuses already when the one document is held out
+    except AssertionError as error:  # the corpus command refuses already when the one document is held out
         sentence = str(error)
     assert "1 document" in sentence or "no document" in sentence, sentence
     assert "Traceback" not in sentence

@@ -47,7 +47,7 @@ def test_the_losses_of_rows_are_means_over_their_own_targets_and_sum_up_to_that_
     batch["sequence_ids"] = jnp.ones((3, 8), jnp.int32)
     objective = objective_of("mlm")
     model: Any = types.SimpleNamespace(logits=lambda params, batch, seed: params, pairs=True)
-    found, sums = objective.for_model(model).row_losses(outputs, batch), objective.sums_of(outputs, batch)
+    found, sums = objective.for_model(model).row_losses(outputs, batch), objective.output_sums(outputs, batch)
     assert float(found["mlm_loss"] @ jnp.array([2.0, 1.0, 0.0])) == pytest.approx(float(sums["mlm_loss"]), rel=1e-5)
     assert float(found["nsp_loss"].sum()) == pytest.approx(float(sums["nsp_loss"]), rel=1e-5)
     assert float(found["mlm_loss"][2]) == float(found["nsp_loss"][2]) == 0

@@ -35,7 +35,7 @@ from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
-from bert_jax.interface.named import record_of
+from bert_jax.interface.named import file_record
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 
@@ -151,7 +151,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
 
 def _own_files(config: BuildConfig) -> JsonObject:
     """Returns path and SHA-256 of the user's files with source functions."""
-    own = [record_of(source.name, "--source") for source in config.sources if source.kind == "own"]
+    own = [file_record(source.name, "--source") for source in config.sources if source.kind == "own"]
     return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
 
 

@@ -287,8 +287,8 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
         keep_sentences = np.repeat(keep, np.diff(documents))
         rewritten[split] = (
             tokens[np.repeat(keep_sentences, np.diff(sentences))],
-            offsets_of(np.diff(sentences)[keep_sentences]),
-            offsets_of(np.diff(documents)[keep]),
+            offsets_from_lengths(np.diff(sentences)[keep_sentences]),
+            offsets_from_lengths(np.diff(documents)[keep]),
         )
     hashes = map_array(final / DOCUMENT_HASHES)
     eval_split = hashes < eval_limit(content["eval_fraction"])
@@ -335,6 +335,6 @@ def rewrite_shard(
     files.remove_tree(old)
 
 
-def offsets_of(lengths: np.ndarray) -> np.ndarray:
+def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
     """Returns the start offsets of n concatenated runs of these `lengths` and their total: int64 [n + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

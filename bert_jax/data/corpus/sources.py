@@ -31,7 +31,7 @@ from bert_jax import files
 from bert_jax.data.corpus import tables, tfds_text
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.named import file_of, is_in_file, load_named, split_named
+from bert_jax.interface.named import is_in_file, load_named, source_file, split_named
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.storage.fetching import fetched_files, fetched_of_directory
 from bert_jax.storage.formats import UNREADABLE, bare_name, compression, damage, open_packed, recognise
@@ -185,7 +185,7 @@ def own_texts(value: str) -> Iterator[str]:
             f"--source={value}: the function cannot be called {'without' if argument is None else 'with'} {takes} ({error}); "
             "write FILE.py:NAME:ARGUMENT for a function of one string, FILE.py:NAME for one without arguments"
         ) from error
-    with file_errors_explained(file_of(value), "--source"):
+    with file_errors_explained(source_file(value), "--source"):
         for number, text in enumerate(function(*arguments), start=1):
             if not isinstance(text, str):
                 raise UserError(

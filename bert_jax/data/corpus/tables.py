@@ -48,7 +48,7 @@ class TableFile:
     cuts: tuple[int, ...] = ()  # the rows at which the file may be divided; () for any
 
 
-def split_of(name: str) -> str:
+def split_name(name: str) -> str:
     """Returns the split in a file's relative path, following the hub's naming, or "" if there is none."""
     *folders, last = pathlib.PurePosixPath(name).parts
     stem = last.partition(".")[0]
@@ -72,7 +72,7 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
         raise UserError(f"{shown}: there is no .{kind} file in it; {remedy}")
     by_split: dict[str, list[str]] = {}
     for name in files:
-        by_split.setdefault(split_of(name), []).append(name)
+        by_split.setdefault(split_name(name), []).append(name)
     known = ", ".join(name or "(unnamed)" for name in sorted(by_split))
     if split is None:
         wanted = "train" if "train" in by_split else next(iter(by_split)) if len(by_split) == 1 else None
@@ -85,7 +85,7 @@ def choose_files(kind: str, names: Sequence[str], split: str | None, shown: str)
             if part not in by_split:
                 raise UserError(f"{shown}:{split}: no split {part!r}; {nearest(part, [name for name in by_split if name])}")
     found = sorted(name for part in dict.fromkeys(chosen) for name in by_split[part])
-    sets = sorted({set_of(name) for name in found})
+    sets = sorted({configuration_name(name) for name in found})
     if len(sets) > 1 and chosen != [""]:
         named = ", ".join([*sets[:4], *(["..."] if len(sets) > 4 else [])])
         raise UserError(
@@ -106,7 +106,7 @@ def is_data(name: str, kind: str) -> bool:
     return name.endswith(f".{kind}") and not hidden and not cache
 
 
-def set_of(name: str) -> str:
+def configuration_name(name: str) -> str:
     """Returns the folder of a file without the parts that name a split: the data set's configuration."""
     folders = pathlib.PurePosixPath(name).parts[:-1]
     return "/".join(part for part in folders if part.lower() not in _SPLITS and part != "data") or "."

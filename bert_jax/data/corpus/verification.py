@@ -32,7 +32,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
-from bert_jax.storage.fetching import copy_place, fetch, forget, staging
+from bert_jax.storage.fetching import cached_path, downloading, fetch, forget
 from bert_jax.storage.objects import listed
 from bert_jax.storage.paths import cache_directory, checked, is_remote
 
@@ -238,7 +238,7 @@ def _lower_priority() -> None:
 KEY = "config.corpus.directory"
 
 
-def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
+def local_corpus(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
     """Returns the local directory of a corpus: `directory` itself, or its copy if it is in a bucket. `name` is the flag or key.
 
     A copy with any change is verified immediately, others like every corpus (`verification`). Raises UserError if there is no
@@ -247,7 +247,7 @@ def staged(directory: str | pathlib.Path, name: str = KEY) -> pathlib.Path:
     text = checked(str(directory), name)
     if not is_remote(text):
         return pathlib.Path(text)
-    with staging():
+    with downloading():
         return _copied(text, name)
 
 
@@ -258,7 +258,7 @@ def _copied(text: str, name: str) -> pathlib.Path:
             f"{name}={text} is not a corpus: the bucket has no {MANIFEST} there; build one with python -m bert_jax.corpus "
             f"--output={text} ..., or upload one: `gcloud storage rsync --recursive DIR {text}`"
         )
-    copy = copy_place(text)
+    copy = cached_path(text)
     if fetch(text, copy, objects):
         try:
             verify(copy)

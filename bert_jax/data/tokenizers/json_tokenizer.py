@@ -231,10 +231,10 @@ class JsonTokenizer:
         if not self.is_byte_level:
             joined = "".join(self.pieces[i] for i in ids[:1])
             return joined + "".join(self.pieces[i].removeprefix(CONTINUATION) for i in ids[1:])
-        data = b"".join(self._bytes_of(self.pieces[i]) for i in ids)
+        data = b"".join(self._piece_bytes(self.pieces[i]) for i in ids)
         return data.decode("utf-8", "backslashreplace").replace(" ", WORD_START)
 
-    def _bytes_of(self, piece: str) -> bytes:
+    def _piece_bytes(self, piece: str) -> bytes:
         if piece in self.added or not _BYTES.keys() >= {*piece}:
             return piece.encode()
         return bytes(map(_BYTES.__getitem__, piece))
@@ -248,7 +248,7 @@ class JsonTokenizer:
             return False
         if not self.is_byte_level:
             return not piece.startswith((WORD_START, " ")) and (piece[0].isalnum() or piece.startswith("<0x"))
-        data = self._bytes_of(piece)
+        data = self._piece_bytes(piece)
         text = data.decode("utf-8", "replace")
         return text[0].isalnum() or text[0] == "\ufffd"
 

@@ -125,7 +125,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     )
     beside = _object(path / JSON_FILE) if (path / JSON_FILE).is_file() else None
     if beside is not None and found[0].suffix != ".model" and (why := _other_than_berts(path / JSON_FILE, beside)):
-        name = _class_of(path, config)[1]
+        name = _tokenizer_class(path, config)[1]
         if _stem(name) in WORDPIECE_CLASSES:
             raise UserError(f"{path / JSON_FILE}: {why}, which its class {name} ignores; use the files of one model")
         if _stem(name) in _FAIRSEQ or name is None:
@@ -312,7 +312,7 @@ def _check_text(path: pathlib.Path, pieces: Sequence[str]) -> None:
             raise UserError(f"{path}: the piece {piece!r} has half a surrogate pair, not a character; copy the files again")
 
 
-def _class_of(directory: pathlib.Path, config: JsonObject) -> tuple[pathlib.Path, str | None]:
+def _tokenizer_class(directory: pathlib.Path, config: JsonObject) -> tuple[pathlib.Path, str | None]:
     """Returns (the file that names the tokenizer's class, the class name)."""
     name, path = config.get("tokenizer_class"), directory / CONFIG_FILE
     if name is None and (directory / "config.json").is_file():
@@ -328,7 +328,7 @@ def _stem(name: str | None) -> str:
 def _check_class(directory: pathlib.Path, config: JsonObject, vocabulary: pathlib.Path) -> None:
     """Raises UserError if transformers would read the files in `directory` with a class whose rules differ from ours or that does
     not read the file `vocabulary`. The class comes from tokenizer_config.json or else from the model's config.json."""
-    path, name = _class_of(directory, config)
+    path, name = _tokenizer_class(directory, config)
     if name is None and "AutoTokenizer" in (config.get("auto_map") or ()):
         raise UserError(
             f"{directory / CONFIG_FILE}: auto_map names a tokenizer with its own code, which is not run; {_CLASSES_READ}"

@@ -13,7 +13,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import plan
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
-from bert_jax.data.corpus.verification import Verification, Verifications, staged
+from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -24,7 +24,7 @@ FINGERPRINT = "corpus_fingerprint"
 
 
 @dataclasses.dataclass(frozen=True)
-class Corpora:
+class Splits:
     """The two splits of a corpus, and the verification of its checksums, which runs in the background of the training."""
 
     train: Corpus
@@ -33,7 +33,7 @@ class Corpora:
     of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
     """The texts of phases that train on another corpus."""
 
-    def of_phase(self, phase: int) -> Corpus:
+    def for_phase(self, phase: int) -> Corpus:
         """Returns the texts that a phase trains on."""
         return self.of_phases.get(phase, self.train)
 
@@ -93,7 +93,7 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
             continue
         key = f"config.phases.{i}.corpus"
         same = next((found[j] for j in found if experiment.phases[j].corpus == phase.corpus), None)
-        corpus = found[i] = same or open_splits(staged(phase.corpus, key), ["train"])[0]
+        corpus = found[i] = same or open_splits(local_corpus(phase.corpus, key), ["train"])[0]
         if corpus.vocabulary != train.vocabulary:
             raise UserError(
                 f"{key}={phase.corpus} has another vocabulary than config.corpus.directory={experiment.corpus.directory}; build "
