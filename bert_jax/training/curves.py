@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 TRAIN, EVAL, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
 EVAL_STYLE: JsonObject = {"color": EVAL, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
-"""The style of held-out scores: a line through dots, which the edge of the axes does not clip."""
+"""The style of held-out scores: a line with dots that the axes do not clip."""
 
 Records = Sequence[JsonObject]
 Panel = Callable[[Axes, Records], None]
@@ -40,12 +40,11 @@ def draw_curves(
     phases: Sequence[tuple[int, str]] = (),
     formats: Sequence[str] = ("png",),
 ) -> bool:
-    """Draws a panel for each of the `scores` of an objective (`Objective.shown_scores`) with its baseline, and one for the
-    learning rate, into `figure`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to
-    draw.
+    """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and one for the learning
+    rate, into `figure`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to draw.
 
-    `phases`: (first step, label) of every phase. A line marks each start after the first; baselines are drawn per phase, since
-    each phase has its own held-out rows.
+    `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn per phase, since each phase
+    has its own held-out rows.
     """
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
@@ -169,7 +168,7 @@ def _draw(
 
 
 def _save(figure: Figure, path: pathlib.Path, formats: Sequence[str]) -> None:
-    """Writes each file atomically; a full disk gives a warning, since a plot must not end a run."""
+    """Writes each file atomically. A full disk causes a warning, since a plot must not end a run."""
     for name, form in zip(in_formats(path.name, formats), formats, strict=True):
         try:
             write_bytes(path.with_name(name), rendered(figure, form))
@@ -178,13 +177,13 @@ def _save(figure: Figure, path: pathlib.Path, formats: Sequence[str]) -> None:
 
 
 def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps int64 [n], values float64 [n]) of the metric `name`, without null values."""
+    """Returns (steps int64 [n], values float64 [n]) of the metric `name`, without null values."""
     points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
     return np.array([step for step, _ in points], np.int64), np.array([value for _, value in points], np.float64)
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Returns the running mean over `window` values centred on each value; near the ends the window shrinks on both sides, so the
+    """Returns the running mean over `window` values centred on each value. Near the ends the window shrinks on both sides, so the
     mean does not lag."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     here = np.arange(len(values))
@@ -193,8 +192,8 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def merge_short_windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merges logging windows of training shorter than half the median into the next window. A stop, an evaluation or the end of
-    a phase cuts a window short; its mean over few batches would appear as a spike.
+    """Merges logging windows of training shorter than half the median into the next window. A stop, an evaluation or the end of a
+    phase cuts a window short, and its mean over few batches would look like a spike.
 
     steps: int [n], the last step of each window, ascending; values: float [n], the mean of each. Returns both for the merged
     windows.

@@ -157,7 +157,7 @@ CASES = [
       ]),
     Case("an added word that is not a special token", "--from=model",
       "the added token 'covid' (id 91) is not a special token; transformers also matches it inside words ... and add it as a "
-      "whole word by convert --add-tokens=FILE", copies="model", files={"model/added_tokens.json": '{"covid": 91}'}),
+      "whole word with convert --add-tokens=FILE", copies="model", files={"model/added_tokens.json": '{"covid": 91}'}),
     Case("a vocabulary that is not there", "--replace-vocab=nowhere.txt",
       "vocabulary nowhere.txt (looked for in ... does not exist; give a vocab.txt, a spiece.model, a directory with one of "
       "them, or a model of the hub as OWNER/NAME"),

@@ -75,7 +75,7 @@ def test_fewer_rows_are_a_part_of_all_rows():
 
 
 def test_too_small_a_split_is_an_error():
-    with pytest.raises(UserError, match="two at least"):
+    with pytest.raises(UserError, match="at least two"):
         next(eval_batches(corpus_of([[4, 4]]), CONFIG, 16, None, seed=0))
 
 

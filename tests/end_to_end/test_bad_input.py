@@ -64,7 +64,7 @@ def test_a_corrupted_shard_is_named_with_the_remedy(monkeypatch, experiment, tmp
     victim.write_bytes(victim.read_bytes()[:-10])
     sentence = refused(monkeypatch, write_experiment(tmp_path / "experiment.py", corpus), tmp_path / "run")
     assert str(victim) in sentence
-    assert "run the command that built it again" in sentence
+    assert "rerun the command that built it" in sentence
 
 
 def test_a_flipped_byte_ends_the_run_before_anything_is_saved_and_before_it_begins_with_verify(monkeypatch, experiment, tmp_path):

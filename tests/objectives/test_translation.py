@@ -17,7 +17,7 @@ from bert_jax.data.rows import DECODER, INPUTS
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.objectives.flops import counted_flops, model_row_flops
-from bert_jax.objectives.model import Model
+from bert_jax.objectives.model import Model, unboxed
 from bert_jax.objectives.objective import abstract_rows
 from bert_jax.objectives.scores import EvalRows
 from bert_jax.objectives.translation import Translation
@@ -112,7 +112,7 @@ def test_the_baseline_is_the_frequency_of_the_tokens_of_the_translations(params)
 
 def test_the_flops_of_a_row_are_those_of_its_matrix_products():
     objective = Translation().for_model(Model(dataclasses.replace(CONFIG, vocab_multiple=1, attention="plain")))
-    abstract = jax.tree.map(lambda box: box.value, objective.abstract_parameters(), is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    abstract = unboxed(objective.abstract_parameters())
     batch = abstract_rows(1, 24, 24, targets="translated")
     forward = counted_flops(lambda p, b: objective.sums(p, b, None), abstract, batch)
     assert 3 * forward == pytest.approx(model_row_flops(objective.model.config, 24, 24), rel=1e-6)

@@ -267,7 +267,7 @@ def test_skipped_steps_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, l
         log.training(1, window())
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
         log.training(2, window(skipped=2, steps=0))
-    assert lines.messages[-1] == "2 of these steps had no finite loss or gradient and were skipped"
+    assert lines.messages[-1] == "2 of these steps had a non-finite loss or gradient and were skipped"
     assert read_metrics(tmp_path / METRICS)[-1]["train/grad_norm"] == 3
 
 
@@ -276,7 +276,7 @@ def test_spikes_are_a_warning_and_none_are_none(tmp_path: pathlib.Path, lines: p
         log.training(1, window(spikes=0))
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
         log.training(2, window(spikes=2))
-    assert lines.messages[-1] == "2 of these steps had a loss far above the mean before and were left out"
+    assert lines.messages[-1] == "2 of these steps had a loss far above the running mean and were skipped"
     assert [record["train/spikes"] for record in read_metrics(tmp_path / METRICS)] == [0, 2]
 
 

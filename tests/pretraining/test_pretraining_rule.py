@@ -54,5 +54,5 @@ def test_each_phase_is_a_slanted_triangle():
 
 
 def test_a_triangle_has_no_power_and_no_other_end():
-    with pytest.raises(UserError, match=r"optimizer\.schedule=slanted_triangular has no decay_power and end_learning_rate"):
+    with pytest.raises(UserError, match=r"optimizer\.schedule=slanted_triangular does not use decay_power and end_learning_rate"):
         OptimizerConfig(schedule="slanted_triangular", decay_power=0.5)

@@ -134,7 +134,7 @@ def test_a_schedule_in_a_file_of_the_users_own_takes_the_keys_that_it_names_and_
 
     assert (at("half"), at("absolute")) == (1.0, 9.0)
     for name, says in (
-        ("needs", r"schedule=.*mine.py:needs needs cooldown, which no key of an experiment gives it; give it a default, or"),
+        ("needs", r"schedule=.*mine.py:needs needs cooldown, which is not a key of an experiment; give it a default, or"),
         ("fails", "raises IndexError; correct the file here:"),
         ("haf", "has no 'haf'; did you mean 'half'"),
     ):

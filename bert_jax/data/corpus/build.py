@@ -1,7 +1,7 @@
-"""Builds a corpus: the shards of this host on all cores; the host that finds all shards finished writes manifest and report.
+"""Builds a corpus: the shards of this host, on all cores. The host that finishes last writes the manifest and the report.
 
-A build can be restarted: a shard is renamed into place when complete; the settings are written first and must be the same on
-every later run; the manifest is written last. A lock, released when its process ends, keeps two processes from building the same
+A build can be restarted. Shards are renamed into place when complete; the settings are written first and must be the same in
+later runs; the manifest is written last. A lock, released when its process ends, prevents two processes from building the same
 part at once.
 """
 
@@ -49,8 +49,8 @@ from bert_jax.interface.words import byte_unit, counted
 
 REPORT = "report.json"
 RECIPE_FILE = ".vocabulary.json"
-"""The flags of a vocabulary that was trained for the corpus: a later run with others must not reuse it."""
-_TOKENS_WORTH_PROCESSES = 20_000_000  # with fewer tokens, starting processes takes longer than the survey
+"""The flags with which the corpus's vocabulary was trained. A later run with different flags must not reuse it."""
+_TOKENS_WORTH_PROCESSES = 20_000_000  # below this, starting processes takes longer than the survey
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def build_corpus(
     say: Callable[[str], object] = lambda _: None,
 ) -> JsonObject | None:
     """Builds the shards k with k % n == i on host i of n. Returns the report, or None while shards of other hosts are missing.
-    `say` is called with what was found in the sources (`sources.find_items`)."""
+    `say` is called with notes about the sources (`sources.find_items`)."""
     with arrays.disk_errors(directory):
         items = sources.find_items(config.sources, config.text.options, say)
         if not items:
@@ -129,9 +129,8 @@ def _direction(languages: tuple[str, str] | None) -> str:
 
 
 def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, replace: bool = False) -> None:
-    """Writes the tokenizer's files atomically. If `directory` already holds another vocabulary (from another host or an earlier
-    run), replaces it if `replace`, else raises UserError.
-    """
+    """Writes the tokenizer's files atomically. If `directory` already holds a different vocabulary (from another host or an
+    earlier run), replaces it if `replace` is set, otherwise raises UserError."""
     if not (directory / CONFIG_FILE).is_file():
         part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
         files.remove_tree(part)
@@ -152,7 +151,7 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, r
         write_or_check_tokenizer(tokenizer, directory)
     elif there != given:
         raise UserError(
-            f"{directory} holds another vocabulary than the one given ({_difference('its', there, given)}); "
+            f"{directory} holds a different vocabulary ({_difference('its', there, given)}); "
             "choose another --output, or remove it"
         )
 
@@ -182,7 +181,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
 
 
 def _own_files(config: BuildConfig) -> JsonObject:
-    """Returns the user's own files with the functions of the sources: path and SHA-256."""
+    """Returns path and SHA-256 of the user's files with source functions."""
     every = (*config.sources, *config.eval_sources)
     own = [file_record(source.name, "--source") for source in every if source.kind == "own"]
     return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
@@ -197,7 +196,7 @@ def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
 
 
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
-    """Writes the settings of a corpus without a shard. For another one, raises UserError if they differ; with `resplit`, the
+    """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if they differ; with `resplit`, the
     held-out fraction of a finished corpus may differ."""
     path = directory / store.SETTINGS
     if not path.is_file():
@@ -211,45 +210,45 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     before = files.read_json(path)
-    if not _holds_anything(directory):  # an earlier command was refused before it had stored anything
+    if not _holds_anything(directory):  # an earlier command failed before it stored anything
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     changed = [key for key in settings if before.get(key) != settings[key]]
     if changed == ["eval_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
-        print(f"{difference}: documents move between the splits, none is tokenised again;")
-        print("a training run that began with the former splits cannot continue with the new ones")
+        print(f"{difference}: documents move between the splits without being tokenised again;")
+        print("a training run that started with the old splits cannot resume with the new ones")
         files.write_json(path, settings | {"command": command}, indent=1)
         return
     if changed:
         differences = "; ".join(_difference(key, before.get(key), settings[key]) for key in changed)
         raise UserError(
-            f"{directory} was begun with other settings: {differences}. Choose another --output, or remove that directory"
+            f"{directory} was started with other settings: {differences}. Choose another --output, or remove that directory"
         )
 
 
 def _holds_anything(directory: pathlib.Path) -> bool:
-    """Returns whether there is a shard in a corpus directory, or a process that writes one."""
+    """Returns whether a corpus directory has a shard or a process writing one."""
     if any(path.is_dir() for pattern in ("shard-*", ".shard-*") for path in directory.glob(pattern)):
         return True
     return any(files.is_locked(path) for path in directory.glob(".build-*.lock"))
 
 
 def _difference(key: str, before: Json, now: Json) -> str:
-    """Returns the change of one setting as text: of the vocabulary the properties that differ, and of long lists, such as the
-    files of a source, the first entry that differs."""
+    """Describes the change of a setting. For the vocabulary, lists the properties that differ; for long lists, such as the files
+    of a source, the first entry that differs."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [name for name in before | now if before.get(name) != now.get(name)]
         return ", ".join(_difference(f"{key} {name}", before.get(name), now.get(name)) for name in names)
     if isinstance(before, list) and isinstance(now, list) and len(str(before)) > 100:
         place = next((k for k, (old, new) in enumerate(zip(before, now, strict=False)) if old != new), min(len(before), len(now)))
         old, new = before[place : place + 1], now[place : place + 1]
-        return f"{key} were {len(before)}, are {len(now)}, the first that differs was {old}, is {new}"
+        return f"{key} were {len(before)}, are {len(now)}; the first difference was {old}, is {new}"
     return f"{key} was {before}, is {now}"
 
 
 def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
-    """Removes the partial files of a shard that a killed build left. The lock guarantees that no process is writing them."""
+    """Removes partial shard files left by a killed build. The lock guarantees that no process is writing them."""
     for path in directory.glob(f".{shard_name(index, shards)}.*"):
         files.remove_tree(path)
 
@@ -272,8 +271,8 @@ def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:
 
 @functools.cache
 def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
-    """Returns the tokenizer in `directory`, cached by a worker across shards together with its word cache; `identity` (its
-    sha256) is part of the cache key because the files may change."""
+    """Loads the tokenizer in `directory`. A worker caches it across shards, together with its word cache. `identity` (its sha256)
+    is part of the cache key because the files may change."""
     return load_tokenizer(directory)
 
 
@@ -318,7 +317,7 @@ class _SplitWork:
 
 
 def _split_one(work: _SplitWork, report: Report) -> None:
-    """Changes the held-out fraction of a shard. A kill leaves a complete shard, or none, which the next run builds again."""
+    """Changes the held-out fraction of a shard. If killed, leaves a complete shard, or none, which the next run rebuilds."""
     with arrays.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")
@@ -416,7 +415,7 @@ def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _layouts(items: Sequence[Item]) -> dict[str, list[str]]:
-    """layout -> the names of its first three files, and the number of further ones."""
+    """Returns layout -> the names of its first three files and the number of further files."""
     names: dict[str, list[str]] = {}
     for item in items:
         if item.layout:

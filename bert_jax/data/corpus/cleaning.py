@@ -1,4 +1,5 @@
-"""Converts the lines of a document to sentences; drops lines, sentences and documents that are not text, and counts them by rule.
+"""Converts the lines of a document to sentences. Lines, sentences and documents that are not text are dropped and counted by
+rule.
 
 Every rule has a name; `--keep=NAME` switches it off.
 """
@@ -14,7 +15,7 @@ from bert_jax.data.corpus.sentences import split_sentences
 
 #: rule -> description of the dropped text, for the report and `--help`
 RULES = {
-    "markup-lines": "lines of markup: HTML or XML tags, wiki tables and templates, a URL alone",
+    "markup-lines": "lines of markup: HTML or XML tags, wiki tables and templates, bare URLs",
     "symbol-lines": "lines without a letter",
     "repeated-lines": "lines equal to an earlier line of the same document",
     "long-sentences": "sentences of more than --max-sentence-characters",
@@ -38,7 +39,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @dataclasses.dataclass(frozen=True)
 class CleaningConfig:
-    """The rules that are switched off, and the limits of two rules."""
+    """The disabled rules, and the limits of two rules."""
 
     keep: frozenset[str] = frozenset()  # rules switched off
     max_sentence_characters: int = 5000
@@ -46,8 +47,8 @@ class CleaningConfig:
 
 
 def clean_document(lines: Iterable[str], *, is_sentence: bool, config: CleaningConfig, counts: Counter[str]) -> list[str]:
-    """Returns the sentences of one document; [] if the document is dropped. Adds the number of dropped lines, sentences and
-    documents to `counts`, by rule.
+    """Returns the sentences of a document, or [] if it is dropped. Adds the numbers of dropped lines, sentences and documents to
+    `counts`, by rule.
 
     `lines`: paragraphs of prose, or sentences if `is_sentence`.
     """
@@ -89,9 +90,8 @@ def without_controls(text: str, counts: Counter[str]) -> str:
 
 
 def _is_markup(line: str) -> bool:
-    """Returns whether a line begins with markup. A line that begins with a tag but has five or more words besides the tags
-    (`<p>Some words ...`) is prose.
-    """
+    """Returns whether a line starts with markup. A line that starts with a tag but has five or more words outside of tags
+    (`<p>Some words ...`) is prose."""
     if line[0] not in "<{|}[h" or not _MARKUP.match(line):
         return False
     return line[0] != "<" or len(_TAG.sub("", line).split()) < 5

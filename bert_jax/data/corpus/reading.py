@@ -1,4 +1,4 @@
-"""Reads one span of a source, document by document; memory is bounded by the longest document."""
+"""Reads one span of a source, document by document. Memory is bounded by the longest document."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_LINE = 256 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """One document as it was read, before cleaning."""
+    """A document as read, before cleaning."""
 
     lines: list[str]  # paragraphs, or sentences if `is_sentence`
     is_sentence: bool
@@ -79,13 +79,13 @@ def _read_own(span: Span) -> Iterator[Document]:
             yield Document(_paragraphs(text), False, (number + 1 - span.start) / (span.stop - span.start))
     if number + 1 < span.stop:
         raise UserError(
-            f"--source={span.item.path} gives {counted(number + 1, 'document')}, and gave {span.item.length:,} when they were "
-            "counted; their order and number must follow from the files alone"
+            f"--source={span.item.path} gives {counted(number + 1, 'document')}, but gave {span.item.length:,} when they were "
+            "counted; their order and number must depend on the files only"
         )
 
 
 def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """Yields the documents of a table, one a row."""
+    """Yields the documents of a table, one per row."""
     item, length = span.item, span.stop - span.start
     texts = tables.read_texts(item.kind, item.path, item.column, span.start, span.stop)
     for row, data in enumerate(texts, start=span.start):
@@ -123,7 +123,7 @@ def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterat
 def _document(
     item: Item, place: int, data: bytes, fraction: float, options: ReadOptions, counts: Counter[str]
 ) -> Iterator[Document]:
-    """Yields the document in `data`, which begins at byte `place`; nothing for a bad record that the options skip."""
+    """Yields the document in `data`, which begins at byte `place`, or nothing for a bad record that the options skip."""
     if place == 0:
         data = data.removeprefix(BOM)
     text: str | None = _decode(item, place, data, options, counts)
@@ -143,7 +143,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
-    """Returns the text of `data`, which begins at byte `place` of a file, or is row `place` of a table."""
+    """Decodes `data`, which begins at byte `place` of a file or is row `place` of a table."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -167,7 +167,7 @@ def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: C
 
 
 def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
-    """Returns the text field of one JSON line; None for a record to skip."""
+    """Returns the text field of a JSON line, or None for a record to skip."""
     field = options.text_field or "text"
     try:
         record = files.parse_json(line)
@@ -188,7 +188,7 @@ def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts
 
 
 def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    """(first byte, bytes) of every document of a file that belongs to the span [start, stop)."""
+    """Yields (first byte, bytes) of every document of a file in the span [start, stop)."""
     if item.kind == "jsonl" or item.layout == "lines":
         return _line_documents(file, item.path, start, stop)
     if item.layout == "book" or not item.blank_lines:
@@ -197,7 +197,7 @@ def _raw_documents(file: IO[bytes], item: Item, start: int, stop: float) -> Iter
 
 
 def _lines(file: IO[bytes], path: str, start: int) -> Iterator[tuple[int, bytes]]:
-    """(first byte, line with its line end) of every line that begins at `start` or later."""
+    """Yields (first byte, line with its line end) of every line that begins at `start` or later."""
     for place, line in read_lines(file, _MAX_LINE, start):
         if is_cut(line, _MAX_LINE):
             raise UserError(f"{path}: no line end within {_MAX_LINE >> 20} MiB after byte {place:,}; is it text?")
@@ -213,8 +213,8 @@ def _line_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iter
 
 
 def _blank_separated_documents(file: IO[bytes], path: str, start: int, stop: float) -> Iterator[tuple[int, bytes]]:
-    """Yields documents separated by blank lines. A document belongs to the span in which the blank line before it begins; one
-    longer than `_PIECE` is cut at a line."""
+    """Yields documents separated by blank lines. A document belongs to the span in which the preceding blank line begins. A
+    document longer than `_PIECE` is cut at a line."""
     owned, size = start == 0, 0
     first: int  # the place of held[0]
     held: list[bytes] = []
@@ -241,11 +241,11 @@ def _blank_separated_documents(file: IO[bytes], path: str, start: int, stop: flo
 
 
 def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_blank_lines: bool) -> Iterator[tuple[int, bytes]]:
-    """Yields the pieces of a file without document separators: the first begins with the file, each other one with the first
-    paragraph (or line) after a multiple of `_PIECE`.
+    """Yields the pieces of a file without document separators. The first piece begins at the start of the file, each other piece
+    at the first paragraph (or line) after a multiple of `_PIECE`.
 
     A piece belongs to the span that contains the multiple, so the cuts do not depend on the spans. A paragraph is after the
-    multiple if the blank line before it begins after the multiple, which a reader that starts at the multiple can see.
+    multiple if the preceding blank line begins after it, so that a reader starting at the multiple sees the blank line.
     """
     begin, blank = -(-start // _PIECE) * _PIECE, -1
     first: int  # the place of held[0]

@@ -1,10 +1,11 @@
-"""Reads, cleans, tokenises and writes one shard (some spans of the sources) in one process and bounded memory; rewrites one.
+"""Writes one shard (some spans of the sources): reads, cleans and tokenises it in one process and bounded memory. Also rewrites
+shards.
 
-A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is a finished shard.
+A shard is written under a temporary name and renamed when complete, so a directory with a shard's name is always finished.
 
 A document is held out if its content hash is below the held-out fraction of the hash range. A finished shard stores the hash of
-every document, so a new fraction moves documents between its splits without reading or tokenising text. Repeated documents are
-dropped from finished shards too.
+every document, so a new fraction moves documents between splits without tokenising text again. Repeated documents are dropped
+from finished shards too.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from bert_jax.files import JsonObject
 
 SIDES = ("source", "target")
 _FLUSH_TOKENS = 1 << 20
-_SAMPLED_FIRST, _SAMPLED = 100, 16  # characters are counted in the first documents of a shard, then in one of so many
+_SAMPLED_FIRST, _SAMPLED = 100, 16  # count characters in the first 100 documents of a shard, then in one of 16
 _MOST_LETTERS = 5_000
 
 
@@ -75,7 +76,7 @@ class ShardWork:
 
 
 def temporary_name(index: int, shards: int) -> str:
-    """Returns the directory name of an unfinished shard; it includes the process id, so that leftovers of a killed build are
+    """Returns the directory name of an unfinished shard. It includes the process id, so that leftovers of a killed build are
     recognised."""
     return f".{shard_name(index, shards)}.{os.getpid()}.part"
 
@@ -86,8 +87,7 @@ def content_hash(sentences: Sequence[str]) -> int:
 
 
 def is_eval(sentences: Sequence[str], fraction: float) -> bool:
-    """Returns whether a document is held out. Only its content decides, so the split does not depend on shards, hosts or
-    order."""
+    """Returns whether a document is held out. This depends only on its content, not on shards, hosts or order."""
     return content_hash(sentences) < fraction * 2.0**64
 
 
@@ -104,7 +104,7 @@ class _SplitWriter:
         self._files = [array_file(name, kind) for name, kind in zip(ARRAYS, (dtype, offsets, offsets), strict=True)]
         self._words = array_file(WORDS, np.dtype(np.uint8)) if marks_words else None
         self._held = array("H" if dtype == np.uint16 and not marks_words else "I")
-        self._unwritten = np.zeros(0, np.uint32)  # the last ids, of which WORDS has no whole byte
+        self._unwritten = np.zeros(0, np.uint32)  # the last ids, which do not fill a byte of WORDS
         self._sentence_ends, self._document_ends = array("q", [0]), array("q", [0])
         self._tokens = self.sentences = self.documents = 0
 
@@ -113,9 +113,9 @@ class _SplitWriter:
         return self._tokens + len(self._held)
 
     def add(self, sentences: Sequence[str], tokenizer: Tokenizer) -> bool:
-        """Adds a document; returns whether it has any token. Sentences without tokens are left out.
+        """Adds a document. Returns whether it has any tokens; sentences without tokens are dropped.
 
-        If a space before a word changes its pieces, every sentence but the first begins with one, as in running text.
+        If a leading space changes a word's subwords, every sentence except the first starts with a space, as in running text.
         """
         before = self.sentences
         space = " " if tokenizer.distinguishes_spaces else ""
@@ -163,7 +163,7 @@ class _SplitWriter:
         return True
 
     def flush(self, *, last: bool = False) -> None:
-        """Writes the buffered ids; the bits of the last ids only if it is the `last` time."""
+        """Writes the buffered ids. The bits of the last ids are only written if this is the `last` flush."""
         held = (self._held, self._sentence_ends, self._document_ends)
         for file, values in zip(self._files, held, strict=True):
             written = np.frombuffer(values, values.typecode)
@@ -277,14 +277,15 @@ def eval_limit(fraction: float) -> np.uint64:
 
 
 def min_eval_documents(documents: int) -> int:
-    """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth below a hundred, but at least
-    two (next sentence prediction takes its random segments from another document); below four documents one or none, so that one
-    is left for training."""
+    """Returns the minimum number of held-out documents for a corpus of `documents`: ten, or a tenth if there are fewer than a
+    hundred, but at least two, since next sentence prediction takes random segments from another document. With fewer than four
+    documents it is one or none, so that one is left for training."""
     return min(_ENOUGH, max(2, documents // 10)) if documents >= 4 else max(0, min(1, documents - 1))
 
 
 def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
-    """`fraction`, or the smallest fraction that holds out enough of the documents with these `hashes` (uint64 [D])."""
+    """Returns `fraction`, or the smallest larger fraction that holds out enough of the documents with these `hashes` (uint64
+    [D])."""
     wanted = min_eval_documents(len(hashes))
     if np.count_nonzero(hashes < eval_limit(fraction)) >= wanted:
         return fraction
@@ -299,8 +300,7 @@ def usable_fraction(hashes: np.ndarray, fraction: float) -> float:
 def resplit_shard(
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], hashes: np.ndarray, before: float, now: float
 ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Returns the arrays of a shard, split -> (tokens, sentences, documents), after a change of the held-out fraction from
-    `before` to `now`."""
+    """Changes the held-out fraction of a shard's arrays, split -> (tokens, sentences, documents), from `before` to `now`."""
     was, eval_split = hashes < eval_limit(before), hashes < eval_limit(now)
     tokens, lengths = {}, {}
     for split, (ids, sentences, documents) in arrays.items():
@@ -323,7 +323,7 @@ def resplit_shard(
 
 
 def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[str, np.ndarray], vocabulary_size: int) -> None:
-    """Rewrites a shard without some documents. A kill leaves a complete shard, or none, which the next run builds again."""
+    """Rewrites a shard without some documents. If killed, leaves a complete shard, or none, which the next run rebuilds."""
     final = store / shard_name(index, shards)
     content = files.read_json(final / "shard.json")
     rewritten = {}
@@ -347,7 +347,7 @@ def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[s
 
 
 def shard_arrays(shard: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ARRAYS of a split of a shard, the tokens marked by WORDS (`marked_tokens`)."""
+    """Returns ARRAYS of a split of a shard, with tokens marked by WORDS (`marked_tokens`)."""
     sentences, documents = (map_array(shard / f"{split}.{name}.npy") for name in ARRAYS[1:])
     return marked_tokens(shard, split), sentences, documents
 
@@ -360,8 +360,8 @@ def rewrite_shard(
     content: JsonObject,
     vocabulary_size: int,
 ) -> None:
-    """Replaces shard (index, number of shards) by `arrays` (split -> those of `shard_arrays`), with `content` and the new counts
-    as its shard.json."""
+    """Replaces the arrays of shard (index, number of shards) by `arrays` (split -> arrays as in `shard_arrays`). Its shard.json
+    becomes `content` and the new counts."""
     final, part = store / shard_name(*shard), store / temporary_name(*shard)
     files.remove_tree(part)
     part.mkdir()
@@ -382,5 +382,5 @@ def rewrite_shard(
 
 
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:
-    """int64 [n + 1]: the start offsets of n concatenated runs of these `lengths`, and their total."""
+    """Returns the start offsets of n concatenated runs of these `lengths` and their total: int64 [n + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

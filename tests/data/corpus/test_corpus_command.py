@@ -309,13 +309,13 @@ def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_sa
         with pytest.raises(UserError, match=message):
             run_corpus(*flags, source)
     assert "train " in run_corpus(*flags, f"--source=text:{text_file}")
-    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was begun with other settings: sources was"):
+    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was started with other settings: sources was"):
         run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 
 def test_a_source_that_is_given_twice_is_said(tmp_path, text_file, tiny_vocabulary, run_corpus):
     source = f"--source=text:{text_file}"
     run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
-    said = f"WARNING: {text_file} is given by more than one --source. Documents that repeat were dropped"
+    said = f"WARNING: {text_file} is given by more than one --source. Repeated documents were dropped"
     assert said in (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents < 300
