@@ -28,31 +28,31 @@ from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from bert_jax.pretraining.corpora import FINGERPRINT
-from bert_jax.pretraining.program import taught_config
+from bert_jax.pretraining.program import teacher_config
+from bert_jax.pretraining.splits import FINGERPRINT
 from bert_jax.runtime.workdir import differences, from_start, run_config
-from bert_jax.storage.objects import place
-from bert_jax.storage.paths import Place, checked, is_remote
+from bert_jax.storage.objects import as_path
+from bert_jax.storage.paths import AnyPath, checked, is_remote
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.steps import Program, TrainState
 
 log = logging.getLogger(__name__)
 
 
-def first_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
+def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
     """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
     ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     if experiment.init_state:
-        return kept_state(experiment, corpus, program.state)
+        return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
-    state: TrainState = program.begin(lambda start: {**initial_parameters(experiment), **start}, start)
+    state: TrainState = program.init_state(lambda start: {**initial_parameters(experiment), **start}, start)
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size
     if experiment.model.character_cnn:
-        from bert_jax.model.characters import symbols_of
+        from bert_jax.model.characters import piece_symbols
 
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
-        facts["embeddings", "characters", "symbols"] = symbols_of(corpus.tokenizer.pieces, rows)
+        facts["embeddings", "characters", "symbols"] = piece_symbols(corpus.tokenizer.pieces, rows)
     flat = flatten_dict(state.params)
     flat |= {path: jax.device_put(value, flat[path].sharding) for path, value in facts.items()}
     return dataclasses.replace(state, params=unflatten_dict(flat)) if facts else state
@@ -85,9 +85,9 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
             "does not train; leave it out there, or choose other pairs"
         )
+    tiling = experiment.init_tiled
     from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
-    tiling = experiment.init_tiled
     model = load_start(
         experiment.init_from,
         init_new="" if tiling else experiment.init_new,
@@ -140,7 +140,7 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
 STATE = "config.init_state"
 
 
-def kept_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
+def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
     """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
 
     Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
@@ -167,12 +167,12 @@ def kept_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainS
     )
 
 
-def _workdir_and_step(text: str) -> tuple[Place, int]:
+def _workdir_and_step(text: str) -> tuple[AnyPath, int]:
     """Returns the workdir and the step of WORKDIR@STEP."""
     workdir, _, step = text.rpartition("@")
     if not workdir or not step.isdecimal():
         raise UserError(f"{STATE}={text} is not WORKDIR@STEP, such as {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
-    return place(checked(workdir, STATE)), int(step)
+    return as_path(checked(workdir, STATE)), int(step)
 
 
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:
@@ -197,7 +197,7 @@ def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExp
 
 
 def _require_same_vocabulary(
-    experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: Place, corpus: Corpus
+    experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: AnyPath, corpus: Corpus
 ) -> None:
     """Raises UserError where the corpus of that run is still there and has another vocabulary."""
     directory = from_start(workdir, trunk.corpus.directory)
@@ -255,10 +255,10 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     model = import_model(experiment.teacher, vocab_multiple=experiment.model.vocab_multiple)
     _check(experiment, model, vocabulary)
     params = {part: model.params[part] for part in TEACHER_PARTS}
-    return Teacher(taught_config(model.config, experiment), params, _sha256(params))
+    return Teacher(teacher_config(model.config, experiment), params, _sha256(params))
 
 
-def taught_by(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
+def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
     """Returns the experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
     if teacher is None:
         return experiment

@@ -1,15 +1,15 @@
 """Writes the metrics of a run: `metrics.jsonl`, and log sinks such as TensorBoard.
 
 `metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. The sinks are filled
-from it whenever a run starts, so they agree with it after any kill.
+from it whenever a run starts, so they agree with it even after a kill.
 
-A sink is a class. An instance is made with the workdir and the configuration of the run as nested dicts; `write(step, numbers)`
-is called in process 0 alone, with every line of the record in order: including the lines of earlier starts. So a sink starts
-empty and shows each step once, however often the run was killed or rolled back. `numbers` are floats by name (`train/loss`;
-"time": seconds since 1970; NaN where the record has null). `close()` is optional. An error is logged once and never stops the
-run: after an OSError the sink is made anew with the next line, after any other it is left alone.
+A sink is a class, constructed with the workdir and the run's configuration as nested dicts. `write(step, numbers)` is called only
+in process 0, with every line of the record in order, including the lines of earlier starts. A sink therefore starts empty and
+shows each step once, however often the run was killed or rolled back. `numbers` maps names to floats (`train/loss`; "time":
+seconds since 1970; NaN where the record has null). `close()` is optional. An error is logged once and never stops the run: after
+an OSError the sink is recreated with the next line, after any other error it is disabled.
 
-`SINKS` in `training/__init__.py` names the project's sinks; any other is in the user's own file (FILE.py:NAME, such as
+`SINKS` in `training/__init__.py` lists the built-in sinks. Others can be defined in the user's own file (FILE.py:NAME, e.g.
 experiments/extensions/csv_log.py).
 """
 
@@ -43,8 +43,8 @@ KEY = "config.log.sinks"
 class MetricsWriter:
     """Appends to `WORKDIR/metrics.jsonl` and writes to the log sinks.
 
-    A run that continues from `resume_step` first removes the lines of later steps, which it is about to repeat, and an incomplete
-    last line, so every step appears once. Therefore the training loop writes the lines of a step before its checkpoint.
+    A run that resumes from `resume_step` first removes an incomplete last line and the lines of later steps, which it is about to
+    repeat, so every step appears once. For this to work, the training loop writes the lines of a step before its checkpoint.
 
     A full disk or an exceeded quota does not end the run: lines are kept in memory until they can be written.
 
@@ -59,7 +59,7 @@ class MetricsWriter:
         sinks: Sequence[str] = LogConfig.sinks,
         config: JsonObject | None = None,
     ):
-        """`sinks` are names, whose objects get the `config` of the run. Raises UserError for one that is not there."""
+        """`sinks` are names of sinks, which receive the `config` of the run. Raises UserError for an unknown sink."""
         self._path = workdir / METRICS
         kinds = load_sinks(sinks)
         self._lines = _drop_later_lines(self._path, resume_step)
@@ -94,7 +94,7 @@ class MetricsWriter:
         self._sinks.write(self._lines, self._records)
 
     def close(self) -> None:
-        """Closes the files; `write` must not be called afterwards."""
+        """Closes the files. `write` must not be called afterwards."""
         if not self._write_lines():
             log.warning("lost %s of %s", counted(self._unwritten.count(b"\n"), "line"), self._path)
         else:
@@ -117,7 +117,7 @@ class MetricsWriter:
                 self._unwritten = self._unwritten[written:]
         except OSError as error:
             if not self._failed:
-                message = "lines cannot be written to %s (%s); they are kept in memory until they can, and training continues"
+                message = "lines cannot be written to %s (%s); they are kept in memory until they can be, and training continues"
                 log.warning(message, self._path, error.strerror)
             self._failed = True
             return False
@@ -126,7 +126,7 @@ class MetricsWriter:
 
 
 def _drop_later_lines(path: pathlib.Path, step: int) -> int:
-    """Removes the lines of steps after `step` from a file, if it exists. Returns the number of lines that are left."""
+    """Removes the lines of steps after `step` from a file, if it exists. Returns the number of remaining lines."""
     if not path.exists():
         return 0
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -138,8 +138,7 @@ def _drop_later_lines(path: pathlib.Path, step: int) -> int:
 
 
 def load_sinks(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """Returns the classes of the sinks by their names. Raises UserError for one that is not there, or whose package is not
-    installed."""
+    """Returns the classes of the sinks by name. Raises UserError for an unknown sink or one whose package is not installed."""
     found = {}
     for name in names:
         found[name] = load_named(name, SINKS, KEY)
@@ -150,7 +149,7 @@ def load_sinks(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
 
 
 class Sinks:
-    """The sinks of a run, by their names in `config.log.sinks`."""
+    """The sinks of a run, by name in `config.log.sinks`."""
 
     def __init__(self, kinds: Mapping[str, Callable[..., Any]], workdir: pathlib.Path, config: JsonObject):
         self._kinds, self._workdir, self._config = dict(kinds), workdir, config
@@ -159,7 +158,7 @@ class Sinks:
         self._failed: set[str] = set()
 
     def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record: `records()`, which has `lines` lines and ends with `newest`."""
+        """Brings every sink up to date with the record `records()`, which has `lines` lines and ends with `newest`."""
         for name, kind in list(self._kinds.items()):
             try:
                 if name not in self._open:
@@ -170,11 +169,11 @@ class Sinks:
                 for record in missing:
                     self._open[name].write(record["step"], _numbers(record))
                 self._written[name] = lines
-            except Exception as error:  # anything: a user's own code, a network
+            except Exception as error:  # anything: user code, a network
                 self._close(name)
                 again = isinstance(error, OSError)
                 if name not in self._failed:
-                    then = "it is tried again with the next line" if again else "it gets no more numbers"
+                    then = "it will be retried with the next line" if again else "it is disabled"
                     message = "the log sink %s failed (%s: %s); %s, and training continues"
                     log.warning(message, name, type(error).__name__, error, then, exc_info=None if again else error)
                 self._failed.add(name)
@@ -182,7 +181,7 @@ class Sinks:
                     del self._kinds[name]
 
     def close(self) -> None:
-        """Closes every sink; `write` makes them anew."""
+        """Closes every sink. `write` recreates them."""
         for name in list(self._open):
             self._close(name)
 
@@ -201,12 +200,13 @@ class Tensorboard:
     """TensorBoard event files in WORKDIR/tensorboard/, written without TensorFlow."""
 
     def __init__(self, workdir: pathlib.Path, config: JsonObject):
-        # Not tensorboardX's FileWriter: its thread ends at the first error, and the run would block after ten more records.
+        # tensorboardX's FileWriter is not used: its thread ends at the first error, and the run would block after ten more
+        # records.
         from tensorboardX.event_file_writer import EventsWriter
 
         directory = workdir / EVENTS
         directory.mkdir(exist_ok=True)
-        if not directory.is_symlink():  # where a link leads to, other runs may have theirs
+        if not directory.is_symlink():  # other runs may have theirs behind a link
             for old in directory.glob("events.out.tfevents.*"):
                 old.unlink()
         self._events = EventsWriter(str(directory / "events"))
@@ -234,7 +234,7 @@ class Wandb:
     def __init__(self, workdir: pathlib.Path, config: JsonObject):
         import wandb
 
-        name = workdir / "wandb" / "run_id"  # a continued run is the same run there
+        name = workdir / "wandb" / "run_id"  # a resumed run is the same run there
         name.parent.mkdir(exist_ok=True)
         if not name.exists():
             name.write_text(secrets.token_hex(4))
@@ -254,7 +254,7 @@ class Wandb:
 
 
 class Mlflow:
-    """A run of MLflow at MLFLOW_TRACKING_URI, or in WORKDIR/mlruns/. A continued run replaces the one of the earlier start."""
+    """A run of MLflow at MLFLOW_TRACKING_URI, or in WORKDIR/mlruns/. A resumed run replaces the run of the earlier start."""
 
     package = "mlflow"
 
@@ -289,7 +289,7 @@ class Mlflow:
 
 
 def _leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of nested dicts and lists."""
+    """Yields (dotted key, value) of nested dicts and lists."""
     inner = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list | tuple) else None
     if inner is None:
         yield above, config
