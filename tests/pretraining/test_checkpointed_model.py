@@ -41,13 +41,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def program(experiment: PretrainingExperiment, mesh: Any) -> Any:
         return types.SimpleNamespace(state=(experiment, mesh))
 
-    monkeypatch.setattr(checkpointed_model, "Checkpoints", checkpoints)
-    monkeypatch.setattr(checkpointed_model, "pretraining_program", program)
-    monkeypatch.setattr(checkpointed_model, "on_host", lambda params, mesh: {**params, "on": mesh})
-    monkeypatch.setattr(checkpointed_model, "load_tokenizer", lambda directory: ("tokenizer of", directory))
-    monkeypatch.setattr(checkpointed_model, "local_corpus", lambda directory: ("local_corpus", directory))
+    monkeypatch.setattr(results, "Checkpoints", checkpoints)
+    monkeypatch.setattr(results, "pretraining_program", program)
+    monkeypatch.setattr(results, "on_host", lambda params, mesh: {**params, "on": mesh})
+    monkeypatch.setattr(results, "load_tokenizer", lambda directory: ("tokenizer of", directory))
+    monkeypatch.setattr(results, "local_corpus", lambda directory: ("local_corpus", directory))
     of_split = [types.SimpleNamespace(tokenizer=("tokenizer of", split)) for split in ("train", "eval")]
-    monkeypatch.setattr(checkpointed_model, "open_splits", lambda directory: of_split if directory[0] == "local_corpus" else None)
+    monkeypatch.setattr(results, "open_splits", lambda directory: of_split if directory[0] == "local_corpus" else None)
     return calls
 
 
