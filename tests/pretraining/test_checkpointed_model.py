@@ -15,6 +15,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
+from bert_jax.pretraining import results
 from bert_jax.pretraining.results import model_of_step
 from bert_jax.sharding.config import MeshConfig
 from tests.random_rows import TINY
