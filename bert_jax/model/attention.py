@@ -261,6 +261,53 @@ class SelfAttention(nn.Module):
         return kept
 
 
+class CrossAttention(nn.Module):
+    """Multi-head attention of a decoder's tokens on the output of the encoder ("Attention Is All You Need", section 3.2.3), with
+    its output projection, without the residual and its LayerNorm.
+
+    A token attends to the source of its own sequence, so that packed pairs do not see each other. Where INTERMEDIATES is mutable
+    the weights are stored there, as by `SelfAttention`. Where CACHE is mutable, the keys and values of the source are read from
+    there.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B Q D"],
+        tokens: Tokens,
+        dropout_seed: Seed | None,
+        encoded: Float[Array, "B source D"],
+        source: Tokens,
+    ) -> Float[Array, "B Q D"]:
+        """Returns the projected context of each token of `x`, those that are read out of `tokens`."""
+        c, dtype = self.config, jnp.dtype(self.config.dtype)
+        heads, shared = (c.num_heads, c.head_width), (c.key_value_heads, c.head_width)
+        axes, use_bias = ("embed", "heads", "head_width"), c.attention_bias
+
+        def project(name: str, x: Float[Array, "B L D"], heads: tuple[int, int]) -> Float[Array, "B _ L K"]:
+            layer = Dense((c.hidden_size,), heads, axes, initializer(c), dtype, c.target, use_bias=use_bias, name=name)
+            return layer(x).swapaxes(1, 2)
+
+        query = project("query", x, heads)
+        key: Any
+        value: Any
+        if self.is_mutable_collection(CACHE) and self.has_variable(CACHE, "keys"):
+            key, value = self.get_variable(CACHE, "keys"), self.get_variable(CACHE, "values")
+        else:
+            key, value = project("key", encoded, shared), project("value", encoded, shared)
+        each = c.num_heads // c.key_value_heads
+        mask = attention_mask(tokens.query_sequence_ids, source.sequence_ids)
+        weights = exponentials(query, _repeated(key, each, 1), mask, c.target.one_cpu)
+        if self.is_mutable_collection(INTERMEDIATES):
+            self.sow(INTERMEDIATES, "weights", weights / weights.sum(-1, keepdims=True))
+        settings = tokens.dropout(c.attention_dropout, dropout_seed)
+        context = weighted_sum(weights, _repeated(value, each, 1), settings, c.target.one_cpu).swapaxes(1, 2)
+        axes, init = ("heads", "head_width", "embed"), initializer(c, into_residual=True)
+        return Dense(heads, (c.hidden_size,), axes, init, dtype, c.target, use_bias=use_bias, name="output")(context)
+
+
 def _repeated(x: Float[Array, "B _ _ K"], times: int, axis: int) -> Float[Array, "B _ _ K"]:
     """Repeats each key or value head along `axis`, once per query head that reads it."""
     return x if times == 1 else jnp.repeat(x, times, axis)

@@ -69,7 +69,7 @@ def attention_weights(
     The plain implementation is always used, since the fused kernels never hold all weights. Raises UserError for a model without
     attention.
     """
-    if config.encoder != "transformer":
+    if not config.has_attention:
         raise UserError(f"a model with encoder={config.encoder} has no attention; use a Transformer")
     plain = dataclasses.replace(config.plain(), remat="none", scan_layers=False)
     _, stored = Bert(plain).apply({"params": params}, tokens, method="encode", mutable=[INTERMEDIATES])

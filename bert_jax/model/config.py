@@ -98,10 +98,11 @@ class Architecture:
     layer_norm_epsilon: Epsilon = 1e-12
     """Added to the variance, or the mean square, in every norm. ModernBERT and EuroBERT use 1e-5."""
     encoder: Annotated[str, OneOf(tuple(ENCODERS))] = "transformer"
-    """"transformer": BERT. "bilm": the bidirectional LSTM language model of ELMo (`model/bilm.py`), with `hidden_size` / 2 per
-    direction and cells of width `intermediate_size`; with direction=left_to_right, a single LSTM of `hidden_size`. "static":
-    context-independent word vectors (`model/static.py`), with num_layers=0. The last two use neither positions nor token
-    types."""
+    """"transformer": BERT. "encoder_decoder": the Transformer of Vaswani et al. (arXiv:1706.03762), with a decoder of
+    `decoder_layers` that attends to the encoder's output (`model/encoder_decoder.py`). "bilm": the bidirectional LSTM language
+    model of ELMo (`model/bilm.py`), with `hidden_size` / 2 per direction and cells of width `intermediate_size`; with
+    direction=left_to_right, a single LSTM of `hidden_size`. "static": context-independent word vectors (`model/static.py`), with
+    num_layers=0. The last two use neither positions nor token types."""
     character_cnn: bool = False
     """For encoder=bilm: computes word vectors from characters (`model/characters.py`) instead of an embedding table. Requires
     tied_decoder=False, since the softmax then needs its own table."""
@@ -111,10 +112,20 @@ class Architecture:
     token."""
     positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
     """The position embedding: "learned", a table of `max_position` rows; "sinusoidal", the fixed `positions.sinusoids`, for any
-    number of positions; "rotary", rotations of queries and keys; "none", no positions, so that only a left-to-right mask conveys
-    the order of tokens; FILE.py:NAME, your own class (see `model/positions.py`)."""
+    number of positions; "sinusoidal_halves", the same without their scale, sines before cosines, as in tensor2tensor and Marian;
+    "rotary", rotations of queries and keys; "none", no positions, so that only a left-to-right mask conveys the order of tokens;
+    FILE.py:NAME, your own class (see `model/positions.py`)."""
     tied_decoder: bool = True
     """Whether the decoder of the MLM head shares the word-embedding table, as in the original. False gives it its own table."""
+
+    # ---------------------------------------------------------------------------------- an encoder-decoder (encoder_decoder.py)
+    decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
+    """The layers of the decoder of encoder=encoder_decoder, whose encoder has `num_layers`; 0 for all other encoders."""
+    decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
+    """The words of the target language, where the decoder has a table of its own; 0: source and target share a vocabulary and the
+    table of its word embeddings (arXiv:1706.03762, section 3.4)."""
+    scale_embeddings: bool = False
+    """Whether word embeddings are multiplied by sqrt(hidden_size) where they are read (arXiv:1706.03762, section 3.4)."""
 
     # ------------------------------------------------------------------------------- the block of a Transformer (encoder.py)
     norm: Annotated[str, NamedIn(tuple(NORMS))] = "layer_norm"
@@ -181,7 +192,7 @@ class Architecture:
                 "model.character_cnn=True requires model.encoder=bilm and model.tied_decoder=false, since a character CNN has no "
                 "word table to tie; set both, or remove model.character_cnn"
             )
-        if self.encoder != "transformer":
+        if not self.has_attention:
             _check_predecessor(self)
         elif self.num_layers < 1:
             raise UserError(
@@ -195,6 +206,7 @@ class Architecture:
             )
         else:
             _check_block(self)
+            _check_decoder(self)
 
     @property
     def head_width(self) -> int:
@@ -219,7 +231,7 @@ class Architecture:
     @property
     def has_attention(self) -> bool:
         """Whether the encoder has attention, i.e. is a Transformer."""
-        return self.encoder == "transformer"
+        return self.encoder in ("transformer", "encoder_decoder")
 
     @property
     def cls_reads_text(self) -> bool:
@@ -236,6 +248,8 @@ class Architecture:
         if self.encoder == "bilm":
             kind = "biLM" if self.direction == "both" else "left-to-right LSTM"
             return f"{kind} of {layers}, cells {self.intermediate_size} wide"
+        if self.encoder == "encoder_decoder":
+            return f"encoder of {self.num_layers} and decoder of {counted(self.decoder_layers, 'layer')}, {self.hidden_size} wide"
         return f"{layers}, {counted(self.num_heads, 'head')}"
 
     @property
@@ -332,7 +346,7 @@ class ModelConfig(Execution, Architecture):
         super().__post_init__()
         for name in ("remat", "attention", "residual_norm"):
             value, only = getattr(self, name), getattr(Execution, name)
-            if self.encoder != "transformer" and value != only:
+            if not self.has_attention and value != only:
                 raise UserError(f"model.{name}={value} is not for model.encoder={self.encoder}; leave it out ({only})")
 
     @property
@@ -353,6 +367,22 @@ class ModelConfig(Execution, Architecture):
         """The number of rows of the word-embedding table: `vocab_size` rounded up to a multiple of `vocab_multiple`."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
+    @property
+    def of_encoder(self) -> ModelConfig:
+        """The encoder of an encoder-decoder as a model of its own."""
+        return dataclasses.replace(self, encoder="transformer", decoder_layers=0, decoder_vocab_size=0)
+
+    @property
+    def of_decoder(self) -> ModelConfig:
+        """The decoder of an encoder-decoder as a left-to-right model over its vocabulary, which reads the encoder's output in
+        each layer."""
+        return dataclasses.replace(
+            self.of_encoder,
+            direction="left_to_right",
+            num_layers=self.decoder_layers,
+            vocab_size=self.decoder_vocab_size or self.vocab_size,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resolved(ModelConfig):
@@ -368,8 +398,14 @@ BLOCK_FIELDS = (
     "norm", "norm_scale", "norm_bias", "norm_placement", "first_attention_norm", "embedding_norm", "final_norm",
     "attention_bias", "intermediate_bias", "output_bias", "gate", "rotary_theta", "sliding_rotary_theta", "rotary_pairing",
     "layer_types", "sliding_radius", "num_key_value_heads", "mlm_head", "head_dense_bias", "decoder_bias", "classifier_pooling",
+    "scale_embeddings", "decoder_layers", "decoder_vocab_size",
 )  # fmt: skip
 """The fields of `Architecture` that only a Transformer has."""
+NOT_IN_A_TRANSLATOR = (
+    "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
+    "decoder_bias", "classifier_pooling", "character_cnn",
+)  # fmt: skip
+"""The fields of `Architecture` that an encoder-decoder does not have: of BERT's heads, and of windows."""
 
 
 def _check_block(c: Architecture) -> None:
@@ -400,6 +436,23 @@ def _check_block(c: Architecture) -> None:
             "model.first_attention_norm=False requires model.norm_placement=pre: a post-norm layer has its norms after the "
             "residual sums; leave it out"
         )
+
+
+def _check_decoder(c: Architecture) -> None:
+    """Raises UserError for an encoder-decoder without a decoder, and for a decoder of another model."""
+    if c.encoder != "encoder_decoder":
+        for name in ("decoder_layers", "decoder_vocab_size"):
+            if value := getattr(c, name):
+                raise UserError(
+                    f"model.{name}={value} is for model.encoder=encoder_decoder, and this is {c.encoder}; leave it out (0)"
+                )
+        return
+    if not c.decoder_layers:
+        raise UserError("model.decoder_layers=0 must be at least 1 with model.encoder=encoder_decoder (the paper: 6)")
+    for name in NOT_IN_A_TRANSLATOR:
+        only = 0 if name == "type_vocab_size" else getattr(Architecture, name)
+        if getattr(c, name) != only:
+            raise UserError(f"model.{name}={getattr(c, name)} is not for model.encoder=encoder_decoder; set {only}")
 
 
 def _check_predecessor(c: Architecture) -> None:
@@ -475,6 +528,22 @@ def _eurobert(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# (layers of each side, width, feed-forward width, heads)
+TRANSFORMER_WIDTHS = {"transformer_base": (6, 512, 2_048, 8), "transformer_big": (6, 1_024, 4_096, 16)}
+"""The models of "Attention Is All You Need" (arXiv:1706.03762, Table 3)."""
+
+
+def _transformer(name: str) -> dict[str, Any]:
+    """With the shared vocabulary of about 37,000 words of the paper's English-German model, section 5.1."""
+    layers, width, wide, heads = TRANSFORMER_WIDTHS[name]
+    return {
+        "encoder": "encoder_decoder", "num_layers": layers, "decoder_layers": layers, "hidden_size": width,
+        "intermediate_size": wide, "num_heads": heads, "vocab_size": 37_000, "max_position": 512, "type_vocab_size": 0,
+        "activation": "relu", "layer_norm_epsilon": 1e-5, "positions": "sinusoidal_halves", "embedding_norm": False,
+        "scale_embeddings": True,
+    }  # fmt: skip
+
+
 NOMIC_BERT: Mapping[str, Any] = {
     "vocab_size": 30_528, "max_position": 2_048, "activation": "silu", "attention_bias": False, "intermediate_bias": False,
     "output_bias": False, "gate": "second", "positions": "rotary", "rotary_theta": 1_000.0,
@@ -491,7 +560,8 @@ def published_sizes() -> dict[str, tuple[int, int]]:
 
 def published(name: str) -> dict[str, Any]:
     """Returns the `ModelConfig` fields of a published model, e.g. `published("mini")`, `published("L-4_H-256_A-4")`,
-    `published("modernbert-base")`, `published("ettin-32m")`, `published("eurobert-210m")`, `published("nomic-bert")`.
+    `published("modernbert-base")`, `published("ettin-32m")`, `published("eurobert-210m")`, `published("nomic-bert")`,
+    `published("transformer_base")`.
 
     Raises UserError for an unknown name and suggests the most similar one.
     """
@@ -501,11 +571,12 @@ def published(name: str) -> dict[str, Any]:
         return _eurobert(name)
     if name == "nomic-bert":
         return dict(NOMIC_BERT)
+    if name in TRANSFORMER_WIDTHS:
+        return _transformer(name)
     sizes = published_sizes()
     key = re.sub(r"_A-\d+$", "", name)
     if key not in sizes:
-        raise UserError(
-            f"no published model is called {name!r}; {nearest(name, (*sizes, *MODERN_WIDTHS, *EUROBERT_WIDTHS, 'nomic-bert'))}"
-        )
+        known = (*sizes, *MODERN_WIDTHS, *EUROBERT_WIDTHS, "nomic-bert", *TRANSFORMER_WIDTHS)
+        raise UserError(f"no published model is called {name!r}; {nearest(name, known)}")
     layers, width = sizes[key]
     return {"num_layers": layers, "hidden_size": width, "num_heads": width // 64, "intermediate_size": 4 * width}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -48,10 +50,21 @@ class Embeddings(nn.Module):
         if c.embedding_norm:
             self.layer_norm = Norm(c)
 
-    def __call__(self, tokens: Tokens, seed: Seed | None) -> Float[Array, "B L D"]:
-        """Returns the normalised sum of the embeddings of each token, with dropout."""
+    def __call__(
+        self, tokens: Tokens, seed: Seed | None, *, untrained_start: bool = False
+    ) -> Float[Array, "B L D"]:
+        """Returns the normalised sum of the embeddings of each token, with dropout.
+
+        With `untrained_start`, the first token of a sequence does not train its word embedding. The first token of a decoder only
+        marks the start: tensor2tensor and Marian use a zero vector, and transformers the embedding of the padding, which lookups
+        do not train.
+        """
         c, tokens = self.config, tokens.reading(None)
         x = self.word_embeddings(tokens.ids)
+        if untrained_start:
+            x = jnp.where((tokens.positions == 0)[:, :, None], jax.lax.stop_gradient(x), x)
+        if c.scale_embeddings:
+            x = x * np.asarray(math.sqrt(c.hidden_size), x.dtype)
         if acts_on(c, "embeddings"):
             x = self.position_embeddings.embeddings(x, tokens)
         if c.type_vocab_size:
@@ -100,7 +113,7 @@ def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, "
             + ("" if config.positions == "learned" else " (python -m bert_jax.convert --max-position=N)"),
         ),
     }
-    if config.encoder != "transformer":  # no other tables
+    if not config.has_attention:  # no other tables
         limits = {"input_ids": limits["input_ids"]}
     if not config.type_vocab_size:
         del limits["token_type_ids"]

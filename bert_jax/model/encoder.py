@@ -92,10 +92,18 @@ class Block(nn.Module):
 
 def initial_layers(key: Key[Array, ""], config: ModelConfig) -> LayerParams:
     """Initialises the parameters of every block, boxed with their axis names and stacked along a leading axis "layers"."""
+    return stacked_initial_layers(Block(config.plain(), parent=None), key, config)
+
+
+def stacked_initial_layers(block: nn.Module, key: Key[Array, ""], config: ModelConfig, *, decodes: bool = False) -> LayerParams:
+    """Initialises the stacked parameters of `num_layers` layers of the kind `block`. A block that `decodes` also reads an
+    encoder's output."""
 
     def initial(key: Key[Array, ""]) -> LayerParams:
         x, ids = jnp.zeros((1, 1, config.hidden_size)), jnp.zeros((1, 1), jnp.int32)
-        return Block(config.plain(), parent=None).init(key, x, Tokens(ids, ids, ids, ids), None, Layer(jnp.uint32(0)))["params"]
+        tokens = Tokens(ids, ids, ids, ids)
+        params: LayerParams = block.init(key, x, tokens, None, Layer(jnp.uint32(0)), *(x, tokens) * decodes)["params"]
+        return params
 
     boxed = jax.vmap(initial)(jax.random.split(key, config.num_layers))
     return nn.meta.add_axis(boxed, 0, {nn.PARTITION_NAME: "layers"})
@@ -190,11 +198,10 @@ def stacked_layers(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_layers(params: Mapping[str, Any], change: Callable[[LayerParams], LayerParams | list[LayerParams]]) -> dict[str, Any]:
-    """Returns a model's parameters with the encoder's layers replaced by `change(layers)`. Models without layers are
-    unchanged."""
-    if "encoder" not in params:
-        return dict(params)
-    return {**params, "encoder": {**params["encoder"], "layers": change(params["encoder"]["layers"])}}
+    """Returns the parameters of a model with the layers of its encoder, and of its decoder, replaced by `change(layers)`;
+    unchanged without layers."""
+    stacks = {name: params[name] for name in ("encoder", "decoder") if name in params}
+    return {**params, **{name: {**stack, "layers": change(stack["layers"])} for name, stack in stacks.items()}}
 
 
 def _separate(stacked: LayerParams) -> list[LayerParams]:
@@ -237,50 +244,57 @@ class Encoder(nn.Module):
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
     """`ModelConfig.direction` -> the default objective."""
+    block: ClassVar[type[nn.Module]] = Block
+    """The module of a layer: (x, tokens, seed, layer, *context) -> the hidden states after it."""
+    initial: ClassVar[Callable[..., LayerParams]] = staticmethod(initial_layers)
+    """(key, config) -> fresh parameters of every layer, stacked."""
     config: ModelConfig
 
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""
-        layers = layer_parameters(self, initial_layers, self.config)
+        layers = layer_parameters(self, self.initial, self.config)
         self.is_unstacked = isinstance(layers, list)  # the result of `unstacked_layers`; flax makes it a tuple
         self.layers = layers
         if self.config.final_norm:
             self.final_layer_norm = Norm(self.config)
 
     def __call__(
-        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
-        """Returns (output of the last layer, outputs of all layers) for all tokens. The final norm is part of the last layer."""
+        """Returns (output of the last layer, outputs of all layers) for all tokens. The final norm is part of the last layer.
+        Each layer also reads the `context`, for a decoder the encoder's output."""
         c, tokens = self.config, tokens.reading(None)
         if c.scan_layers and not self.is_unstacked:
-            last, outputs = self._scanned(x, tokens, seed)
+            last, outputs = self._scanned(x, tokens, seed, *context)
         else:
-            every = self._unrolled(x, tokens, seed)
+            every = self._unrolled(x, tokens, seed, *context)
             last, outputs = every[-1], jnp.stack(every)
         if not c.final_norm:
             return last, outputs
         last = self.final_layer_norm(last)
         return last, jnp.concatenate([outputs[:-1], last[None]])
 
-    def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
+    def queried(
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
+    ) -> Float[Array, "B Q D"]:
         """Returns the output of the last layer at `tokens.queried` only.
 
         Apart from keys and values, the last layer is computed at these columns only, which saves up to 5/6 of it with the paper's
         widths. A scan computes all columns, since taking the last layer out of the stack would copy it.
         """
         if tokens.queried is not None and self.config.scan_layers and not self.is_unstacked:
-            read = gather_positions(self._scanned(x, tokens.reading(None), seed)[0], tokens.queried)
+            read = gather_positions(self._scanned(x, tokens.reading(None), seed, *context)[0], tokens.queried)
         else:
-            read = self._unrolled(x, tokens, seed)[-1]
+            read = self._unrolled(x, tokens, seed, *context)[-1]
         return self.final_layer_norm(read) if self.config.final_norm else read
 
     def _scanned(
-        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> tuple[Float[Array, "B L D"], Float[Array, "N B L D"]]:
         """Returns (output of the last layer, outputs of all layers), with the loop computed by `jax.lax.scan`."""
         c, kinds = self.config, layer_kinds(self.config)
         loop = loop_over(kinds)
-        blocks = [self._block(tokens, seed, kind) for kind in kinds]
+        blocks = [self._block(tokens, seed, kind, *context) for kind in kinds]
         if loop.period == 1 and loop.repeats == c.num_layers:
             scanned = (self.layers, jnp.arange(c.num_layers, dtype=jnp.uint32))
 
@@ -313,18 +327,22 @@ class Encoder(nn.Module):
         parts.insert(min(1, len(outputs)), repeated.reshape(-1, *x.shape))
         return x, jnp.concatenate(parts)
 
-    def _unrolled(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> list[Float[Array, "B _ D"]]:
+    def _unrolled(
+        self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
+    ) -> list[Float[Array, "B _ D"]]:
         """Returns the outputs of all layers; the last layer is computed at `tokens.queried` only."""
         kinds = layer_kinds(self.config)
-        blocks = {kind: self._block(tokens.reading(None), seed, kind) for kind in kinds}
-        last = self._block(tokens, seed, kinds[-1])
+        blocks = {kind: self._block(tokens.reading(None), seed, kind, *context) for kind in kinds}
+        last = self._block(tokens, seed, kinds[-1], *context)
         outputs = [x]
         for i, params in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             is_last = i == self.config.num_layers - 1
             outputs.append((last if is_last else blocks[kinds[i]])(outputs[-1], params, jnp.uint32(i)))
         return outputs[1:]
 
-    def _block(self, tokens: Tokens, seed: Seed | None, kind: LayerKind) -> Callable[..., Float[Array, "B _ D"]]:
+    def _block(
+        self, tokens: Tokens, seed: Seed | None, kind: LayerKind, *context: Any
+    ) -> Callable[..., Float[Array, "B _ D"]]:
         """Returns a function (x, layer parameters, layer number) -> output of the layer, with remat according to
         `ModelConfig.remat`. It stores the attention weights if INTERMEDIATES is mutable."""
         c = self.config
@@ -335,10 +353,12 @@ class Encoder(nn.Module):
         def block(x: Float[Array, "B L D"], params: LayerParams, number: UInt32[Array, ""]) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):
                 layer = Layer(number, *kind)
-                output: Any = Block(c, parent=None).apply({"params": params}, x, tokens, seed, layer, mutable=stores)
+                module: Any = self.block(c, parent=None)
+                output: Any = module.apply({"params": params}, x, tokens, seed, layer, *context, mutable=stores)
             if stores:
                 output, stored = output
-                self.sow(INTERMEDIATES, "attention_weights", *stored[INTERMEDIATES]["attention"]["weights"])
+                for attention, sown in stored[INTERMEDIATES].items():  # "attention", of a decoder also "cross_attention"
+                    self.sow(INTERMEDIATES, f"{attention}_weights", *sown["weights"])
             return output
 
         if c.remat == "none":

@@ -20,7 +20,7 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Float, Float32, Float64, Int
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
@@ -56,6 +56,23 @@ class Sinusoidal:
     def table(self) -> Float32[np.ndarray, "S D"]:
         """Returns the vector of each position."""
         return sinusoids(self.config.max_position, self.config.hidden_size)
+
+    def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
+        """`x` plus the vector of each position."""
+        return x + jnp.take(jnp.asarray(self.table()), tokens.positions, axis=0)
+
+
+class SinusoidalHalves:
+    """The sinusoids undivided, all sines before all cosines: the layout of tensor2tensor, which trained the models of the paper,
+    and of Marian. `Architecture.scale_embeddings` multiplies the word embeddings in its stead."""
+
+    def __init__(self, config: ModelConfig):
+        self.config = config
+
+    def table(self) -> Float32[np.ndarray, "S D"]:
+        """Returns the vector of each position."""
+        interleaved = interleaved_sinusoids(self.config.max_position, self.config.hidden_size)
+        return np.concatenate([interleaved[:, 0::2], interleaved[:, 1::2]], axis=1).astype(np.float32)
 
     def embeddings(self, x: Float[Array, "B L D"], tokens: Tokens) -> Float[Array, "B L D"]:
         """`x` plus the vector of each position."""
@@ -111,7 +128,7 @@ def rotate(
     return both.astype(x.dtype)
 
 
-def kind_of(config: ModelConfig) -> type[Any]:
+def positions_class(config: ModelConfig) -> type[Any]:
     """Returns the class of `config.positions`. Raises UserError if a user's file does not define it."""
     return _kind(config.positions)
 
@@ -130,7 +147,7 @@ def _kind(positions: str) -> type[Any]:
 
 def make_positions(config: ModelConfig, **module: Any) -> Any:
     """Constructs `config.positions`; `module` are Flax's arguments of a submodule ("name", "parent")."""
-    kind = kind_of(config)
+    kind = positions_class(config)
     if issubclass(kind, nn.Module):
         return kind(config, **module)
     required = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
@@ -139,18 +156,18 @@ def make_positions(config: ModelConfig, **module: Any) -> Any:
 
 def acts_on(config: ModelConfig, place: str) -> bool:
     """Returns whether the positions of a Transformer have the method `place`, one of PLACES."""
-    return hasattr(kind_of(config), place)
+    return hasattr(positions_class(config), place)
 
 
 def has_parameters(config: ModelConfig) -> bool:
     """Returns whether the positions are a Flax module, which may have parameters."""
-    return config.encoder == "transformer" and issubclass(kind_of(config), nn.Module)
+    return config.has_attention and issubclass(positions_class(config), nn.Module)
 
 
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
     """Returns the fixed table that the positions add to the embeddings, or None if they are learned or not added to the
     embeddings."""
-    if config.encoder != "transformer" or config.positions == "learned" or not hasattr(kind_of(config), "table"):
+    if not config.has_attention or config.positions == "learned" or not hasattr(positions_class(config), "table"):
         return None
     if acts_on(config, "queries_and_keys") or acts_on(config, "scores"):
         return None
@@ -165,8 +182,13 @@ def sinusoids(positions: int, width: int) -> Float32[np.ndarray, "{positions} {w
     leaves the tied decoder unchanged. Undivided, the sinusoids would be 35 times as large as word embeddings with a deviation of
     0.02. The table is computed in float64 and becomes a constant of the compiled program (1.5 MB for 512 x 768).
     """
+    return (interleaved_sinusoids(positions, width) / np.sqrt(width)).astype(np.float32)
+
+
+def interleaved_sinusoids(positions: int, width: int) -> Float64[np.ndarray, "{positions} {width}"]:
+    """Returns the sinusoids as the paper writes them (arXiv:1706.03762, section 3.5): a sine and its cosine side by side."""
     even = np.arange(0, width, 2)
     angles = np.arange(positions)[:, None] / 10_000.0 ** (even / width)
     table = np.empty((positions, width))
     table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)[:, : width // 2]
-    return (table / np.sqrt(width)).astype(np.float32)
+    return table

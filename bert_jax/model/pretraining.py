@@ -20,7 +20,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embedding
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
-from bert_jax.model.tokens import INPUTS, Batch, Tokens
+from bert_jax.model.tokens import DECODER, INPUTS, Batch, Tokens
 
 HEAD_INPUTS = ("masked_positions", "cls_positions")
 """The batch arrays that the heads read, int32 [B, M] and [B, P]."""
@@ -164,10 +164,14 @@ class SkipGramHead(nn.Module):
         return Embedding(c.padded_vocab_size, c.hidden_size, zeros, ("vocab", "embed"), name="context_embeddings")(ids)
 
 
-def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> BertForPreTraining | StaticForPreTraining:
+def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Bert:
     """Returns the model of `config` with its pretraining heads."""
     if config.encoder == "static":
         return StaticForPreTraining(config)
+    if config.encoder == "encoder_decoder":
+        from bert_jax.model.encoder_decoder import EncoderDecoder  # which other models do not load
+
+        return EncoderDecoder(config)
     return (BertForPreTraining if config.encoder == "transformer" else BiLstmForPreTraining)(config, next_sentence)
 
 
@@ -188,7 +192,9 @@ def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentenc
     Without `next_sentence`, "pooler" and "nsp_head" are missing; the other parameters have the same values.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
-    return pretraining_model(config, next_sentence=next_sentence).init(key, dict.fromkeys((*INPUTS, *HEAD_INPUTS), ids))["params"]
+    batch = dict.fromkeys((*INPUTS, *(f"{DECODER}{name}" for name in INPUTS), *HEAD_INPUTS), ids)
+    parameters: dict[str, Any] = pretraining_model(config, next_sentence=next_sentence).init(key, batch)["params"]
+    return parameters
 
 
 def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:
@@ -202,7 +208,7 @@ def _abstract_parameters(config: ModelConfig, next_sentence: bool) -> dict[str, 
     return jax.eval_shape(lambda: initial_parameters(config, jax.random.key(0), next_sentence=next_sentence))
 
 
-NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts")
+NEVER_TRAINED = ("embeddings/characters/symbols", "skip_gram_head/counts", "lm_head/final_logits_bias")
 """The paths of tables that are stored with the parameters but never trained."""
 
 
@@ -239,13 +245,14 @@ def count_parameters(config: ModelConfig, parts: Mapping[str, Any] | None = None
     parameters for Base)."""
     if parts is None:
         every = abstract_parameters(config)
-        parts = {name: every[name] for name in ("embeddings", "encoder", "pooler") if name in every}
+        parts = {name: every[name] for name in ("embeddings", "encoder", "pooler", "decoder", "lm_head") if name in every}
     trained = fixed = padded = 0
     for path, leaf in flatten_dict(parts, sep="/").items():
         shape = nn.unbox(leaf).shape
         size = int(np.prod(shape))
-        rows = config.padded_vocab_size - config.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
-        padding = size // config.padded_vocab_size * rows
+        words = config.of_decoder if path.startswith(("decoder/", "lm_head/")) else config
+        rows = words.padded_vocab_size - words.vocab_size if "vocab" in nn.get_partition_spec(leaf) else 0
+        padding = size // words.padded_vocab_size * rows
         if path.startswith("encoder/layers/attention_layer_norm/") and not config.first_attention_norm:
             size -= size // config.num_layers
         fixed += size if path in NEVER_TRAINED else 0

@@ -16,6 +16,8 @@ ARRAYS = {"ids": "input_ids", "types": "token_type_ids", "positions": "position_
 """Field of `Tokens` -> name of its array in a batch."""
 INPUTS = tuple(ARRAYS.values())
 """The batch arrays that an encoder reads, int32 [B, L]."""
+DECODER = "decoder_"
+"""The prefix of the batch arrays that a decoder reads."""
 Batch = Mapping[str, Shaped[Array, " ..."]]
 """The arrays of a batch by name: INPUTS and the inputs of the head."""
 
@@ -41,6 +43,11 @@ class Tokens:
     def of(cls, batch: Batch) -> Tokens:
         """Returns the tokens of a batch: its arrays INPUTS, and "rows" if a device has only some of the rows."""
         return cls(**{field: batch[name] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
+
+    @classmethod
+    def of_decoder(cls, batch: Batch) -> Tokens:
+        """Returns the tokens that a decoder reads: the arrays INPUTS of a batch with the prefix DECODER."""
+        return cls(**{field: batch[f"{DECODER}{name}"] for field, name in ARRAYS.items()}, rows=batch.get("rows"))
 
     def reading(self, columns: Int[Array, "B Q"] | None) -> Tokens:
         """Returns these tokens with `queried` set to `columns`."""

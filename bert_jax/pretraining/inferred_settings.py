@@ -26,7 +26,7 @@ from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import SIZES, Architecture
 from bert_jax.runtime.workdir import CONFIG, METRICS, stored_config
 from bert_jax.storage.objects import explained
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 
 WARMUP = 0.1
 """The warmup, as a fraction of a phase, that replaces a warmup longer than the phase."""
@@ -37,7 +37,7 @@ def infer_settings(
     given: Collection[str],
     *,
     vocabulary_size: int | None = None,
-    workdir: Place | None = None,
+    workdir: AnyPath | None = None,
     download: bool = True,
 ) -> tuple[JsonObject, list[str]]:
     """Returns (the `values` of a pretraining experiment with the inferred keys, notes for the log about changed keys).
@@ -111,7 +111,7 @@ def _long_warmups(values: JsonObject) -> list[str]:
     return notes
 
 
-def _shape(values: JsonObject, workdir: Place | None, download: bool) -> tuple[JsonObject, str]:
+def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple[JsonObject, str]:
     """(the architecture fields of the model `init_from`, its name for messages); ({}, "") without one."""
     name = values.get("init_from")
     if not name or not isinstance(name, str):

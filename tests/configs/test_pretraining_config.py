@@ -401,7 +401,7 @@ def test_a_ramp_beyond_its_phase_is_refused():
 def test_a_fully_decoupled_weight_decay_is_divided_by_the_peak_of_the_schedule():
     phases = [{"steps": 1, "learning_rate": 8e-4}, {"steps": 1, "continue_schedule": True}, {"steps": 1, "learning_rate": 3e-4}]
     found = of_phases(*phases, optimizer={"weight_decay": 1e-5, "decouple_rate": True})
-    assert [found.of_phase(phase).optimizer.weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
-    assert of_phases({"steps": 1}).of_phase(0).optimizer.weight_decay == 0.01
+    assert [found.for_phase(phase).optimizer.weight_decay for phase in range(3)] == pytest.approx([0.0125, 0.0125, 1 / 30])
+    assert of_phases({"steps": 1}).for_phase(0).optimizer.weight_decay == 0.01
     with pytest.raises(UserError, match=r"phases\.0\.learning_rate=0 has no weight decay with config\.optimizer\.decouple_rate"):
         of_phases({"steps": 1, "learning_rate": 0.0}, optimizer={"decouple_rate": True})

@@ -32,7 +32,7 @@ EACH = pytest.mark.parametrize("name", KINDS)
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What came of a task: how both verbs ended, and where its files and its workdir `run` are."""
+    """What came of a task: how both commands ended, and where its files and its workdir `run` are."""
 
     directory: pathlib.Path
     finetune: Done

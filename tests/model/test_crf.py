@@ -46,7 +46,7 @@ def texts() -> list[tuple[int, np.ndarray]]:
     return [(r, columns) for r, columns in found if columns.size]
 
 
-def scores_of(paths: np.ndarray, scores: jax.Array, transitions: Transitions) -> jax.Array:
+def compute_scores(paths: np.ndarray, scores: jax.Array, transitions: Transitions) -> jax.Array:
     """The score of each row of labels of the words whose scores [words, C] these are."""
     words = scores[np.arange(len(scores)), paths].sum(1) + transitions.start[paths[:, 0]] + transitions.end[paths[:, -1]]
     return words + transitions.between[paths[:, :-1], paths[:, 1:]].sum(1)

@@ -81,12 +81,19 @@ class MaskedLanguageModelHead(nn.Module):
         return word_logits(self, Norm(c, name="layer_norm")(activation(c.activation)(x)), table)
 
 
-def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "V I"] | None) -> Float[Array, "B M V"]:
+def word_logits(
+    head: nn.Module,
+    x: Float[Array, "B M I"],
+    table: Float[Array, "V I"] | None,
+    fixed_bias: Float[Array, " V"] | None = None,
+) -> Float[Array, "B M V"]:
     """Returns the logits of every word, float32: x @ table.T + bias. The bias (if any) and an untied table are parameters of
-    `head`; the argument `table` is only used if the decoder is tied."""
+    `head`; the argument `table` is only used if the decoder is tied, and `fixed_bias` replaces a learned bias."""
     c: ModelConfig = head.config
     bias = jnp.zeros(c.padded_vocab_size)  # XLA adds no zeros
-    if c.decoder_bias:
+    if fixed_bias is not None:
+        bias = fixed_bias
+    elif c.decoder_bias:
         bias = parameter(head, "bias", nn.initializers.zeros, ("vocab",), (c.padded_vocab_size,))
     shape = (c.padded_vocab_size, x.shape[-1])
     if not c.tied_decoder:
@@ -101,8 +108,9 @@ def word_logits(head: nn.Module, x: Float[Array, "B M I"], table: Float[Array, "
 
 
 def word_head(config: ModelConfig) -> str:
-    """Returns the key of the parameters that predict words: "softmax" for an LSTM, otherwise "mlm_head"."""
-    return "softmax" if config.encoder == "bilm" else "mlm_head"
+    """Returns the key of the parameters that predict words: "softmax" for an LSTM, "lm_head" for an encoder-decoder, otherwise
+    "mlm_head"."""
+    return {"bilm": "softmax", "encoder_decoder": "lm_head"}.get(config.encoder, "mlm_head")
 
 
 class SoftmaxHead(nn.Module):
