@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import pathlib
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.files import read_json
 from bert_jax.interface.words import counted
 from bert_jax.tasks.scores import accuracy, macro_precision, macro_recall
 
@@ -111,7 +111,7 @@ def _sentence(note: str) -> str:
 
 @functools.cache
 def _tables() -> list[dict[str, Any]]:
-    tables: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+    tables: list[dict[str, Any]] = read_json(FILE)
     return tables
 
 
