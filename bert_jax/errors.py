@@ -17,7 +17,7 @@ USER_ERROR_STATUS = 2
 class UserError(Exception):
     """A mistake that the user can correct: a flag, a setting, a file.
 
-    The message names the value, the limit and the remedy. `run_verb` prints it without a traceback and exits with status 2;
+    The message names the value, the limit and the remedy. `run_main` prints it without a traceback and exits with status 2;
     every other exception is a bug of bert_jax and keeps its traceback.
     """
 

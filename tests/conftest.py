@@ -41,7 +41,7 @@ from _pytest.unraisableexception import gc_collect_iterations_key
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.contexts import share_contexts
-from tests.shapes import check_shapes
+from tests.shapes import begin_test, check_shapes
 
 of_data = (f"data.{name}" for name in ("config", "counter_rng", "plan", "packing", "masking", "rows", "batches", "prefetch"))
 check_shapes([f"bert_jax.{name}" for name in (*of_data, "model", "objectives", "training", "prediction", "analysis")])
@@ -70,7 +70,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 TOGETHER = (
     *("recovery", "last_save", "run", "bucket", "bad_input", "without_pairs", "own_experiment", "out_of_memory"),
-    *("kept_states", "spikes", "left_to_right", "distilled_pretraining"),
+    *("exported_steps", "spikes", "left_to_right", "distilled_pretraining"),
 )
 """The tests of pretraining end to end share a corpus, runs and what these compile, so one worker does them all."""
 LONGEST = (
@@ -120,6 +120,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="slow: runs with -m slow"))
 
 
+def pytest_runtest_setup() -> None:
+    begin_test()
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Prints the order in which the tests ran (pytest-randomly)."""
     seed = getattr(terminalreporter.config.option, "randomly_seed", None)
@@ -155,7 +159,7 @@ def nothing_left(directory_of_tests: pathlib.Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def untouched_logger() -> None:
-    """Resets the logger of the package, which a verb in this process may have set up: `caplog` then gets each line once."""
+    """Resets the logger of the package, which a command in this process may have set up: `caplog` then gets each line once."""
     ours = logging.getLogger("bert_jax")
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)

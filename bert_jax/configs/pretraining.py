@@ -21,7 +21,7 @@ from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import LONGEST, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import file_of, load_named
+from bert_jax.interface.named import load_named, source_file
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.ranges import (
     MAX_COUNT,
@@ -140,6 +140,9 @@ class PretrainingExperiment:
     init_from: PathText = ""
     """The model whose weights the run starts from: Hugging Face directory, workdir, or name on the hub; empty for random
     weights."""
+    init_tiled: bool = False
+    """True: `init_from` is a smaller Transformer of the same kind, and the larger one of `config.model` begins as its tiling, as
+    ModernBERT-large did (`interop/tiling.py`). The sizes are then those of `config.model`, everything else is the model's."""
     init_state: PathText = ""
     """WORKDIR@STEP: the state of another run that this one goes on from, with its optimizer and its step: a checkpoint that the
     run keeps. The phases describe the whole run: the same as WORKDIR's up to STEP, then any. Empty to start at step 0."""
@@ -154,8 +157,9 @@ class PretrainingExperiment:
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction where rows hold pairs. "next_token": every token is
     predicted from those before it. "bilm": from those before it and, apart from that, from those after it. "skip_gram": its
-    neighbours are predicted from a word. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an
-    `Objective` in a file of your own."""
+    neighbours are predicted from a word. "translation": the words of a translation are predicted from the text and the words
+    before. "auto": the one that trains the model's encoder (`natural_objective`). FILE.py:NAME: an `Objective` in a file of your
+    own."""
     objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     """The settings of the objective: the fields of its class."""
     corpus: CorpusConfig = CorpusConfig()
@@ -178,7 +182,7 @@ class PretrainingExperiment:
         from bert_jax.objectives.model import Model  # which imports JAX, and takes a second
 
         kind = objective_class(self.objective, self.model)
-        with file_errors_explained(file_of(self.objective), OBJECTIVE):
+        with file_errors_explained(source_file(self.objective), OBJECTIVE):
             plain = kind(**self.objective_options)
         if self.teacher:
             from bert_jax.objectives.distillation import Distillation  # which other runs do not load
@@ -216,6 +220,8 @@ class PretrainingExperiment:
             raise UserError("the experiment has no phases, so nothing to train; give config.phases at least one with its steps")
         if (self.init_new or self.init_drop) and not self.init_from:
             raise UserError("config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model")
+        if self.init_tiled and not self.init_from:
+            raise UserError("config.init_tiled makes a larger model from config.init_from, which is empty; name a model")
         if empty := [i for i, phase in enumerate(self.phases) if not phase.steps]:
             raise UserError(f"config.phases.{empty[0]} needs steps, at least 1, or a budget in tokens")
         if self.init_state and self.init_from:
@@ -259,7 +265,7 @@ class PretrainingExperiment:
                 raise UserError(f"{key}.length={phase.length} {wrong}")
             if phase.batch_size % phase.accumulation:
                 raise UserError(
-                    f"{key}.batch_size={phase.batch_size} does not divide into {phase.accumulation} microbatches (accumulation)"
+                    f"{key}.batch_size={phase.batch_size} is not divisible by {phase.accumulation} microbatches (accumulation)"
                 )
             given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
             if given and self.model.positions != "rotary":
@@ -362,7 +368,7 @@ class PretrainingExperiment:
             if not phase.continue_schedule
         ]
 
-    def of_phase(self, phase: int) -> PretrainingExperiment:
+    def for_phase(self, phase: int) -> PretrainingExperiment:
         """Returns the experiment with the model and the optimizer of a phase: its rotary bases, and the `weight_decay` that is
         multiplied by the learning rate."""
         from bert_jax.objectives.model import Model
@@ -518,7 +524,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
             f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out"
         )
     given = values.get(OBJECTIVE_OPTIONS, {})
-    with file_errors_explained(file_of(objective), OBJECTIVE):
+    with file_errors_explained(source_file(objective), OBJECTIVE):
         options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
     return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
 
@@ -529,4 +535,8 @@ def _with_row_defaults(values: JsonObject) -> JsonObject:
     if not isinstance(phases, list | tuple):
         return values
     given = {name: examples[name] for name in ROW_KEYS if name in examples}
-    return {**values, "phases": [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]}
+    found = [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]
+    for phase in found:
+        if isinstance(phase, dict) and examples.get("targets") == "translated":  # every token of a translation is predicted
+            phase["max_predictions"] = phase.get("length", PhaseConfig.length)
+    return {**values, "phases": found}

@@ -147,7 +147,7 @@ def with_own_head(start: Model, config: ModelConfig, head: TaskHead, experiment:
     return start if experiment.keep_head else with_new_parts(start, NewParts((head.part,), head, experiment.seed))
 
 
-def teacher_of(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
+def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHead) -> Model | None:
     """Returns the teacher of a distillation; None without one. Raises UserError where it has another task or vocabulary than the
     student, reads fewer tokens, or has another hidden size although hidden states are compared."""
     name = experiment.distillation.teacher

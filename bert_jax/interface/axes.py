@@ -13,6 +13,7 @@ AXES = {
     "L": "length: tokens of a row; in attention the tokens that are keys",
     "Q": "queries: tokens of a row for which a layer is computed: all L, or selected ones",
     "M": "predicted positions of a row (masked language modelling)",
+    "source": "tokens of a row of the source, which a decoder reads beside its own L",
     "P": "packed sequences of a row: examples in pretraining, or the sequences of its features in a labelled task",
     "U": "features of a row in a labelled task: inputs of the model, one or more per example",
     "E": "examples of an epoch, of a block of an epoch, or of a split of a labelled task",

@@ -17,6 +17,7 @@ In: a model directory, a checkpoint, a hub name. Out: a Model in memory, or a mo
     stablehlo.py            exports a forward pass with its weights as one file
     word2vec.py             word vectors: word2vec's text and binary formats, GloVe, fastText
     surgery.py              changes positions, layers or vocabulary; averages models
+    tiling.py               the first weights of a larger model from a smaller one
     flags.py                the flags of `convert`
     conversion.py           the steps of `convert`: read, change, write, with lines of output that describe each
 """

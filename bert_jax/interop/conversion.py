@@ -19,9 +19,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
-from bert_jax.interop.card import model_card, training_of
+from bert_jax.interop.card import model_card, read_training
 from bert_jax.interop.directory import aside
-from bert_jax.interop.families.family import family_of
+from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface import (
     Model,
     NewParts,
@@ -38,8 +38,8 @@ from bert_jax.interop.sentence_transformers import TextVectors
 from bert_jax.interop.stablehlo import export_stablehlo, natural_function, parts_used
 from bert_jax.interop.surgery import (
     extended,
+    find_sources,
     read_tokens,
-    sources_of,
     with_layers,
     with_positions,
     with_rotary_theta,
@@ -89,7 +89,7 @@ def read(path: str, flags: argparse.Namespace) -> Model:
     if not _is_tf1(pathlib.Path(path)):
         labels = None if new.head else flags.labels  # for the model's own head
         model = import_model(path, new=new, drop=flags.drop, vocabulary=vocabulary, lowercase=lowercase, labels=labels)
-        family = family_of(model.config)
+        family = export_family(model.config)
         carried = sorted(set(model.other_fields) - {*family.names, *family.fixed})
         notes = (f"fields of config.json that bert_jax does not use: {', '.join(carried)}",) if carried else ()
         return dataclasses.replace(model, notes=model.notes + notes)
@@ -122,7 +122,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     other = "" if config.positions == "learned" else f" ({config.positions})"
     reads = "" if config.direction == "both" else ", left to right"
     return [
-        f"{model.source}: {_count_of(read, config, model.head).in_words}",
+        f"{model.source}: {_count_parameters(read, config, model.head).in_words}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         config.in_words
         if config.encoder != "transformer"
@@ -143,7 +143,7 @@ def part_lines(model: Model, parts: Sequence[str]) -> list[str]:
     return [f"parts: {', '.join(parts)}", f"{head.part}: {head.problem}, {outputs}"]
 
 
-def _count_of(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
+def _count_parameters(params: Any, config: ModelConfig, head: TaskHead | None) -> ParameterCounts:
     """Returns the numbers in the arrays of a model that was read, whose vocabulary is not padded."""
     first = {row.ours: row.first for row in rows(config, head)}  # no layer before it reads its part
     sizes = {path: int(x[first.get(path, 0) :].size if x.ndim else 1) for path, x in flatten_dict(params, sep="/").items()}
@@ -216,7 +216,7 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
     """Writes `model` and returns lines of output that describe the files. Its card names the `changes`. Raises UserError for
     parts that the format cannot hold."""
     target = pathlib.Path(flags.to)
-    card = _card_of(model, flags, changes)
+    card = _converted_card(model, flags, changes)
     notes: list[str] = []
     if flags.format == "huggingface":
         dtype = flags.dtype or "float32"
@@ -255,15 +255,15 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
     size = sum(path.stat().st_size for path in target.iterdir() if path.is_file())
     files = ", ".join(sorted(path.name for path in target.iterdir()))
     scale, unit = byte_unit(size)
-    count = _count_of(model.params, model.config, model.head)
+    count = _count_parameters(model.params, model.config, model.head)
     summary = f"{target} (format {flags.format}): {count.in_words}, {size / scale:,.1f} {unit}"
     return [summary, f"files: {files}", *notes]
 
 
-def _card_of(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
+def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[str]) -> str:
     """Returns the card of a converted model: its source's card if somebody else wrote or changed it, otherwise a new card with
     the training recorded in the source's."""
-    training, text = training_of(pathlib.Path(model.source))
+    training, text = read_training(pathlib.Path(model.source))
     if text:
         return text
     of_hub = is_hub_name(flags.source) and not is_remote(flags.source)
@@ -322,7 +322,7 @@ def _is_tf1(path: pathlib.Path) -> bool:
 def _with_words(model: Model, tokenizer: Tokenizer) -> tuple[Model, str]:
     if model.config.character_cnn:
         raise UserError(f"{model.source} computes word vectors from characters; train a model with the new vocabulary instead")
-    words = sources_of(model.tokenizer, tokenizer)
+    words = find_sources(model.tokenizer, tokenizer)
     casing = "lower-cased" if tokenizer.vocabulary.lowercase else "cased"
     note = (
         f"vocabulary: {model.tokenizer.size:,} -> {counted(tokenizer.size, 'piece')} ({casing}); embeddings: {words.kept:,} "

@@ -34,12 +34,12 @@ from bert_jax.interface.words import counted
 from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import FORMATS, OURS, TEXT_VECTORS, replaced_when_complete
-from bert_jax.interop.families.family import Family, TokenId, family_of
+from bert_jax.interop.families.family import Family, TokenId, export_family
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
     WRITER_FIELDS,
     architecture_from_json,
-    architecture_of,
+    architecture_name,
     config_from_json,
     config_to_json,
     head_from_json,
@@ -53,12 +53,12 @@ from bert_jax.interop.names import (
     OWN_PREFIX,
     REQUIRED_PARTS,
     canonical_names,
+    find_part,
+    list_some,
     matching,
     params_from_tensors,
-    part_of,
     reading_notes,
     rows,
-    some_of,
     tensors_from_params,
     their_names,
 )
@@ -129,8 +129,8 @@ def export_model(
         raise UserError(f"weights cannot be written with dtype {dtype!r}: {nearest(dtype, DTYPES)}")
     config, tokenizer = model.config, model.tokenizer
     check_vocabulary(tokenizer, config, model.source or str(directory))
-    family = family_of(config)
-    architecture = architecture_of(model.params, model.head, config.direction, family)
+    family = export_family(config)
+    architecture = architecture_name(model.params, model.head, config.direction, family)
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
     fields = config_to_json(config, architecture=architecture, ids=ids, head=model.head, other_fields=model.other_fields)
     fields["torch_dtype"] = dtype
@@ -224,18 +224,18 @@ def import_model(
     architecture = architecture_from_json(fields, [names[name] for name in tensors if name not in left_out], source)
     own = _own_head(fields, architecture, source, labels, drop)
     expected = {name: row for row in rows(config, own) for name in their_names(row, config)}
-    parts = {name: part_of(names[name], expected) for name in tensors}
+    parts = {name: find_part(names[name], expected) for name in tensors}
     tensors = {name: x for name, x in tensors.items() if name not in left_out}
     emptied = {parts[name] for name in left_out} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
     dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
-    family = family_of(config)
+    family = export_family(config)
     needed = (word_head(config) if part == "mlm_head" else part for part in family.classes[architecture])
     required = {*needed, *_read_by(own, config)} - dropped
     if own is not None and own.part not in dropped:
         _check_outputs(own, config, tensors, names, str(weights), labels)
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
     notes = _config_notes(fields, family, architecture, own if own and own.part in params else None)
-    notes += tuple(f"dropped: {some_of(sorted(left_out))}" for _ in range(bool(left_out)))
+    notes += tuple(f"dropped: {list_some(sorted(left_out))}" for _ in range(bool(left_out)))
     untrained = untrained_parts(fields, source) & set(params)
     kept_head = own if own and own.part in params else None
     of_pairs = recorded(fields).get("of_pairs") if kept_head else None

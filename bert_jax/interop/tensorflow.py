@@ -38,10 +38,10 @@ from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.names import (
     REQUIRED_PARTS,
     drop_remedy,
+    list_some,
     matching,
     params_from_tensors,
     rows,
-    some_of,
     tensors_from_params,
     their_names,
     their_shape,
@@ -328,7 +328,7 @@ def _check_tensors(bundle: Bundle, names: Collection[str], counterparts: Mapping
         ],
     }
     if any(problems.values()):
-        listed = "; ".join(f"{what}: {some_of(each)}" for what, each in problems.items() if each)
+        listed = "; ".join(f"{what}: {list_some(each)}" for what, each in problems.items() if each)
         unused = problems["not part of this model"]
         alone = unused and not any(each for each in problems.values() if each is not unused)
         remedy = f"; {drop_remedy(unused, list(counterparts), '/')}" if alone else ""
@@ -355,7 +355,7 @@ def _slot_tensors(
     shapes = {name: bundle.entries[slot].shape for name, slot in slots.items() if slot in bundle}
     unfit = [slots[name] for name in names if counterparts[name].part in trained and shapes.get(name) != counterparts[name].shape]
     if unfit:
-        raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {some_of(unfit)}; import it without slots")
+        raise UserError(f"{bundle.prefix} has slots missing or of wrong shapes: {list_some(unfit)}; import it without slots")
     zeros = {counterparts[name].theirs: np.zeros(counterparts[name].shape, np.float32) for name in names if name not in shapes}
     return zeros | {counterparts[name].theirs: _layout(name, bundle[slots[name]]) for name in shapes}
 
@@ -376,11 +376,11 @@ def _messages(
             "approximation, which the original's code uses since February 2019"
         )
     if slots:
-        messages.append(f"{len(slots)} slots of the optimizer ({some_of(sorted(set(slots.values())))}) were left out")
+        messages.append(f"{len(slots)} slots of the optimizer ({list_some(sorted(set(slots.values())))}) were left out")
     if counters:
-        messages.append(f"numbers of the training program were left out: {some_of(counters)}")
+        messages.append(f"numbers of the training program were left out: {list_some(counters)}")
     if dropped:
-        messages.append(f"dropped: {some_of(dropped)}")
+        messages.append(f"dropped: {list_some(dropped)}")
     if step is not None:
         messages.append(f"{STEP} is {step:,}")
     if other:

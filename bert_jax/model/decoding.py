@@ -1,7 +1,7 @@
-"""The logits of the next token of a left-to-right model, with a cache of the keys and values of all earlier tokens.
+"""Next-token logits of a left-to-right model, with a cache of the keys and values of earlier tokens.
 
-A new token then costs the products of one row, instead of those of the whole text. Texts of different lengths end in the same
-column: shorter ones have padding on their left, so that all rows write the same columns of the cache.
+With the cache, a new token costs one row instead of the whole text. Shorter texts are padded on the left, so that all texts end
+in the same column and all rows write the same columns of the cache.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from bert_jax.model.tokens import ARRAYS, Layer, Tokens
 
 @struct.dataclass
 class DecodingCache:
-    """The state of B texts of which `used` columns, of S, are read. Its size is 2 N B S D numbers of the dtype of the
+    """The keys and values of B texts, with `used` of S columns filled. It holds 2 N B S D numbers in the dtype of the
     products."""
 
     layers: tuple[dict[str, Float[Array, "B G S K"]], ...]
-    """The "keys" and "values" of each layer; 0 in the columns that are not read yet."""
+    """The "keys" and "values" of each layer; 0 in unused columns."""
     tokens: Tokens
-    """All columns, [B, S]; the sequence id is 1 for a token, 0 for padding and for a column that is not read yet."""
+    """All columns, [B, S]. The sequence id is 1 for a token, 0 for padding and unused columns."""
     used: Int[Array, ""]
-    """The number of columns that are read."""
+    """The number of filled columns."""
 
 
 def empty_cache(config: ModelConfig, rows: int, columns: int) -> DecodingCache:
-    """Returns the cache before the first token, for `rows` texts of at most `columns` tokens with their padding."""
+    """Returns an empty cache for `rows` texts of at most `columns` tokens including padding."""
     empty = jnp.zeros((rows, config.key_value_heads, columns, config.head_width), config.dtype)
     layers = tuple({"keys": empty, "values": empty} for _ in range(config.num_layers))
     nothing = jnp.zeros((rows, columns), jnp.int32)
@@ -47,14 +47,14 @@ def empty_cache(config: ModelConfig, rows: int, columns: int) -> DecodingCache:
 def read_tokens(
     params: Mapping[str, Any], config: ModelConfig, cache: DecodingCache, ids: Int[Array, "B T"], real: Bool[Array, "B T"]
 ) -> tuple[Float[Array, "B V"], DecodingCache]:
-    """(the logits of the token after the last one, float32; the cache after reading), for T further tokens of each text.
+    """Reads T more tokens of each text. Returns (next-token logits, float32; the updated cache).
 
-    `params` are those of a model with an `mlm_head`, its layers as a list (`encoder.unstacked_layers`). `real` is False for
-    padding, which stands on the left of a text; the last token of every text is real. The cache has at least T free columns.
+    `params` must contain an `mlm_head` and a list of layers (`encoder.unstacked_layers`). `real` is False for left padding; the
+    last token of every text must be real. The cache needs at least T free columns.
     """
     columns = cache.used + jnp.arange(ids.shape[1], dtype=jnp.int32)[None]
     is_token = real.astype(jnp.int32)
-    before = cache.tokens.sequence_ids.sum(1, keepdims=True)  # tokens read so far, without padding
+    before = cache.tokens.sequence_ids.sum(1, keepdims=True)  # tokens so far, without padding
     positions = jnp.maximum(before + jnp.cumsum(is_token, axis=1) - 1, 0)
     new = Tokens(ids, jnp.zeros_like(ids), positions, is_token)
     together = {

@@ -1,5 +1,4 @@
-"""The features that task heads read besides the last layer and the pooler: other layers, other tokens, an LSTM over the
-tokens."""
+"""Features of task heads other than the last layer and the pooler: mixes of layers, pooling over tokens, and an LSTM."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, tim
 def chosen_layers(
     last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], layers: str
 ) -> Float[Array, "B L I"]:
-    """Returns the features of every token for the values of `TaskHead.layers` without trained weights, the rows of the paper's
-    Table 7.
+    """Returns the features of every token for the values of `TaskHead.layers` that have no trained weights (Table 7 of the
+    paper).
 
-    "all" are the N layers without the embeddings. Sums are float32.
+    "all" means the N layers without the embeddings. Sums are float32.
     """
     match layers:
         case "last":
@@ -58,8 +57,8 @@ def concat_pooling(
     """Returns the concatenation of [CLS], the mean and the maximum over the tokens of each text, float32 (arXiv:1801.06146,
     section 3.3).
 
-    cls: the vectors of the [CLS]s, or the `final_states` of an LSTM over the tokens, as in ULMFiT. The tokens of text p have the
-    sequence id p + 1. Mean and maximum of a text without tokens are zero.
+    cls: the vectors of the [CLS] tokens, or the `final_states` of an LSTM, as in ULMFiT. The tokens of text p have sequence id p
+    + 1. Mean and maximum of a text without tokens are zero.
     """
     texts = cls.shape[1] + 1  # padding is segment 0
 
@@ -73,8 +72,8 @@ def concat_pooling(
 
 
 def mean_pooling(x: Float[Array, "B L I"], sequence_ids: Int[Array, "B L"], texts: int) -> Float[Array, "B {texts} I"]:
-    """Returns the mean over the tokens of each text, float32; the tokens of text p have the sequence id p + 1. Zero for a slot
-    without a text."""
+    """Returns the mean over the tokens of each text, float32. The tokens of text p have sequence id p + 1; empty slots are
+    zero."""
 
     def mean(x: Float[Array, "L I"], ids: Int[Array, " L"]) -> Float[Array, "P I"]:
         sums, counts = (jax.ops.segment_sum(y, ids, texts + 1)[1:] for y in (x, jnp.ones_like(x[:, :1])))  # padding is segment 0
@@ -87,8 +86,8 @@ def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_id
     """Returns the final states of both directions of an LSTM over each text, concatenated: the forward half of `x` at the last
     token and the backward half at the first.
 
-    x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have the sequence id p +
-    1. A slot without a text has a finite vector without meaning.
+    x: the outputs of `Lstm`. first: the position of the first token of each text. The tokens of text p have sequence id p + 1.
+    Empty slots have a finite, meaningless vector.
     """
     forward, backward = jnp.split(x, 2, axis=-1)
     both = gather_positions(forward, last_positions(sequence_ids, first.shape[1])), gather_positions(backward, first)
@@ -96,8 +95,8 @@ def final_states(x: Float[Array, "B L O"], first: Int[Array, "B P"], sequence_id
 
 
 def last_positions(sequence_ids: Int[Array, "B L"], texts: int) -> Int[Array, "B {texts}"]:
-    """Returns the position of the last token of each text; the tokens of text p have the sequence id p + 1. 0 for a slot without
-    a text."""
+    """Returns the position of the last token of each text. The tokens of text p have sequence id p + 1; empty slots have position
+    0."""
     positions = jnp.arange(sequence_ids.shape[1], dtype=jnp.int32)
     last = jax.vmap(lambda ids: jax.ops.segment_max(positions, ids, texts + 1)[1:])(sequence_ids)  # padding is segment 0
     return jnp.maximum(last, 0)
@@ -113,7 +112,7 @@ def mention_features(marked: Float[Array, "B P 3 I"]) -> Float[Array, "B P 5*I"]
 class Lstm(nn.Module):
     """A two-layer bidirectional LSTM over the tokens of each text, float32.
 
-    The state is reset where `sequence_ids` change, in both directions, so a text is independent of other texts and of padding.
+    The state is reset where `sequence_ids` change, in both directions, so texts do not depend on each other or on padding.
     `model/lstm.py` computes the recurrence.
     """
 
@@ -140,7 +139,7 @@ class Lstm(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """The recurrent kernels of both directions: from the previous output to the four gates."""
+    """The recurrent kernels of both directions, from the previous output to the four gates."""
 
     width: int
 

@@ -108,7 +108,7 @@ class Distillation(Objective):
         settings, teacher = self.distillation, self.teacher
         outputs = _outputs(self.model, own, batch, seed, settings)
         theirs = jax.lax.stop_gradient(_outputs(Model(teacher.config), teacher.params, batch, None, settings))
-        found = self.plain.sums_of(outputs, batch)
+        found = self.plain.output_sums(outputs, batch)
         with jax.named_scope("distillation"):
             found["soft_loss"] = soft_loss_sum(
                 outputs["mlm_logits"], theirs["mlm_logits"], batch["masked_targets"], settings.temperature

@@ -2,8 +2,9 @@
 
 In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks, embeddings, in the order of the input.
 
-    verbs.py       the verbs of `predict`: their flags, and where their questions are
-    streams.py     reads records from arguments, files or standard input
+    commands.py    the commands of `predict`: their flags, and where their questions are
+    streams.py     opens the input: arguments, files, pipes, standard input
+    fields.py      lines, JSON and tables -> records with the fields that a question asks for
     questions.py   texts -> tokenised items; a bad text is an error of its own and does not stop the others
     packing.py     items -> packed batches of few shapes
     forwards.py    the jitted forward passes
@@ -14,8 +15,7 @@ In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks
     labels.py      classify, tag, answer, choose
     mentions.py    resolve
     embedding.py   embed
-    vectors.py     embeddings -> one .npy file
-    answers.py     Writer: answers -> lines or a file
+    answers.py     records in groups -> answers; Writer: lines or a file, VectorWriter: one .npy file
     output.py      checks of the output path, and errors of writing it
     predictor.py   Predictor: all of this as a Python class
 """

@@ -189,7 +189,7 @@ def _beam_search(logits: Float[Array, "B V"], cache: DecodingCache, search: Sear
     state = _Beams(
         jnp.int32(0), nothing, first, nothing, jnp.full((rows, width), NEVER), jnp.full((rows, width), NEVER),
         jnp.zeros((rows, width), bool),
-        jnp.ones(rows, bool), jnp.bool_(True), _rows_of(cache, jnp.repeat(jnp.arange(rows), width)),
+        jnp.ones(rows, bool), jnp.bool_(True), _select_rows(cache, jnp.repeat(jnp.arange(rows), width)),
     )  # fmt: skip
     state = _extended(state, jnp.repeat(logits, width, axis=0), search)
 
@@ -229,7 +229,7 @@ def _extended(state: _Beams, logits: Float[Array, "X V"], search: Search) -> _Be
     sources = (jnp.arange(rows)[:, None] * width + _of(parents, order)).reshape(-1)
     return _Beams(
         number, _of(ids, order), running, ended_ids, ended_scores, ended_totals, has_ended, may_improve,
-        may_improve.any() & ~ends.all(), _rows_of(state.cache, sources),
+        may_improve.any() & ~ends.all(), _select_rows(state.cache, sources),
     )  # fmt: skip
 
 
@@ -238,7 +238,7 @@ def _of(array: Array, chosen: Int[Array, "B C"]) -> Array:
     return jnp.take_along_axis(array, chosen.reshape(*chosen.shape, *(1,) * (array.ndim - 2)), axis=1)
 
 
-def _rows_of(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
+def _select_rows(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
     """Returns the cache of other rows, in their order."""
     layers, tokens = jax.tree.map(lambda x: x[rows], (cache.layers, cache.tokens))
     return dataclasses.replace(cache, layers=layers, tokens=tokens)

@@ -25,7 +25,7 @@ from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.kernels.dispatch import resolve
 from bert_jax.prediction.packing import BatchShape, Item, Packed, full_batches, pack
 from bert_jax.runtime.profile import Profile
-from bert_jax.sharding.out_of_memory import Demand, fits_in_memory
+from bert_jax.sharding.out_of_memory import MemoryAdvice, fits_in_memory
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Engine:
         self.config: ModelConfig = resolve(model.config, devices[0], len(devices))
         self.mesh = Mesh(np.array(devices), ("data",))
         self.tokens = TOKENS.get(devices[0].platform, TOKENS_ELSEWHERE)
-        with fits_in_memory(self._demand):
+        with fits_in_memory(self._memory_advice):
             self.params = jax.device_put(unstacked_layers(model.params), NamedSharding(self.mesh, PartitionSpec()))
         self._rows = NamedSharding(self.mesh, PartitionSpec("data"))
         self._whole = NamedSharding(self.mesh, PartitionSpec())
@@ -155,7 +155,7 @@ class Engine:
         waiting = iter(items)
         while group := list(itertools.islice(waiting, self.group_size)):
             answers: list[Any] = [None] * len(group)
-            with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
+            with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} a batch and device")):
                 for packed, result in self._results(function, pack(group, self._shape_of_batches()), static):
                     _unpack(packed, result, group, per, answers)
             yield from answers
@@ -165,7 +165,7 @@ class Engine:
 
         A thread makes the items and packs them while the batches before them are computed.
         """
-        with fits_in_memory(lambda: self._demand(f"{counted(self.tokens, 'token')} a batch and device")):
+        with fits_in_memory(lambda: self._memory_advice(f"{counted(self.tokens, 'token')} a batch and device")):
             yield from (result for _, result in self._results(function, self._packed_ahead(iter(items)), static))
 
     def _packed_ahead(self, items: Iterator[Item]) -> Iterator[Packed]:
@@ -186,10 +186,12 @@ class Engine:
                 coming = worker.submit(next, made, None)
                 yield from packs
 
-    def _demand(self, batch: str = "") -> Demand:
+    def _memory_advice(self, batch: str = "") -> MemoryAdvice:
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         remedies = [] if on_cpu else ["JAX_PLATFORMS=cpu in the environment, which predicts on the CPU in smaller batches"]
-        return Demand(self.name, batch, [*remedies, *([f"from Python, engine.tokens below {self.tokens:,}"] if batch else [])])
+        return MemoryAdvice(
+            self.name, batch, [*remedies, *([f"from Python, engine.tokens below {self.tokens:,}"] if batch else [])]
+        )
 
     def _results(
         self, function: Callable[..., Any], packs: Iterator[Packed], static: dict[str, Any]
@@ -204,7 +206,7 @@ class Engine:
         def wait(step: int) -> None:
             jax.block_until_ready([future.result()[1] for future in running])
 
-        for packed in self.profile.of_steps(packs, self.batch_count, wait):
+        for packed in self.profile.trace_steps(packs, self.batch_count, wait):
             self.batch_count += 1
             if len(running) == IN_FLIGHT:
                 yield oldest()

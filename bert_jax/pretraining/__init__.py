@@ -3,7 +3,7 @@
 In: an experiment and a corpus. Out: trained weights, held-out scores, log lines, results.
 
     inferred_settings.py   fills in model keys from the corpus or `init_from`, and shortens a warmup that is longer than its phase
-    corpora.py             the two splits of the corpus: checks, fingerprint, and the batches of a phase
+    splits.py              the two splits of the corpus: checks, fingerprint, and the batches of a phase
     program.py             the program of a run: its objective, steps and layout; its FLOPs
     branch.py              the state of another run that a run goes on from
     start.py               the first state, random or from an existing model; the teacher of a distillation

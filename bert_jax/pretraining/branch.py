@@ -12,10 +12,10 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
-from bert_jax.pretraining.corpora import FINGERPRINT
+from bert_jax.pretraining.splits import FINGERPRINT
 from bert_jax.runtime.workdir import differences, from_start, run_config
-from bert_jax.storage.objects import place
-from bert_jax.storage.paths import Place, checked, is_remote
+from bert_jax.storage.objects import as_path
+from bert_jax.storage.paths import AnyPath, checked, is_remote
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.steps import TrainState
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 KEY = "config.init_state"
 
 
-def kept_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
+def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
     """Returns the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
 
     Raises UserError if the state does not exist, if it belongs to another model, objective, optimizer or vocabulary, or if the
@@ -51,12 +51,12 @@ def kept_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainS
     )
 
 
-def _named(text: str) -> tuple[Place, int]:
+def _named(text: str) -> tuple[AnyPath, int]:
     """Returns the workdir and the step of WORKDIR@STEP."""
     workdir, _, step = text.rpartition("@")
     if not workdir or not step.isdecimal():
         raise UserError(f"{KEY}={text} is not WORKDIR@STEP, such as {text.partition('@')[0] or 'runs/mine'}@5000; name a step")
-    return place(checked(workdir, KEY)), int(step)
+    return as_path(checked(workdir, KEY)), int(step)
 
 
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:
@@ -81,7 +81,7 @@ def _require_same_model(experiment: PretrainingExperiment, trunk: PretrainingExp
 
 
 def _require_same_vocabulary(
-    experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: Place, corpus: Corpus
+    experiment: PretrainingExperiment, trunk: PretrainingExperiment, workdir: AnyPath, corpus: Corpus
 ) -> None:
     """Raises UserError where the corpus of that run is still there and has another vocabulary."""
     directory = from_start(workdir, trunk.corpus.directory)

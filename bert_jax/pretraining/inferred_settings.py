@@ -23,10 +23,10 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import read_model_config
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
-from bert_jax.model.config import Architecture
+from bert_jax.model.config import SIZES, Architecture
 from bert_jax.runtime.workdir import CONFIG, METRICS, stored_config
 from bert_jax.storage.objects import explained
-from bert_jax.storage.paths import Place
+from bert_jax.storage.paths import AnyPath
 
 WARMUP = 0.1
 """The warmup, as a fraction of a phase, that replaces a warmup longer than the phase."""
@@ -37,13 +37,14 @@ def infer_settings(
     given: Collection[str],
     *,
     vocabulary_size: int | None = None,
-    workdir: Place | None = None,
+    workdir: AnyPath | None = None,
     download: bool = True,
 ) -> tuple[JsonObject, list[str]]:
     """Returns (the `values` of a pretraining experiment with the inferred keys, notes for the log about changed keys).
 
     The model configuration comes from the model named in `init_from`, or from the run in `workdir` that already started from it;
-    without `init_from`, only the vocabulary size is inferred, from the corpus. `given` are the dotted keys of the command line.
+    without `init_from`, only the vocabulary size is inferred, from the corpus; with `init_tiled`, all but the sizes that the
+    experiment states. `given` are the dotted keys of the command line.
     `download` allows fetching a model from the hub for its configuration. Raises UserError where `init_from` is not a model.
     """
     settled = copy.deepcopy(dict(values))
@@ -53,8 +54,12 @@ def infer_settings(
         there, source = _shape(settled, workdir, download)
         if not there and vocabulary_size is not None:
             there, source = {"vocab_size": vocabulary_size}, "the corpus"
+        kept = {name for name in model if f"model.{name}" in given}
+        if settled.get("init_tiled") is True:  # the sizes are the experiment's
+            of_other_depth = model.get("num_layers", there.get("num_layers")) != there.get("num_layers")
+            kept |= {name for name in SIZES if name in model and (name != "layer_types" or of_other_depth)}
         for name, value in there.items():
-            if f"model.{name}" in given:
+            if name in kept:
                 continue
             if model.get(name, value) != value:
                 notes.append(f"config.model.{name} is {value}, as in {source} (the experiment file has {model[name]})")
@@ -106,7 +111,7 @@ def _long_warmups(values: JsonObject) -> list[str]:
     return notes
 
 
-def _shape(values: JsonObject, workdir: Place | None, download: bool) -> tuple[JsonObject, str]:
+def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple[JsonObject, str]:
     """(the architecture fields of the model `init_from`, its name for messages); ({}, "") without one."""
     name = values.get("init_from")
     if not name or not isinstance(name, str):

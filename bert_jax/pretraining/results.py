@@ -19,8 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object
 from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
-from bert_jax.interop.card import Training
-from bert_jax.interop.card import training_of as read_training
+from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.locate import find_model_directory
@@ -29,8 +28,8 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Score
-from bert_jax.pretraining.corpora import Corpora
 from bert_jax.pretraining.program import EXPORTED
+from bert_jax.pretraining.splits import Splits
 from bert_jax.training.spikes import WatchedTrainState
 from bert_jax.training.steps import TrainState
 
@@ -40,7 +39,7 @@ def results(
     mesh: Mesh,
     state: TrainState,
     scores: Mapping[str, float],
-    corpora: Corpora,
+    splits: Splits,
     seconds: float,
 ) -> JsonObject:
     """Returns the content of `results.json`: the final numbers of a run, of which `seconds` have passed since its last start.
@@ -61,7 +60,7 @@ def results(
         "padded_parameters": parameters.padded,
         "eval": scores,
         "times_unigram_accuracy": scores[predicted[0]] / baseline if baseline and predicted else None,
-        "vocabulary_sha256": corpora.train.vocabulary.sha256,
+        "vocabulary_sha256": splits.train.vocabulary.sha256,
         "seconds_since_last_start": round(seconds, 1),
         "devices": f"{mesh.size} x {mesh.devices.flat[0].device_kind}",
         "python": platform.python_version(),
@@ -69,12 +68,12 @@ def results(
     }
 
 
-def training_of(
-    experiment: PretrainingExperiment, corpora: Corpora, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
+def training_section(
+    experiment: PretrainingExperiment, splits: Splits, scores: Mapping[str, float], files: Mapping[str, Record] | None = None
 ) -> Training:
     """Returns the training section of the exported model's card, for a run that ended with these held-out `scores`. `files` are
     the user's own files that the run used, by the keys that name them."""
-    train, start = corpora.train, Training()
+    train, start = splits.train, Training()
     sources = []
     with contextlib.suppress(UserError, OSError):  # they may have been removed during the run
         if train.directory is not None:

@@ -18,33 +18,33 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model, import_model, part_names
+from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
-from bert_jax.model.characters import symbols_of
-from bert_jax.model.config import ModelConfig
+from bert_jax.model.characters import piece_symbols
+from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.objectives.model import Params
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from bert_jax.pretraining.branch import kept_state
-from bert_jax.pretraining.program import taught_config
+from bert_jax.pretraining.branch import load_branch_state
+from bert_jax.pretraining.program import teacher_config
 from bert_jax.training.steps import Program, TrainState
 from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
 
 log = logging.getLogger(__name__)
 
 
-def first_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
+def initial_state(experiment: PretrainingExperiment, program: Program, corpus: Corpus) -> TrainState:
     """Returns the initial state of a run: `init_state`, or a state before step 0 with the weights of `init_from` or random
     ones, and with the counts or the characters of the words of `corpus` where the model has them."""
     if experiment.init_state:
-        return kept_state(experiment, corpus, program.state)
+        return load_branch_state(experiment, corpus, program.state)
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
-    state: TrainState = program.begin(lambda start: {**initial_parameters(experiment), **start}, start)
+    state: TrainState = program.init_state(lambda start: {**initial_parameters(experiment), **start}, start)
     facts = dict(experiment.trained_objective.corpus_parameters(corpus))
     rows = experiment.model.padded_vocab_size
     if experiment.model.character_cnn:
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
-        facts["embeddings", "characters", "symbols"] = symbols_of(corpus.tokenizer.pieces, rows)
+        facts["embeddings", "characters", "symbols"] = piece_symbols(corpus.tokenizer.pieces, rows)
     flat = flatten_dict(state.params)
     flat |= {path: jax.device_put(value, flat[path].sharding) for path, value in facts.items()}
     return dataclasses.replace(state, params=unflatten_dict(flat)) if facts else state
@@ -65,8 +65,8 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
     """Returns the float32 parameters of `experiment.init_from`, as numpy arrays, for a run on a corpus of this `vocabulary`.
 
     Parts that the model lacks must be named in `init_new`, and heads that pretraining does not use in `init_drop`. A run without
-    sentence pairs leaves the `PAIR_PARTS` out and logs that. Raises UserError for a model of another architecture, another
-    vocabulary, or with undeclared parts.
+    sentence pairs leaves the `PAIR_PARTS` out and logs that. With `init_tiled` they are a tiling of the model's. Raises UserError
+    for a model of another architecture, another vocabulary, or with undeclared parts.
     """
     new, drop = (part_names(text) for text in (experiment.init_new, experiment.init_drop))
     objective = experiment.trained_objective
@@ -77,13 +77,20 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
             f"config.init_new={experiment.init_new} names {' and '.join(unused)}, which a run with config.examples.pairs=none "
             "does not train; leave it out there, or choose other pairs"
         )
+    tiling = experiment.init_tiled
     model = load_start(
         experiment.init_from,
-        init_new=experiment.init_new,
-        init_drop=experiment.init_drop,
+        init_new="" if tiling else experiment.init_new,
+        init_drop=",".join((*drop, *new)) if tiling else experiment.init_drop,
         seed=experiment.seed,
         vocab_multiple=experiment.model.vocab_multiple,
     )
+    if tiling:
+        from bert_jax.interop.tiling import tiled  # which other runs do not load
+
+        log.info("tiling %s, %s, to %s", model.source, model.config.in_words, experiment.model.in_words)
+        model = tiled(model, experiment.model)
+        model = with_new_parts(model, NewParts(new, seed=experiment.seed)) if new else model
     check_shape(experiment.model, model)
     if not same_vocabulary(model.tokenizer.vocabulary, vocabulary):
         raise UserError(
@@ -113,7 +120,10 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
     differing = [name for name in asked if asked[name] != there[name]]
     if differing:
         flags = " ".join(f"--config.model.{name}={there[name]}" for name in differing)
-        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}")
+        sizes = ("num_layers", "hidden_size", "intermediate_size")
+        larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
+        tiling = "; to begin a larger model as its tiling, give --config.init_tiled=True" if larger else ""
+        raise UserError(f"{model.source} has another architecture than config.model; to start from it, give {flags}{tiling}")
 
 
 # --------------------------------------------------------------------------------------------------------- a teacher
@@ -129,10 +139,10 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     model = import_model(experiment.teacher, vocab_multiple=experiment.model.vocab_multiple)
     _check(experiment, model, vocabulary)
     params = {part: model.params[part] for part in TEACHER_PARTS}
-    return Teacher(taught_config(model.config, experiment), params, _sha256(params))
+    return Teacher(teacher_config(model.config, experiment), params, _sha256(params))
 
 
-def taught_by(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
+def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
     """Returns the experiment with the width and the hash of its `teacher`. Raises UserError where other ones were given."""
     if teacher is None:
         return experiment

@@ -69,7 +69,7 @@ class OutOfMemory(UserError, jax.errors.JaxRuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Demand:
+class MemoryAdvice:
     """The part of a run that needs the memory, described for the error message."""
 
     what: str
@@ -93,19 +93,19 @@ class Demand:
 
 
 @contextlib.contextmanager
-def fits_in_memory(demand: Callable[[], Demand]) -> Iterator[None]:
+def fits_in_memory(advice: Callable[[], MemoryAdvice]) -> Iterator[None]:
     """Raises OutOfMemory if the memory of a device or of the host runs out inside the `with` block."""
     try:
         yield
     except OutOfMemory:  # an inner block knows more about the cause
         raise
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if shortage := shortage_of(error):
-            raise OutOfMemory(demand().sentence(shortage)) from error
+        if shortage := memory_shortage(error):
+            raise OutOfMemory(advice().sentence(shortage)) from error
         raise
 
 
-def require_memory(needs: float, mesh: Mesh, demand: Callable[[], Demand]) -> None:
+def require_memory(needs: float, mesh: Mesh, advice: Callable[[], MemoryAdvice]) -> None:
     """Raises OutOfMemory if a device of `mesh` has less memory than `needs`, the bytes that a step takes on it at the least.
 
     A program that is far too large may compile for minutes, or fill the memory of the host, before a device refuses it.
@@ -119,7 +119,7 @@ def require_memory(needs: float, mesh: Mesh, demand: Callable[[], Demand]) -> No
     else:
         return
     if needs > has:
-        raise OutOfMemory(demand().sentence(DoesNotFit(needs, has, space)))
+        raise OutOfMemory(advice().sentence(DoesNotFit(needs, has, space)))
 
 
 def host_memory() -> int | None:
@@ -134,7 +134,7 @@ def host_memory() -> int | None:
     return min(sizes)
 
 
-def shortage_of(error: BaseException) -> DoesNotFit | None:
+def memory_shortage(error: BaseException) -> DoesNotFit | None:
     """Returns the memory that is too small, by an error; None for other errors, and for vmem, which is a bug in a kernel of
     bert_jax."""
     shortage = DoesNotFit.from_message(str(error))

@@ -1,7 +1,7 @@
 """Writes the metrics of a run: `metrics.jsonl`, and log sinks such as TensorBoard.
 
 `metrics.jsonl` is the primary record: one JSON object per line with its `step`, appended during the run. The sinks are filled
-from it whenever a run starts, so they agree with it after any kill.
+from it whenever a run starts, so they agree with it even after a kill.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class MetricsWriter:
     """Appends to `WORKDIR/metrics.jsonl` and writes to the log sinks.
 
-    A run that continues from `resume_step` first removes the lines of later steps, which it is about to repeat, and an incomplete
-    last line, so every step appears once. Therefore the training loop writes the lines of a step before its checkpoint.
+    A run that resumes from `resume_step` first removes an incomplete last line and the lines of later steps, which it is about to
+    repeat, so every step appears once. For this to work, the training loop writes the lines of a step before its checkpoint.
 
     A full disk or an exceeded quota does not end the run: lines are kept in memory until they can be written.
 
@@ -41,7 +41,7 @@ class MetricsWriter:
         sinks: Sequence[str] = LogConfig.sinks,
         config: JsonObject | None = None,
     ):
-        """`sinks` are names, whose objects get the `config` of the run. Raises UserError for one that is not there."""
+        """`sinks` are names of sinks, which receive the `config` of the run. Raises UserError for an unknown sink."""
         self._path = workdir / METRICS
         kinds = load_sinks(sinks)
         self._lines = _drop_later_lines(self._path, resume_step)
@@ -76,7 +76,7 @@ class MetricsWriter:
         self._sinks.write(self._lines, self._records)
 
     def close(self) -> None:
-        """Closes the files; `write` must not be called afterwards."""
+        """Closes the files. `write` must not be called afterwards."""
         if not self._write_lines():
             log.warning("lost %s of %s", counted(self._unwritten.count(b"\n"), "line"), self._path)
         else:
@@ -99,7 +99,7 @@ class MetricsWriter:
                 self._unwritten = self._unwritten[written:]
         except OSError as error:
             if not self._failed:
-                message = "lines cannot be written to %s (%s); they are kept in memory until they can, and training continues"
+                message = "lines cannot be written to %s (%s); they are kept in memory until they can be, and training continues"
                 log.warning(message, self._path, error.strerror)
             self._failed = True
             return False
@@ -108,7 +108,7 @@ class MetricsWriter:
 
 
 def _drop_later_lines(path: pathlib.Path, step: int) -> int:
-    """Removes the lines of steps after `step` from a file, if it exists. Returns the number of lines that are left."""
+    """Removes the lines of steps after `step` from a file, if it exists. Returns the number of remaining lines."""
     if not path.exists():
         return 0
     text = path.read_text(encoding="utf-8", errors="replace")

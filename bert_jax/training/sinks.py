@@ -1,12 +1,12 @@
-"""Log sinks: where the numbers of a run go besides `metrics.jsonl`, which is the record.
+"""Log sinks: outputs for a run's metrics in addition to `metrics.jsonl`, the primary record.
 
-A sink is a class. An instance is made with the workdir and the configuration of the run as nested dicts; `write(step, numbers)`
-is called in process 0 alone, with every line of the record in order: including the lines of earlier starts. So a sink starts
-empty and shows each step once, however often the run was killed or rolled back. `numbers` are floats by name (`train/loss`;
-"time": seconds since 1970; NaN where the record has null). `close()` is optional. An error is logged once and never stops the
-run: after an OSError the sink is made anew with the next line, after any other it is left alone.
+A sink is a class, constructed with the workdir and the run's configuration as nested dicts. `write(step, numbers)` is called only
+in process 0, with every line of the record in order, including the lines of earlier starts. A sink therefore starts empty and
+shows each step once, however often the run was killed or rolled back. `numbers` maps names to floats (`train/loss`; "time":
+seconds since 1970; NaN where the record has null). `close()` is optional. An error is logged once and never stops the run: after
+an OSError the sink is recreated with the next line, after any other error it is disabled.
 
-`SINKS` in `training/__init__.py` names the project's sinks; any other is in the user's own file (FILE.py:NAME, such as
+`SINKS` in `training/__init__.py` lists the built-in sinks. Others can be defined in the user's own file (FILE.py:NAME, e.g.
 experiments/extensions/csv_log.py).
 """
 
@@ -34,8 +34,7 @@ KEY = "config.log.sinks"
 
 
 def load_sinks(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
-    """Returns the classes of the sinks by their names. Raises UserError for one that is not there, or whose package is not
-    installed."""
+    """Returns the classes of the sinks by name. Raises UserError for an unknown sink or one whose package is not installed."""
     found = {}
     for name in names:
         found[name] = load_named(name, SINKS, KEY)
@@ -46,7 +45,7 @@ def load_sinks(names: Sequence[str]) -> dict[str, Callable[..., Any]]:
 
 
 class Sinks:
-    """The sinks of a run, by their names in `config.log.sinks`."""
+    """The sinks of a run, by name in `config.log.sinks`."""
 
     def __init__(self, kinds: Mapping[str, Callable[..., Any]], workdir: pathlib.Path, config: JsonObject):
         self._kinds, self._workdir, self._config = dict(kinds), workdir, config
@@ -55,7 +54,7 @@ class Sinks:
         self._failed: set[str] = set()
 
     def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record: `records()`, which has `lines` lines and ends with `newest`."""
+        """Brings every sink up to date with the record `records()`, which has `lines` lines and ends with `newest`."""
         for name, kind in list(self._kinds.items()):
             try:
                 if name not in self._open:
@@ -66,11 +65,11 @@ class Sinks:
                 for record in missing:
                     self._open[name].write(record["step"], _numbers(record))
                 self._written[name] = lines
-            except Exception as error:  # anything: a user's own code, a network
+            except Exception as error:  # anything: user code, a network
                 self._close(name)
                 again = isinstance(error, OSError)
                 if name not in self._failed:
-                    then = "it is tried again with the next line" if again else "it gets no more numbers"
+                    then = "it will be retried with the next line" if again else "it is disabled"
                     message = "the log sink %s failed (%s: %s); %s, and training continues"
                     log.warning(message, name, type(error).__name__, error, then, exc_info=None if again else error)
                 self._failed.add(name)
@@ -78,7 +77,7 @@ class Sinks:
                     del self._kinds[name]
 
     def close(self) -> None:
-        """Closes every sink; `write` makes them anew."""
+        """Closes every sink. `write` recreates them."""
         for name in list(self._open):
             self._close(name)
 
@@ -97,12 +96,13 @@ class Tensorboard:
     """TensorBoard event files in WORKDIR/tensorboard/, written without TensorFlow."""
 
     def __init__(self, workdir: pathlib.Path, config: JsonObject):
-        # Not tensorboardX's FileWriter: its thread ends at the first error, and the run would block after ten more records.
+        # tensorboardX's FileWriter is not used: its thread ends at the first error, and the run would block after ten more
+        # records.
         from tensorboardX.event_file_writer import EventsWriter
 
         directory = workdir / EVENTS
         directory.mkdir(exist_ok=True)
-        if not directory.is_symlink():  # where a link leads to, other runs may have theirs
+        if not directory.is_symlink():  # other runs may have theirs behind a link
             for old in directory.glob("events.out.tfevents.*"):
                 old.unlink()
         self._events = EventsWriter(str(directory / "events"))
@@ -130,7 +130,7 @@ class Wandb:
     def __init__(self, workdir: pathlib.Path, config: JsonObject):
         import wandb
 
-        name = workdir / "wandb" / "run_id"  # a continued run is the same run there
+        name = workdir / "wandb" / "run_id"  # a resumed run is the same run there
         name.parent.mkdir(exist_ok=True)
         if not name.exists():
             name.write_text(secrets.token_hex(4))
@@ -150,7 +150,7 @@ class Wandb:
 
 
 class Mlflow:
-    """A run of MLflow at MLFLOW_TRACKING_URI, or in WORKDIR/mlruns/. A continued run replaces the one of the earlier start."""
+    """A run of MLflow at MLFLOW_TRACKING_URI, or in WORKDIR/mlruns/. A resumed run replaces the run of the earlier start."""
 
     package = "mlflow"
 
@@ -185,7 +185,7 @@ class Mlflow:
 
 
 def _leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of nested dicts and lists."""
+    """Yields (dotted key, value) of nested dicts and lists."""
     inner = config.items() if isinstance(config, Mapping) else enumerate(config) if isinstance(config, list | tuple) else None
     if inner is None:
         yield above, config

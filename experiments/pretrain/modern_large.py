@@ -13,7 +13,8 @@ Hardware: v5e:4x4 or larger. Not run, so no hours and no result to expect are kn
   chips, so both phases have 624 here.
 - The warmup takes 2 G tokens and ends with the fifth size of the batch: in steps it is a straight line here, and in tokens there.
 - The weight decay of 1e-5 at 5e-4, and of 1e-6 at 5e-5, is 0.02 times the learning rate in all phases.
-- The released model began as a tiling of ModernBERT-base (section 2.2.3; initialization.py): `config.init_from`.
+- The released model began as a tiling of ModernBERT-base (appendix A.3): `--config.init_from=runs/modern_base
+  --config.init_tiled=true`.
 """
 
 from ml_collections import ConfigDict

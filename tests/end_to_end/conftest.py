@@ -54,7 +54,7 @@ def command(experiment: pathlib.Path, workdir: pathlib.Path, *flags: str) -> tup
 def uninterrupted(experiment: pathlib.Path) -> Ended:
     """The run as it should be, from beginning to end on one device."""
     workdir = experiment.parent / "uninterrupted"
-    return Ended(workdir, *as_a_person(*command(experiment, workdir)))
+    return Ended(workdir, *as_a_person(*command(experiment, workdir), "--format=svg,png"))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from bert_jax.data.batches import LabelledBatches, to_device
 from bert_jax.data.rows import Feature, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
-from bert_jax.finetuning.program import finetuning_program, label_loss, scalars_of, teaching
+from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teaching
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.registry import make_head
@@ -51,11 +51,11 @@ def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int
     mesh = make_mesh(MeshConfig(), devices)
     batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=4, pad_id=0)
     program = program_of(one, batches.steps_per_epoch, mesh)
-    state = program.begin(dict, PARAMS)
+    state = program.init_state(dict, PARAMS)
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for step in range(steps):
             batch = to_device(batches.at(step), mesh, BATCH)
-            state, _ = program.training_step(1)(*program.arguments(state, batch, scalars_of(one, steps)))
+            state, _ = program.training_step(1)(*program.arguments(state, batch, step_scalars(one, steps)))
     return jax.device_get(state.params)
 
 
@@ -101,7 +101,7 @@ def test_runs_of_a_sweep_share_what_is_compiled_and_side_by_side_they_learn_what
 def test_a_copy_of_the_parameters_lies_as_they_do_and_outlives_the_state():
     mesh = make_mesh(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
     program = program_of(experiment(), 3, mesh)
-    params = program.begin(dict, PARAMS).params
+    params = program.init_state(dict, PARAMS).params
     kept, wanted = program.copy(params), jax.device_get(params)
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: a.sharding == b.sharding, kept, params)))
     for array in jax.tree.leaves(params):

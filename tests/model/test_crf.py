@@ -46,7 +46,7 @@ def texts() -> list[tuple[int, np.ndarray]]:
     return [(r, columns) for r, columns in found if columns.size]
 
 
-def scores_of(paths: np.ndarray, scores: jax.Array, transitions: Transitions) -> jax.Array:
+def compute_scores(paths: np.ndarray, scores: jax.Array, transitions: Transitions) -> jax.Array:
     """The score of each row of labels of the words whose scores [words, C] these are."""
     words = scores[np.arange(len(scores)), paths].sum(1) + transitions.start[paths[:, 0]] + transitions.end[paths[:, -1]]
     return words + transitions.between[paths[:, :-1], paths[:, 1:]].sum(1)
@@ -191,9 +191,9 @@ def test_excluded_sequences_are_never_the_best_and_have_no_probability():
     [
         (
             {"labels": ("O", "B-X", "E-X"), "crf": "iob2"},
-            "'iob2' is for labels O, B-X and I-X, and 'E-X' is none; set head.crf='free'",
+            "'iob2' requires labels O, B-X and I-X, not 'E-X'; set head.crf='free'",
         ),
-        ({"labels": ("I-X", "I-Y"), "crf": "iob2"}, "needs a label that may begin a text, O or B-X; set head.crf='free'"),
+        ({"labels": ("I-X", "I-Y"), "crf": "iob2"}, "needs a label that may start a text, O or B-X; set head.crf='free'"),
         ({"labels": ("O",), "crf": "yes"}, "head.crf='yes' is not one of none, free, iob2"),
     ],
 )

@@ -257,7 +257,7 @@ def test_bfloat16_states_are_read_in_float32(head):
 @pytest.mark.parametrize("layers", [layers for layers in LAYERS if layers.startswith("last_four")])
 def test_four_layers_are_not_to_be_had_of_three(layers):
     config = dataclasses.replace(CONFIG, num_layers=3)
-    with pytest.raises(UserError, match=f"head.layers='{layers}' needs 4 layers, and the model has 3; choose another"):
+    with pytest.raises(UserError, match=f"head.layers='{layers}' needs 4 layers, but the model has 3; choose another"):
         jax.eval_shape(lambda: initial_label_parameters(config, head_of("token", layers=layers), jax.random.key(0)))
 
 
@@ -273,7 +273,7 @@ def test_four_layers_are_not_to_be_had_of_three(layers):
         ({"kind": "span", "layers": "last_for_sum"}, "head.layers='last_for_sum' is not one of .*; did you mean 'last_four_sum'"),
         ({"kind": "choice", "lstm": 8}, "head.lstm=8 is for a sequence, span or token head, not for a choice head; leave it"),
         ({"kind": "token", "labels": ("a",), "lstm": -1}, "head.lstm=-1 must be at least 0"),
-        ({"kind": "token", "labels": ("a",), "mix_at": "both"}, "head.mix_at='both' is a place of an LSTM"),
+        ({"kind": "token", "labels": ("a",), "mix_at": "both"}, "head.mix_at='both' needs an LSTM"),
         ({"kind": "sequence", "labels": ("a",), "lstm": 4, "mix_at": "both"}, "is for a span or token head"),
         ({"kind": "choice", "layers": "last_four_concat"}, "four times as wide .*; set head.layers='last_four_sum'$"),
         ({"kind": "sequence", "labels": ("a",), "layers": "last_four_concat"}, "'last_four_sum' or head.pooling='concat'"),

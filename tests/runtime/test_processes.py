@@ -21,7 +21,7 @@ from bert_jax.interface.exit_statuses import HUNG
 from bert_jax.runtime import processes
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.interruptions import Watchdog
-from bert_jax.runtime.launch import begin
+from bert_jax.runtime.launch import start_run
 from bert_jax.runtime.processes import BEAT, MARKER_FILE, SILENT, Processes, ProcessesLost, require_shared_directory
 from bert_jax.sharding.out_of_memory import OutOfMemory
 from tests.end_to_end import forked
@@ -395,7 +395,7 @@ def test_our_heartbeats_name_a_silent_process_before_the_service_of_jax_aborts_a
 def stand_by() -> int:
     """A run of 2,000 short steps of nothing."""
     flags = parse_flags("pretrain", "", sys.argv[1:])
-    with begin("pretrain", flags, flags.config) as run:
+    with start_run("pretrain", flags, flags.config) as run:
         print("together", jax.process_count() * 10 + jax.process_index(), flush=True)
         for step in range(2_000):
             time.sleep(0.02)

@@ -23,14 +23,14 @@ HEADER = (
 def write_coreference(folder: Folder, found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> None:
     """Writes all tables and figures."""
     folder.table("coreference.tsv", HEADER, _best_rows(found, controls))
-    folder.picture("coreference.png", best_figure(found, controls))
+    folder.figure("coreference.png", best_figure(found, controls))
     heads = (
         (name, *str(name).split("-"), group, value, n)
         for group, (accuracy, n) in _by_group(found.reported).items()
         for name, value in zip(found.reported.right["chooser"], accuracy, strict=False)
     )
     folder.table("coreference_heads.tsv", ("head", "layer", "number", "group", "accuracy", "n"), heads)
-    folder.picture("coreference_heads.png", heads_figure(found.reported))
+    folder.figure("coreference_heads.png", heads_figure(found.reported))
 
 
 def _best_rows(found: CoreferenceScores, controls: Mapping[str, CoreferenceScores]) -> Iterator[tuple[object, ...]]:

@@ -114,7 +114,7 @@ ROUNDING, SMALLEST = float(np.finfo(np.float16).eps), float(np.finfo(np.float16)
 rounds by up to half as much."""
 
 
-def scale_of(vectors: Float[np.ndarray, "R S D"]) -> Scale:
+def fit_scale(vectors: Float[np.ndarray, "R S D"]) -> Scale:
     """Returns the scale of these vectors; an entry that is constant, up to the rounding of float16, has deviation 1."""
     chunks = [vectors[i : i + CHUNK].astype(np.float64) for i in range(0, len(vectors), CHUNK)]
     mean = sum(chunk.sum(0) for chunk in chunks) / len(vectors)

@@ -36,7 +36,7 @@ class Row:
     our_axes: str
     theirs: str
     their_axes: str
-    share: tuple[int, int] = (0, 1)
+    split: tuple[int, int] = (0, 1)
     """(i, n): the array is the i-th of n equal parts of their tensor, along its first axis."""
     first: int = 0
     """The number of the first layer that has the parameter; our array has no entries for the layers before it."""
@@ -52,12 +52,12 @@ class Row:
         return self.ours.split("/")[0]
 
 
-def linear(ours: str, inputs: str, outputs: str, theirs: str, share: tuple[int, int] = (0, 1)) -> tuple[Row, Row]:
+def linear(ours: str, inputs: str, outputs: str, theirs: str, split: tuple[int, int] = (0, 1)) -> tuple[Row, Row]:
     """Returns the rows of the kernel and the bias of a dense layer, which PyTorch stores as [out, in]."""
     flat_in, flat_out = (f"({axes})" if " " in axes else axes for axes in (inputs, outputs))
     return (
-        Row(f"{ours}/kernel", f"{inputs} {outputs}", f"{theirs}.weight", f"{flat_out} {flat_in}", share),
-        Row(f"{ours}/bias", outputs, f"{theirs}.bias", flat_out, share),
+        Row(f"{ours}/kernel", f"{inputs} {outputs}", f"{theirs}.weight", f"{flat_out} {flat_in}", split),
+        Row(f"{ours}/bias", outputs, f"{theirs}.bias", flat_out, split),
     )
 
 
@@ -312,7 +312,7 @@ def family_named(model_type: Any, source: str) -> Family:
 
 
 @functools.lru_cache(maxsize=256)
-def family_of(config: ModelConfig) -> Family:
+def export_family(config: ModelConfig) -> Family:
     """Returns the family that `config` is exported as. A fixed position table is written as a learned one, which computes the
     same."""
     if config.encoder != "transformer":

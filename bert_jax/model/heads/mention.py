@@ -1,4 +1,4 @@
-"""The head of pronoun resolution (GAP; Webster et al. 2018): a layer on the first tokens of a pronoun and of two names."""
+"""The head for pronoun resolution (GAP; Webster et al. 2018), on the first tokens of a pronoun and two names."""
 
 from __future__ import annotations
 

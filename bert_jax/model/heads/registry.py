@@ -20,6 +20,6 @@ def head_class(kind: str) -> type[TaskHead]:
 
 
 def make_head(kind: str, **fields: Any) -> TaskHead:
-    """Returns a head of this kind with these fields of `TaskHead`. Raises UserError for an unknown kind, and for a combination of
+    """Returns a head of this kind with the given `TaskHead` fields. Raises UserError for an unknown kind or a combination of
     fields that the kind does not support."""
     return head_class(kind)(**fields)

@@ -1,5 +1,5 @@
-"""The head of text classification and regression (paper Figure 4a, b): a layer on the pooled [CLS] of a text or a pair, on its
-last token, or on an LSTM over its tokens."""
+"""The head for text classification and regression (paper Figure 4a, b), on the pooled [CLS] of a text or pair, on its last token,
+or on an LSTM over its tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax.model.tokens import Batch
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceHead(TaskHead):
-    """One label, several labels or a number for each text: logits [B, P, C]."""
+    """One label, several labels or a number per text: logits [B, P, C]."""
 
     kind = "sequence"
     has_labels = True
@@ -35,7 +35,7 @@ class SequenceHead(TaskHead):
 
     @property
     def layout(self) -> LabelLayout:
-        """labels int32 [B, P]; float32 [B, P] of a regression, float32 [B, P, C] of multi-label classification."""
+        """labels int32 [B, P]; float32 [B, P] for regression, float32 [B, P, C] for multi-label classification."""
         return LabelLayout(shape=self.outputs.label_shape(len(self.labels)), dtype=self.outputs.dtype)
 
     def input_width(self, hidden_size: int) -> int:
@@ -43,14 +43,14 @@ class SequenceHead(TaskHead):
         return super().input_width(hidden_size) * (3 if self.pooling == "concat" else 1)
 
     def positions(self, batch: Batch) -> Int[Array, "B Q"]:
-        """Returns the positions of the [CLS]s, or of the last tokens."""
+        """Returns the positions of the [CLS] tokens, or of the last tokens."""
         if self.pooling == "last_token":
             return last_positions(batch["sequence_ids"], batch["cls_positions"].shape[1])
         return super().positions(batch)
 
     def inputs(self, tokens: Float[Array, "B L I"], batch: Batch, pooler: Pooling) -> Float[Array, "B _ O"]:
-        """Returns the input of the layer, from the features of all tokens: the pooled [CLS], the last token, the final states of
-        the LSTM, or `concat_pooling` with the [CLS] (not pooled) or these states as its first part."""
+        """Computes the input of the layer from the features of all tokens: the pooled [CLS], the last token, the final states of
+        the LSTM, or `concat_pooling` starting with the unpooled [CLS] or with these states."""
         if self.reads_pooler or self.pooling == "last_token":
             return super().inputs(tokens, batch, pooler)
         ids, cls = batch["sequence_ids"], batch["cls_positions"]

@@ -44,7 +44,7 @@ class Compiler:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of the reports, what they are given."""
     monkeypatch.setattr(examination, "calibrate", lambda compiler: ("calibration", type(compiler)))
-    monkeypatch.setattr(examination, "memory_of", lambda *given: ("memory", *given))
+    monkeypatch.setattr(examination, "program_memory", lambda *given: ("memory", *given))
     monkeypatch.setattr(examination, "record", lambda *given: {"record": given})
     monkeypatch.setattr(examination, "refused", lambda *given: {"refused": given})
     monkeypatch.setattr(examination, "remedies", lambda *given: [given])

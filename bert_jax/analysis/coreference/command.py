@@ -1,17 +1,17 @@
-"""The verb `coreference`: the heads of a model against the antecedents of mentions."""
+"""The command `coreference`: the heads of a model against the antecedents of mentions."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 
+from bert_jax.analysis.command import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
 from bert_jax.analysis.coreference.documents import TextFile
 from bert_jax.analysis.coreference.figures import FILES, of_group, write_coreference
 from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.coreference.measure import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.readers import open_texts
-from bert_jax.analysis.reading import progress_of
-from bert_jax.analysis.verb import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
+from bert_jax.analysis.reading import line_progress
 from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 
@@ -24,7 +24,7 @@ def run(flags: argparse.Namespace) -> int:
     engine = load_analyser(flags).engine
 
     def score(control: str) -> CoreferenceScores:
-        return score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), progress_of)
+        return score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), line_progress)
 
     found, controls = score_with_controls(flags, score)
     write_coreference(folder, found, controls)

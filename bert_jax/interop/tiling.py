@@ -1,0 +1,107 @@
+"""Makes the first weights of a larger Transformer from a trained smaller one, as ModernBERT-large was made from ModernBERT-base
+(arXiv:2412.13663, appendix A.3; `initialization.py` and `model.py` of its code).
+
+Width: each array of the small model lies in the middle of the large one's, and the rest is filled by wraparound, along every axis
+whose size differs (Phi, arXiv:2306.11644). Heads stay whole. Depth: layer i of N is a copy of layer round(i n / N) of n (Gopher,
+arXiv:2112.11446), whichever attention the two have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Int
+
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface import Model
+from bert_jax.interop.names import our_shapes
+from bert_jax.model.config import SIZES, Architecture
+
+QUERY_HEADS = {"attention/query/kernel": -2, "attention/query/bias": -2, "attention/output/kernel": -3}
+"""The ends of paths of arrays -> their axis of query heads, which follow the heads of keys that they read."""
+
+
+def tiled(model: Model, wanted: Architecture) -> Model:
+    """`model` in the sizes of `wanted`, by tiling; everything else about it stays.
+
+    Raises UserError if a size of `wanted` is smaller, its heads have another width or share keys otherwise, or only one of the
+    two has sliding layers.
+    """
+    check_tiling(model, wanted)
+    sizes: dict[str, Any] = {name: getattr(wanted, name) for name in SIZES}
+    config = dataclasses.replace(model.config, **sizes)
+    layers = layer_sources(model.config.num_layers, config.num_layers)
+    heads = query_head_sources(model.config, config)
+    shapes = our_shapes(config, model.head)
+    flat = {}
+    for path, value in flatten_dict(model.params, sep="/").items():
+        of_heads = next((axis for end, axis in QUERY_HEADS.items() if path.endswith(end)), None)
+        for axis, size in enumerate(shapes[path]):
+            if "/layers/" in path and axis == 0:
+                sources = layers
+            elif of_heads is not None and axis == value.ndim + of_heads:
+                sources = heads
+            else:
+                sources = centred(value.shape[axis], size)
+            value = np.take(value, sources, axis=axis)
+        flat[path] = value
+    return dataclasses.replace(model, params=unflatten_dict(flat, sep="/"), config=config)
+
+
+def centred(small: int, large: int, offset: int | None = None) -> Int[np.ndarray, " _"]:
+    """The source of each of `large` places if `small` ones begin at `offset`, by default in the middle, and repeat on both
+    sides."""
+    return (np.arange(large) - ((large - small) // 2 if offset is None else offset)) % small
+
+
+def layer_sources(small: int, large: int) -> Int[np.ndarray, " _"]:
+    """The layer of `small` ones that each of `large` ones is a copy of. Where the published formula names one past the last, with
+    at least twice as many layers, it is the last."""
+    return np.array([min(round(layer * small / large), small - 1) for layer in range(large)])
+
+
+def query_head_sources(small: Architecture, large: Architecture) -> Int[np.ndarray, " _"]:
+    """The source of each head of queries: the heads that read one head of keys stay together."""
+    each, keys = small.num_heads // small.key_value_heads, (small.key_value_heads, large.key_value_heads)
+    return centred(small.num_heads, large.num_heads, each * ((keys[1] - keys[0]) // 2))
+
+
+def check_tiling(model: Model, wanted: Architecture) -> None:
+    """Raises UserError if `model` cannot be tiled to the sizes of `wanted`."""
+    there, source = model.config, model.source
+    for kind in (there, wanted):
+        if kind.encoder != "transformer":
+            raise UserError(
+                f"config.init_tiled is for Transformers, and the encoder of {source if kind is there else 'config.model'} is "
+                f"{kind.encoder}; leave it out"
+            )
+    for name in ("hidden_size", "num_layers", "num_heads", "intermediate_size"):
+        if getattr(wanted, name) < getattr(there, name):
+            raise UserError(
+                f"config.model.{name}={getattr(wanted, name)} is smaller than the {getattr(there, name)} of {source}, and tiling "
+                f"makes larger models; give at least {getattr(there, name)}, or leave layers out with convert --keep-layers"
+            )
+    if wanted.head_width != there.head_width:
+        fitting = wanted.hidden_size / there.head_width
+        remedy = f"config.model.num_heads={fitting:g}" if fitting.is_integer() else "another config.model.hidden_size"
+        raise UserError(
+            f"the heads of config.model have {counted(wanted.head_width, 'number')} and those of {source} {there.head_width}, "
+            f"and tiling keeps heads whole; set {remedy}"
+        )
+    each = there.num_heads // there.key_value_heads
+    if wanted.num_heads != each * wanted.key_value_heads:
+        fits = f"; set it to {wanted.num_heads // each}" if wanted.num_heads % each == 0 else "; choose another num_heads"
+        raise UserError(
+            f"config.model.num_key_value_heads={wanted.key_value_heads} gives each {wanted.num_heads / wanted.key_value_heads:g} "
+            f"heads of queries, and in {source} {each} share one{fits}"
+        )
+    if ("sliding" in wanted.layer_types) != ("sliding" in there.layer_types):
+        has, lacks = (source, "config.model") if "sliding" in there.layer_types else ("config.model", source)
+        raise UserError(
+            f"{has} has sliding layers and {lacks} has none; name the attention of each of {counted(wanted.num_layers, 'layer')} "
+            "in config.model.layer_types, as in that model"
+        )
