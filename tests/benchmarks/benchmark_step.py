@@ -117,6 +117,7 @@ def ours(case: Case, steps: int, dtype: str, predicts: str) -> list[float]:
     import jax
     import jax.numpy as jnp
 
+    from bert_jax.configs.sections import dataclass_from_dict
     from bert_jax.interface import python_files
     from bert_jax.model.config import ModelConfig, published
     from bert_jax.model.kernels.dispatch import resolve
@@ -129,7 +130,8 @@ def ours(case: Case, steps: int, dtype: str, predicts: str) -> list[float]:
     else:
         file = HERE.parents[2] / "experiments" / "pretrain" / "modern_laptop.py"
         model = python_files.load(str(file), "--config")["model"] | {"max_position": case.length}
-    config = resolve(ModelConfig(**model | {"dtype": dtype}), jax.local_devices()[0])
+    config = dataclass_from_dict(ModelConfig, model | {"dtype": dtype}, "config.model")
+    config = resolve(config, jax.local_devices()[0])
     batch = random_batch(rows=case.rows, length=case.length, predictions=case.predictions or 1, config=config, padding=False)
     if every:
         positions = jnp.broadcast_to(jnp.arange(case.length - 1, dtype=jnp.int32), (case.rows, case.length - 1))
