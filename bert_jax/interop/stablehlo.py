@@ -73,7 +73,7 @@ def parts_used(model: Model, function: str) -> tuple[str, ...]:
             raise UserError(
                 "a CRF needs the positions of the words, which are no input of the exported function; choose the function encode"
             )
-        return ("pooler", model.head.part) if model.head.has_pooler(model.config) else (model.head.part,)
+        return ("pooler", model.head.subtree) if model.head.has_pooler(model.config) else (model.head.subtree,)
     if function == "encode":
         return tuple(part for part in model.parts if part == "pooler")
     if not heads:

@@ -109,7 +109,7 @@ class Engine:
     def require(self, part: str, what: str) -> None:
         """Raises UserError if the model has no `part`, or an untrained one, since random weights give plausible answers too.
 
-        part: a branch of the parameters, such as "mlm_head". what: its use, a verb phrase for the message.
+        part: a subtree of the parameters, such as "mlm_head". what: its use, a verb phrase for the message.
         """
         model = self.model
         if part not in model.params:

@@ -321,7 +321,7 @@ ASK = {
 @pytest.mark.parametrize("head", ASK, ids=lambda head: f"{head.kind}-{head.pooling}-{head.lstm}")
 def test_a_head_or_a_pooler_that_was_never_trained_is_not_asked(labelled, head):
     model, _ = labelled(head)
-    for part in [head.part, *(["pooler"] if head.reads_pooler else [])]:
+    for part in [head.subtree, *(["pooler"] if head.reads_pooler else [])]:
         fresh = Predictor(Engine(dataclasses.replace(model, untrained=frozenset([part]))))
         with pytest.raises(UserError, match=f"the {part} of this model was never trained, so it cannot .*; train it first"):
             ASK[head](fresh)
