@@ -129,12 +129,12 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 
 
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
-    """Returns the parts of the parameters that are exported: the encoder, and the objective's parts that belong to its
+    """Returns the subtrees of the parameters that are exported: the encoder, and the objective's parts that belong to its
     transformers class or to this project's files."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
     others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}
-    return {row.part for row in rows(model)} - {*objective.temporary} - others
+    return {row.subtree for row in rows(model)} - {*objective.temporary} - others
 
 
 def _spikes(state: TrainState) -> JsonObject:
@@ -153,7 +153,7 @@ def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], 
     return Model(params=own, config=experiment.model, tokenizer=tokenizer)
 
 
-def model_of_step(workdir: AnyPath, step: int) -> Model:
+def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:
     """Loads the model that the pretraining run in `workdir` had after `step` steps; the run may still be training.
 
     Raises UserError if `workdir` holds no pretraining run, or no checkpoint of that step; the message lists the steps that have
@@ -174,7 +174,7 @@ def model_of_step(workdir: AnyPath, step: int) -> Model:
 
 def model_of_last(workdir: AnyPath, count: int) -> tuple[Model, list[int]]:
     """(the mean of the weights of the last `count` checkpoints of the pretraining run in `workdir`, their steps); see
-    `model_of_step` (arXiv:1706.03762, section 6.1)."""
+    `load_checkpointed_model` (arXiv:1706.03762, section 6.1)."""
 
     def chosen(there: Sequence[int]) -> Sequence[int]:
         if len(there) >= count:
