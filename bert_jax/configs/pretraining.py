@@ -500,7 +500,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
     return found
 
 
-def objective_of_values(values: JsonObject) -> type[Objective]:
+def read_objective(values: JsonObject) -> type[Objective]:
     """Returns the class of the objective that the values of an experiment name."""
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     name = values.get("objective", "auto")
