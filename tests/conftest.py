@@ -70,7 +70,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 TOGETHER = (
     *("recovery", "last_save", "run", "bucket", "bad_input", "without_pairs", "own_experiment", "out_of_memory"),
-    *("kept_states", "spikes", "left_to_right", "distilled_pretraining"),
+    *("exported_steps", "spikes", "left_to_right", "distilled_pretraining"),
 )
 """The tests of pretraining end to end share a corpus, runs and what these compile, so one worker does them all."""
 LONGEST = (
@@ -159,7 +159,7 @@ def nothing_left(directory_of_tests: pathlib.Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def untouched_logger() -> None:
-    """Resets the logger of the package, which a verb in this process may have set up: `caplog` then gets each line once."""
+    """Resets the logger of the package, which a command in this process may have set up: `caplog` then gets each line once."""
     ours = logging.getLogger("bert_jax")
     ours.handlers, ours.propagate = [], True
     ours.setLevel(logging.NOTSET)

@@ -28,7 +28,7 @@ from bert_jax.interop.huggingface import Model, export_model
 from bert_jax.interop.names import our_shapes
 from bert_jax.interop.tensorflow import export_tf1
 from bert_jax.interop.word2vec import export_word2vec
-from bert_jax.model.characters import symbols_of
+from bert_jax.model.characters import piece_symbols
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
@@ -79,10 +79,10 @@ def model_of(vocabulary: pathlib.Path, parts: Sequence[str], head: TaskHead | No
     config = ModelConfig(**({"vocab_size": tokenizer.size} | SHAPE | fields))
     shapes = our_shapes(config, head)
     values = {path: 0.3 * rng.standard_normal(shape, np.float32) + path.endswith("/scale") for path, shape in shapes.items()}
-    known = {"embeddings/characters/symbols": symbols_of(tokenizer.pieces, tokenizer.size)}
+    known = {"embeddings/characters/symbols": piece_symbols(tokenizer.pieces, tokenizer.size)}
     known["skip_gram_head/counts"] = np.ones(tokenizer.size, np.float32)
     tree = unflatten_dict(values | {path: table for path, table in known.items() if path in values}, sep="/")
-    kept = {"embeddings", "encoder", *parts, *([head.part] if head else [])}
+    kept = {"embeddings", "encoder", *parts, *([head.subtree] if head else [])}
     return as_model({part: tree[part] for part in tree if part in kept}, config, vocabulary, head)
 
 
@@ -296,7 +296,7 @@ pretrain --config.teacher          +    +   z    Z    z    z     z    z      z  
 
 
 def only_begin() -> None:
-    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Pictures are
+    """Training ends where it would begin to compile: the weights to start from are made, and the step is traced. Figures are
     blank."""
 
     def traced(job: Job) -> None:
@@ -304,9 +304,9 @@ def only_begin() -> None:
         with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(job.mesh):
             jax.eval_shape(job.program.train_step, *job.arguments(job.program.state, job.rows(0)))
 
-    def begun(experiment: Any, run: Any, corpora: Any, *rest: Any) -> int:
+    def begun(experiment: Any, run: Any, splits: Any, *rest: Any) -> int:
         if experiment.init_from:
-            pretraining_start(experiment, corpora.train.vocabulary)
+            pretraining_start(experiment, splits.train.vocabulary)
         return 0
 
     def one_run(experiment: Any, run: Any, train: Any, finish: Any) -> int:
@@ -316,7 +316,7 @@ def only_begin() -> None:
     bert_jax.finetune.finetune = traced
     bert_jax.finetune.sweep = one_run
     bert_jax.pretrain.pretrain = begun
-    Folder.picture = lambda folder, name, figure: folder.write(name, b"")
+    Folder.figure = lambda folder, name, figure: folder.write(name, b"")
 
 
 def outputs(base: pathlib.Path, command: str, kind: str) -> pathlib.Path:

@@ -1,4 +1,4 @@
-"""The directory of --output: tables, arrays, pages and pictures, each written whole or not at all."""
+"""The directory of --output: tables, arrays, pages and figures, each written whole or not at all."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def appearing_together() -> Iterator[None]:
 
 
 class Folder:
-    """The directory that the files of a verb go to; made with the first of them.
+    """The directory that the files of a command go to; made with the first of them.
 
     Raises UserError where it cannot be one or cannot be written, and for `source`, the file that the texts are read from, among
-    the files to write (`names`, those of pictures end in .png). Pictures are written in those of `formats` that are of pictures.
+    the files to write (`names`, those of figures end in .png). Figures are written in those of `formats` that are images.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Folder:
                 pending.lock(self.path, self._name)
         self.written: list[pathlib.Path] = []
         self.caption = ""
-        """Below every picture."""
+        """Below every figure."""
 
     def write(self, name: str, content: bytes) -> pathlib.Path:
         """Writes a file, in the place of an older one of its name; within `appearing_together` it has its name at the end."""
@@ -145,8 +145,8 @@ class Folder:
         np.savez(file, **arrays)  # type: ignore[arg-type]
         self.write(name, file.getvalue())
 
-    def picture(self, name: str, figure: Figure) -> None:
-        """Writes a picture in each of the `formats`; `name` ends in .png."""
+    def figure(self, name: str, figure: Figure) -> None:
+        """Writes a figure in each of the `formats`; `name` ends in .png."""
         for written, form in zip(in_formats(name, self.formats), self.formats, strict=True):
             self.write(written, rendered(figure, form, tight=True, caption=self.caption))
 

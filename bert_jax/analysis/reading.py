@@ -170,7 +170,7 @@ def in_silence(file: object) -> Iterator[Note]:
 
 
 @contextlib.contextmanager
-def progress_of(file: AnnotatedSource) -> Iterator[Note]:
+def line_progress(file: AnnotatedSource) -> Iterator[Note]:
     """Yields a function that shows the progress through the lines of a file and the time left, with a note."""
     total = file.count()
     with Progress("read", total, "lines", delay=DELAY) as progress:
@@ -193,7 +193,7 @@ def progress_through(texts: Iterable[str]) -> Iterator[tuple[Iterable[str], Note
         yield counted_texts(), lambda note: progress.update(read, note)
 
 
-def progress_of_stage(stage: str, unit: str) -> Callable[[int, int], None]:
+def stage_progress(stage: str, unit: str) -> Callable[[int, int], None]:
     """Returns a function of (amount done, total), in `unit`s, that shows the progress of a stage and the time left."""
     progress: list[Progress] = []
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.ranges import InRange, hints, intervals, kinds_of, one_of
+from bert_jax.interface.ranges import InRange, allowed_words, hints, intervals, value_types
 
 Options = TypeVar("Options")
 Flags = argparse._ActionsContainer
@@ -104,14 +104,14 @@ def add_option_flags(parser: Flags, options: type, *names: str) -> None:
         if "flag" not in field.metadata or (names and field.name not in names):
             continue
         hint, settings = hints(options)[field.name], {"dest": field.name, "help": field.metadata["help"]}
-        words = one_of(hint)
+        words = allowed_words(hint)
         if isinstance(field.default, bool):
             settings |= {"action": "store_false" if field.default else "store_true"}
         elif words:
             settings |= {"type": names_with_commas(words), "default": field.default, "metavar": field.metadata["metavar"]}
         else:
             repeated = isinstance(field.default, tuple)
-            kind = InRange(float if float in kinds_of(hint) else int, *intervals(hint))
+            kind = InRange(float if float in value_types(hint) else int, *intervals(hint))
             settings |= {"type": kind, "default": [] if repeated else field.default, "metavar": field.metadata["metavar"]}
             settings |= {"action": "append"} if repeated else {}
         parser.add_argument(field.metadata["flag"] or f"--{field.name.replace('_', '-')}", **settings)

@@ -27,7 +27,7 @@ FILTERS = {1: 32, 2: 32, 3: 64, 4: 64, 5: 64}
 HIGHWAYS = 2
 
 
-def symbols_of(pieces: Sequence[str], rows: int) -> Float32[np.ndarray, "V _"]:
+def piece_symbols(pieces: Sequence[str], rows: int) -> Float32[np.ndarray, "V _"]:
     """Returns the symbols of each subword, float32 [`rows`, BYTES]; rows beyond the vocabulary are padding."""
     found = np.full((rows, BYTES), PADDING, np.float32)
     for row, piece in zip(found, pieces, strict=False):

@@ -128,7 +128,7 @@ def rotate(
     return both.astype(x.dtype)
 
 
-def kind_of(config: ModelConfig) -> type[Any]:
+def positions_class(config: ModelConfig) -> type[Any]:
     """Returns the class of `config.positions`. Raises UserError if a user's file does not define it."""
     return _kind(config.positions)
 
@@ -147,7 +147,7 @@ def _kind(positions: str) -> type[Any]:
 
 def make_positions(config: ModelConfig, **module: Any) -> Any:
     """Constructs `config.positions`; `module` are Flax's arguments of a submodule ("name", "parent")."""
-    kind = kind_of(config)
+    kind = positions_class(config)
     if issubclass(kind, nn.Module):
         return kind(config, **module)
     required = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
@@ -156,18 +156,18 @@ def make_positions(config: ModelConfig, **module: Any) -> Any:
 
 def acts_on(config: ModelConfig, place: str) -> bool:
     """Returns whether the positions of a Transformer have the method `place`, one of PLACES."""
-    return hasattr(kind_of(config), place)
+    return hasattr(positions_class(config), place)
 
 
 def has_parameters(config: ModelConfig) -> bool:
     """Returns whether the positions are a Flax module, which may have parameters."""
-    return config.has_attention and issubclass(kind_of(config), nn.Module)
+    return config.has_attention and issubclass(positions_class(config), nn.Module)
 
 
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
     """Returns the fixed table that the positions add to the embeddings, or None if they are learned or not added to the
     embeddings."""
-    if not config.has_attention or config.positions == "learned" or not hasattr(kind_of(config), "table"):
+    if not config.has_attention or config.positions == "learned" or not hasattr(positions_class(config), "table"):
         return None
     if acts_on(config, "queries_and_keys") or acts_on(config, "scores"):
         return None

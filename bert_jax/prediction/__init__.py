@@ -2,7 +2,7 @@
 
 In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks, embeddings, in the order of the input.
 
-    verbs.py        the verbs of `predict`: their flags, and where their questions are
+    commands.py     the commands of `predict`: their flags, and where their questions are
     streams.py      opens the input: arguments, files, pipes, standard input
     fields.py       lines, JSON and tables -> records with the fields that a question asks for
     questions.py    texts -> tokenised items; a bad text is an error of its own and does not stop the others

@@ -119,13 +119,13 @@ def continued(
         return read_tokens(params, config, cache, ids[:, None], jnp.ones((len(ids), 1), bool))
 
     def reorder(cache: DecodingCache, parents: Int[Array, "B W"]) -> DecodingCache:
-        return _rows_of(cache, (jnp.arange(rows)[:, None] * decoding.beams + parents).reshape(-1))
+        return _select_rows(cache, (jnp.arange(rows)[:, None] * decoding.beams + parents).reshape(-1))
 
     search = Search(knobs, decoding, room, read, reorder)
     if decoding.beams == 1:
         return _one_by_one(logits, cache, prompts.keys, search)
     repeated = jnp.repeat(jnp.arange(rows), decoding.beams)
-    return _beam_search(logits[repeated], _rows_of(cache, repeated), search)
+    return _beam_search(logits[repeated], _select_rows(cache, repeated), search)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "decoding", "start_id", "room"))
@@ -313,7 +313,7 @@ def _of(array: Array, chosen: Int[Array, "B C"]) -> Array:
     return jnp.take_along_axis(array, chosen.reshape(*chosen.shape, *(1,) * (array.ndim - 2)), axis=1)
 
 
-def _rows_of(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
+def _select_rows(cache: DecodingCache, rows: Int[Array, " X"]) -> DecodingCache:
     """Returns the cache of other rows, in their order."""
     layers, tokens = jax.tree.map(lambda x: x[rows], (cache.layers, cache.tokens))
     return dataclasses.replace(cache, layers=layers, tokens=tokens)

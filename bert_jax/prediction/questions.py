@@ -1,6 +1,6 @@
 """The interface of all questions to a model (fill-mask, classify, embed, ...), and the tokenisation that they share.
 
-A question is a frozen dataclass: its fields are the options of a verb of `predict`, its methods are those of `Question`.
+A question is a frozen dataclass: its fields are the options of a command of `predict`, its methods are those of `Question`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bert_jax.prediction.packing import Item
 
 
 class Question(Protocol):
-    """One verb of `predict` with its options."""
+    """One command of `predict` with its options."""
 
     @property
     def fields(self) -> tuple[Field, ...]:

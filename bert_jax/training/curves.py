@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 TRAIN, EVAL, BASELINE, INK, FAINT = "#9db7d9", "#1f4e9c", "#c4622d", "#333333", "#d9d9d9"
 EVAL_STYLE: JsonObject = {"color": EVAL, "linewidth": 1.8, "marker": "o", "markersize": 3.5, "clip_on": False}
-"""The style of held-out scores: a line through dots, which the edge of the axes does not clip."""
+"""The style of held-out scores: a line with dots that the axes do not clip."""
 
 Records = Sequence[JsonObject]
 Panel = Callable[[Axes, Records], None]
@@ -33,19 +33,18 @@ SMOOTHED = 1 / 20  # fraction of the training points in the running mean, which 
 
 def draw_curves(
     metrics: pathlib.Path,
-    picture: pathlib.Path,
+    path: pathlib.Path,
     scores: Mapping[str, Score],
     *,
     title: str,
     phases: Sequence[tuple[int, str]] = (),
     formats: Sequence[str] = ("png",),
 ) -> bool:
-    """Draws a panel for each of the `scores` of an objective (`Objective.shown_scores`) with its baseline, and one for the
-    learning rate, into `picture`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to
-    draw.
+    """Draws a panel for each of an objective's `scores` (`Objective.shown_scores`) with its baseline, and one for the learning
+    rate, into `figure`, which ends in .png, and its siblings in other `formats`. Returns False if there is nothing to draw.
 
-    `phases`: (first step, label) of every phase. A line marks each start after the first; baselines are drawn per phase, since
-    each phase has its own held-out rows.
+    `phases`: (first step, label) of every phase. A line marks each later start. Baselines are drawn per phase, since each phase
+    has its own held-out rows.
     """
     records = read_metrics(metrics)
     starts = [start for start, _ in phases]
@@ -57,13 +56,13 @@ def draw_curves(
     panels = [(name, draw) for name, draw in panels if name in present]
     if not panels:
         return False
-    _draw(records, [draw for _, draw in panels], picture, title, formats, phases=phases)
+    _draw(records, [draw for _, draw in panels], path, title, formats, phases=phases)
     return True
 
 
 def draw_task_curves(
     metrics: pathlib.Path,
-    picture: pathlib.Path,
+    path: pathlib.Path,
     *,
     title: str,
     metric: str,
@@ -87,12 +86,12 @@ def draw_task_curves(
 
     if not records:
         return False
-    _draw(records, [loss, score, _learning_rate], picture, title, formats)
+    _draw(records, [loss, score, _learning_rate], path, title, formats)
     return True
 
 
 def draw_sweep(
-    picture: pathlib.Path,
+    path: pathlib.Path,
     *,
     title: str,
     metric: str,
@@ -117,11 +116,11 @@ def draw_sweep(
     axes.set_xlim(-0.7, len(settings) - 0.3)
     axes.set_xlabel("")
     axes.set_xticks(range(len(settings)), [label for label, _ in settings], fontsize=8, color=INK)
-    _save(figure, picture, formats)
+    _save(figure, path, formats)
 
 
 def draw_panels(
-    picture: pathlib.Path,
+    path: pathlib.Path,
     title: str,
     panels: Sequence[Callable[[Axes], None]],
     *,
@@ -143,13 +142,13 @@ def draw_panels(
         axes.set_title(axes.get_title(), fontsize=11, color=INK)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    _save(figure, picture, formats)
+    _save(figure, path, formats)
 
 
 def _draw(
     records: Records,
     panels: Sequence[Panel],
-    picture: pathlib.Path,
+    path: pathlib.Path,
     title: str,
     formats: Sequence[str],
     phases: Sequence[tuple[int, str]] = (),
@@ -165,26 +164,26 @@ def _draw(
         _format_axes(axes, last=max(record["step"] for record in records), phases=phases)
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    _save(figure, picture, formats)
+    _save(figure, path, formats)
 
 
-def _save(figure: Figure, picture: pathlib.Path, formats: Sequence[str]) -> None:
-    """Writes each file atomically; a full disk gives a warning, since a plot must not end a run."""
-    for name, form in zip(in_formats(picture.name, formats), formats, strict=True):
+def _save(figure: Figure, path: pathlib.Path, formats: Sequence[str]) -> None:
+    """Writes each file atomically. A full disk causes a warning, since a plot must not end a run."""
+    for name, form in zip(in_formats(path.name, formats), formats, strict=True):
         try:
-            write_bytes(picture.with_name(name), rendered(figure, form))
+            write_bytes(path.with_name(name), rendered(figure, form))
         except OSError as error:
-            log.warning("%s could not be drawn (%s)", picture.with_name(name), error.strerror)
+            log.warning("%s could not be drawn (%s)", path.with_name(name), error.strerror)
 
 
 def series(records: Records, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps int64 [n], values float64 [n]) of the metric `name`, without null values."""
+    """Returns (steps int64 [n], values float64 [n]) of the metric `name`, without null values."""
     points = [(record["step"], record[name]) for record in records if record.get(name) is not None]
     return np.array([step for step, _ in points], np.int64), np.array([value for _, value in points], np.float64)
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Returns the running mean over `window` values centred on each value; near the ends the window shrinks on both sides, so the
+    """Returns the running mean over `window` values centred on each value. Near the ends the window shrinks on both sides, so the
     mean does not lag."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     here = np.arange(len(values))
@@ -193,8 +192,8 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def merge_short_windows(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Merges logging windows of training shorter than half the median into the next window. A stop, an evaluation or the end of
-    a phase cuts a window short; its mean over few batches would appear as a spike.
+    """Merges logging windows of training shorter than half the median into the next window. A stop, an evaluation or the end of a
+    phase cuts a window short, and its mean over few batches would look like a spike.
 
     steps: int [n], the last step of each window, ascending; values: float [n], the mean of each. Returns both for the merged
     windows.

@@ -50,7 +50,7 @@ def directory(experiment: pathlib.Path, toys: pathlib.Path, tmp_path_factory: py
     return place
 
 
-def test_a_study_gives_a_table_a_picture_and_sentences(directory: pathlib.Path):
+def test_a_study_gives_a_table_a_figure_and_sentences(directory: pathlib.Path):
     whole = directory / "whole"
     found = table(whole)
     bert, half = found["arms"]

@@ -16,7 +16,7 @@ import pytest
 from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.interop.families import FAMILIES
-from bert_jax.interop.families.family import family_named, family_of
+from bert_jax.interop.families.family import export_family, family_named
 from bert_jax.interop.huggingface import Model, NewParts, export_model, import_model
 from bert_jax.interop.huggingface_config import config_from_json, config_to_json, own_fields
 from bert_jax.interop.names import our_shapes, rows, their_names, their_shape
@@ -194,14 +194,14 @@ def test_a_configuration_that_cannot_be_computed_or_contradicts_itself_is_a_sent
 def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, parameters, bare):
     """As `ModernBertForMaskedLM` counts them, the tied table once."""
     config = ModelConfig(**published(name))
-    assert family_of(config).model_type == "modernbert"
+    assert export_family(config).model_type == "modernbert"
     sizes: dict[str, int] = {}
     encoder: dict[str, int] = {}
     for row in rows(config):
         for tensor in their_names(row, config):
-            if row.part in ("embeddings", "encoder", "mlm_head"):
+            if row.subtree in ("embeddings", "encoder", "mlm_head"):
                 sizes[tensor] = int(np.prod(their_shape(row, config)))
-            if row.part in ("embeddings", "encoder"):
+            if row.subtree in ("embeddings", "encoder"):
                 encoder[tensor] = sizes[tensor]
     assert sum(sizes.values()) == parameters
     assert bare is None or sum(encoder.values()) == bare
@@ -231,7 +231,7 @@ def test_the_tensors_of_a_published_size_have_its_number_of_parameters(name, par
 )
 def test_every_setting_comes_back_whichever_family_can_compute_it(name, changes, family):
     config = ModelConfig(**published(name) | changes)
-    assert family_of(config).model_type == family
+    assert export_family(config).model_type == family
     fields = config_to_json(config, architecture="X", ids={"pad": 0, "cls": 1, "sep": 2, "mask": 3})
     written = json.loads(json.dumps(fields | {"bert_jax": own_fields(config, None)}))
     assert config_from_json(written, "c.json") == config
@@ -345,6 +345,6 @@ def test_a_change_that_a_model_cannot_have_is_a_sentence(tmp_path, case, flag, s
 def test_the_count_of_parameters_leaves_out_the_norm_that_no_layer_reads(tmp_path, capsys):
     convert.main([f"--from={changed('modernbert_encoder', tmp_path / 'm')}", f"--to={tmp_path / 'to'}"])
     tensors = imported("modernbert_encoder")
-    stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.share[1]
-                 for row in rows(tensors.config) if row.part in ("embeddings", "encoder"))
+    stored = sum(int(np.prod(their_shape(row, tensors.config))) * len(their_names(row, tensors.config)) // row.split[1]
+                 for row in rows(tensors.config) if row.subtree in ("embeddings", "encoder"))
     assert f"{stored:,} parameters" in capsys.readouterr().out

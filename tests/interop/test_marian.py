@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from bert_jax.errors import UserError
-from bert_jax.interop.families.family import family_of
+from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.names import our_shapes, rows, tensors_from_params, their_names, their_shape
@@ -170,7 +170,7 @@ def test_copies_of_tables_and_of_positions_in_old_files_are_left_out(tied, tmp_p
 @pytest.mark.parametrize("name", ["transformer_base", "transformer_big"])
 def test_the_paper_s_models_are_marians(name):
     config = ModelConfig(**published(name))
-    assert family_of(config).model_type == "marian"
+    assert export_family(config).model_type == "marian"
     shapes = our_shapes(config)
     assert {row.ours for row in rows(config)} == set(shapes)
     names = [other for row in rows(config) for other in their_names(row, config)]

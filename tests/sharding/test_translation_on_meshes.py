@@ -61,7 +61,7 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any, first: Any = Non
     ids, real = batch["decoder_input_ids"], batch["decoder_sequence_ids"]
     batch["targets"] = np.where(np.roll(real, -1, 1) * real, np.roll(ids, -1, 1), IGNORED).astype(np.int32)
     with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
-        state = program.begin(lambda key: nn.unbox(objective.initial_parameters(key)), jax.random.key(0))
+        state = program.init_state(lambda key: nn.unbox(objective.initial_parameters(key)), jax.random.key(0))
         first = jax.device_get(state) if first is None else first
         state = jax.device_put(first, program.shardings)
         arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), {"seed": jnp.uint32(4)})

@@ -122,7 +122,7 @@ def test_rows_of_a_table_have_the_number_of_their_first_line_whatever_ends_it(tm
     path = tmp_path / "a.csv"
     path.write_bytes(end.join(["a,b", "", "c,d", ""]).encode())
     lines = (Line(number, text) for number, text in enumerate(text_lines(path), 1))
-    found = [(row.place.line, row.cells) for row in table_rows(path, lines, ",", quotes=quotes)]
+    found = [(row.location.line, row.cells) for row in table_rows(path, lines, ",", quotes=quotes)]
     assert found == [(1, ["a", "b"]), (2, []), (3, ["c", "d"])]
 
 

@@ -7,7 +7,7 @@ from bert_jax.interface.flags import FlagParser, format_flag, nonempty
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
+    """Adds the flags of the command."""
     text_flags(parser)
     format_flag(parser.group("output"), pages=True)
     own = parser.group("attention")

@@ -22,7 +22,7 @@ CONTROLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Coreference:
-    """The options of the verb `coreference`."""
+    """The options of the command `coreference`."""
 
     tokens: Annotated[int, Interval(ge=8, le=2**20)] = flag(
         2**20, "tokens that are read together (default: as many as the model has positions)", "TOKENS", "--window"
@@ -44,7 +44,7 @@ class Coreference:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
+    """Adds the flags of the command."""
     format_flag(parser.group("output"))
     own = parser.group("coreference")
     formats = "CoNLL-U with Entity=, CoNLL-2012 or GAP; also .gz, .zst"

@@ -15,7 +15,7 @@ from bert_jax.interface.ranges import MAX_COUNT, CountOrZero, InRange, check_ran
 
 @dataclasses.dataclass(frozen=True)
 class Dependencies:
-    """The options of the verb `dependencies`."""
+    """The options of the command `dependencies`."""
 
     reach: Annotated[int, Interval(ge=1, le=128)] = flag(10, "the farthest fixed offset of the baseline", "WORDS")
     """The farthest fixed offset of the baseline, in words."""
@@ -33,7 +33,7 @@ class Dependencies:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
+    """Adds the flags of the command."""
     format_flag(parser.group("output"))
     own = parser.group("dependencies")
     own.add_argument("--input", type=nonempty, required=True, metavar="FILE", help="a treebank in CoNLL-U; also .gz, .zst")

@@ -15,7 +15,7 @@ SENSES = Interval(ge=1, le=10)
 
 @dataclasses.dataclass(frozen=True)
 class Neighbouring:
-    """The options of the verb `neighbours` for words in context."""
+    """The options of the command `neighbours` for words in context."""
 
     layers: tuple[CountOrZero, ...] = flag((), "a layer; 0 is the embeddings; may be repeated (default: all)", "N", "--layer")
     """0 is the embeddings, N the last layer; all of them where none is named."""
@@ -29,7 +29,7 @@ class Neighbouring:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
+    """Adds the flags of the command."""
     format_flag(parser.group("output"))
     texts, own = parser.group("texts"), parser.group("neighbours")
     texts.add_argument("words", nargs="+", metavar="WORD", help="a word, or a sentence with one in brackets: 'a [bank] of sand'")

@@ -17,7 +17,7 @@ PROBES = ("labels", "structure", "parsers")
 
 @dataclasses.dataclass(frozen=True)
 class Probing:
-    """The options of the verb `probe`."""
+    """The options of the command `probe`."""
 
     probes: tuple[Annotated[str, OneOf(PROBES)], ...] = flag((), "labels, structure, parsers (default: by the files)", "P,P")
     """The probes to train; all that the files have annotation for if empty."""
@@ -39,7 +39,7 @@ class Probing:
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
+    """Adds the flags of the command."""
     format_flag(parser.group("output"))
     own = parser.group("probe")
     of_input = "the file to train on: .conllu, or columns in the CoNLL format; also .gz, .zst"

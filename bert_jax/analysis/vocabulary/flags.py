@@ -9,7 +9,7 @@ from bert_jax.interface.ranges import InRange
 
 
 def add_flags(parser: FlagParser) -> None:
-    """Adds the flags of the verb."""
+    """Adds the flags of the command."""
     format_flag(parser.group("output"))
     own = parser.group("vocabulary")
     of_corpus = "a corpus that the command `corpus` has built, in which pieces are counted"

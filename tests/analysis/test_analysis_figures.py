@@ -1,4 +1,4 @@
-"""Tables and pictures of results that are made up."""
+"""Tables and figures of results that are made up."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from bert_jax.analysis.attention.figures import head_figure
+from bert_jax.analysis.command import open_folder
 from bert_jax.analysis.compare.figures import divergences_figure, write_comparison
 from bert_jax.analysis.dependencies.figures import dependencies_figure
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_heads
 from bert_jax.analysis.neighbours.figures import Measure, layers_figure
-from bert_jax.analysis.verb import open_folder
 from bert_jax.errors import UserError
 from bert_jax.interface.figures import name_points, rendered
 from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, written
@@ -26,26 +26,26 @@ from tests.looked_at import assert_lines_as_looked_at
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_tables_and_pictures_are_those_that_were_looked_at_last(name, tmp_path):
+def test_tables_and_figures_are_those_that_were_looked_at_last(name, tmp_path):
     assert_lines_as_looked_at(written(name, tmp_path), name)
 
 
 class Renamed(Folder):
-    """A folder in which every text of a picture is another one before it is drawn."""
+    """A folder in which every text of a figure is another one before it is drawn."""
 
     text = ""
 
-    def picture(self, name: str, figure: Figure) -> None:
+    def figure(self, name: str, figure: Figure) -> None:
         for axis in figure.findobj(Axis):
             axis.set_ticks(axis.get_ticklocs(), [self.text] * len(axis.get_ticklocs()))
         for text in figure.findobj(Text):
             text.set_text(self.text)
-        super().picture(name, figure)
+        super().figure(name, figure)
 
 
 @pytest.mark.parametrize("text", [r"$x^{$", "日本 \0\ud800", "_"])
 @pytest.mark.parametrize("name", WRITES)
-def test_pictures_are_drawn_with_any_texts(name, text, tmp_path):
+def test_figures_are_drawn_with_any_texts(name, text, tmp_path):
     folder = Renamed(tmp_path)
     folder.text = text
     WRITES[name](folder)
@@ -69,16 +69,16 @@ def cosines_figure_of(word: str) -> Figure:
     return layers_figure([Measure(f"{word}: any two", layer, 0.5, 3) for layer in range(3)])
 
 
-def test_pictures_are_written_in_the_formats_that_are_asked_for_with_the_models_name(tmp_path):
+def test_figures_are_written_in_the_formats_that_are_asked_for_with_the_models_name(tmp_path):
     flags = argparse.Namespace(model="m" * 100, output=tmp_path, format=("svg", "html", "pdf"))
     folder = open_folder(flags, (), (), "other")
     assert folder.caption == f"…{'m' * 60} | other"
-    folder.picture("tree.png", tree_figure(head_statistics(2, 2)))
+    folder.figure("tree.png", tree_figure(head_statistics(2, 2)))
     assert [path.name for path in folder.written] == ["tree.svg", "tree.pdf"]
     assert (tmp_path / "tree.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_picture_that_cannot_be_written_in_a_format_is_refused_before_anything_is_measured(tmp_path):
+def test_a_figure_that_cannot_be_written_in_a_format_is_refused_before_anything_is_measured(tmp_path):
     (tmp_path / "tree.pdf").mkdir()
     Folder(tmp_path, ("tree.png", "tree.tsv"))
     with pytest.raises(UserError, match=r"tree.pdf cannot be written: Is a directory"):
@@ -122,9 +122,9 @@ def test_what_was_not_measured_has_no_files(tmp_path):
 
 
 class Undrawn(Folder):
-    """A folder in which a picture is the number of its axes."""
+    """A folder in which a figure is the number of its axes."""
 
-    def picture(self, name: str, figure: Figure) -> None:
+    def figure(self, name: str, figure: Figure) -> None:
         self.write(name, bytes(len(figure.axes)))
 
 
@@ -132,7 +132,7 @@ class Undrawn(Folder):
     ("words", "side", "size"),
     [(9, 3.6, 8), (13, 3.8, 8), (40, 9.2, 8), (41, 9.4, 6), (80, 14.0, 6)],
 )
-def test_a_head_of_more_words_is_a_larger_picture_with_smaller_letters(words, side, size):
+def test_a_head_of_more_words_is_a_larger_figure_with_smaller_letters(words, side, size):
     figure = head_figure(attention(words), 1, 1)
     np.testing.assert_allclose(figure.get_size_inches(), (1.75 * side, side + 0.4))
     lines, heat_map, _ = figure.axes

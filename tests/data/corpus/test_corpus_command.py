@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from bert_jax import corpus as verb_module
+from bert_jax import corpus as corpus_module
 from bert_jax.corpus import _parser, main
 from bert_jax.data.corpus import verification
 from bert_jax.data.corpus.cleaning import RULES
@@ -27,8 +27,8 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def verb(monkeypatch, capsys):
-    """Runs the verb in this process; returns what it printed."""
+def run_corpus(monkeypatch, capsys):
+    """Runs the command in this process; returns what it printed."""
 
     def run(*flags: str) -> str:
         monkeypatch.setattr(sys, "argv", ["corpus", *flags, "--workers=1"])
@@ -40,22 +40,22 @@ def verb(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("flags", "lowercase"), [((), False), (("--cased",), False), (("--lowercase",), True)])
 def test_files_that_contradict_each_other_about_casing_are_reported_unless_a_flag_decides(
-    tmp_path, text_file, tiny_vocabulary, verb, flags, lowercase
+    tmp_path, text_file, tiny_vocabulary, run_corpus, flags, lowercase
 ):
     words = tmp_path / "words"
     load_tokenizer(tiny_vocabulary, lowercase=True).save(words)
     settings = json.loads((words / "tokenizer_config.json").read_text())
     (words / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": False}))
-    printed = verb(f"--source=text:{text_file}", f"--vocab={words}", f"--output={tmp_path}/corpus", *flags)
+    printed = run_corpus(f"--source=text:{text_file}", f"--vocab={words}", f"--output={tmp_path}/corpus", *flags)
     says = f"--vocab={words}: tokenizer_config.json says do_lower_case=false, tokenizer.json otherwise; tokenizer_config.json is"
     assert (says in printed) is (not flags)
     assert load_tokenizer(tmp_path / "corpus" / "tokenizer").vocabulary.lowercase is lowercase
 
 
-def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, verb):
+def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, tiny_vocabulary, run_corpus):
     with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"body": text}) + "\n" for text in english(50, seed=1))
-    printed = verb(
+    printed = run_corpus(
         f"--source=text:{text_file}",
         f"--source=jsonl:{tmp_path}/*.jsonl.gz",
         "--text-field=body",
@@ -70,50 +70,50 @@ def test_several_sources_become_one_corpus_with_a_report(tmp_path, text_file, ti
     assert open_corpus(tmp_path / "corpus").num_documents + open_corpus(tmp_path / "corpus", "eval").num_documents == 350
 
 
-def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text_file, verb):
+def test_a_vocabulary_is_trained_once_and_travels_with_the_corpus(tmp_path, text_file, run_corpus):
     corpus = tmp_path / "new" / "corpus"
     flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", "--vocab-size=120", f"--output={corpus}"]
-    verb(*flags)
+    run_corpus(*flags)
     tokenizer = load_tokenizer(corpus / "tokenizer")
     assert tokenizer.vocabulary == open_corpus(corpus).vocabulary
     assert tokenizer.vocabulary.lowercase
     assert tokenizer.size <= 120
-    verb(*flags)
+    run_corpus(*flags)
     with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
-        verb(*flags, "--vocab-megabytes=3")
+        run_corpus(*flags, "--vocab-megabytes=3")
     flags[2] = "--vocab-size=130"
     with pytest.raises(
         UserError, match=r"tokenizer has other vocabulary settings: size was 120, is 130; choose another --output"
     ):
-        verb(*flags)
+        run_corpus(*flags)
 
 
 def test_a_vocabulary_whose_training_broke_off_is_trained_with_whatever_flags_come_next(
-    tmp_path, text_file, verb, monkeypatch
+    tmp_path, text_file, run_corpus, monkeypatch
 ):
-    asked, training_text = [], verb_module.training.training_text
+    asked, training_text = [], corpus_module.training.training_text
 
     def fails(items, config, limit):
         asked.append(limit)
         raise KeyboardInterrupt
 
     flags = [f"--source=text:{text_file}", "--train-vocab=wordpiece", f"--output={tmp_path}/corpus", "--vocab-only"]
-    monkeypatch.setattr(verb_module.training, "training_text", fails)
+    monkeypatch.setattr(corpus_module.training, "training_text", fails)
     with pytest.raises(KeyboardInterrupt):
-        verb(*flags, "--vocab-megabytes=3")
-    monkeypatch.setattr(verb_module.training, "training_text", training_text)
+        run_corpus(*flags, "--vocab-megabytes=3")
+    monkeypatch.setattr(corpus_module.training, "training_text", training_text)
     assert asked == [3_000_000]
     assert not (tmp_path / "corpus").exists()
-    assert f"pieces in {tmp_path}/corpus/tokenizer" in verb(*flags)
+    assert f"pieces in {tmp_path}/corpus/tokenizer" in run_corpus(*flags)
     with pytest.raises(UserError, match="other vocabulary settings: megabytes was 200, is 3; choose"):
-        verb(*flags, "--vocab-megabytes=3")
+        run_corpus(*flags, "--vocab-megabytes=3")
     (tmp_path / "corpus" / ".vocabulary.json").unlink()
     with pytest.raises(UserError, match="other vocabulary settings: kind was set by another command, is wordpiece; choose"):
-        verb(*flags, "--vocab-megabytes=3")
+        run_corpus(*flags, "--vocab-megabytes=3")
 
 
 def test_a_corpus_for_a_bucket_is_built_on_the_local_disk_and_uploaded_whole_its_manifest_last(
-    tmp_path, text_file, tiny_vocabulary, verb, monkeypatch
+    tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch
 ):
     asked = []
 
@@ -122,22 +122,22 @@ def test_a_corpus_for_a_bucket_is_built_on_the_local_disk_and_uploaded_whole_its
         asked.append((output, name, wanted("any/file"), options))
         yield str(tmp_path / "local")
 
-    monkeypatch.setattr(verb_module, "uploaded", uploaded)
-    verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shards=1")
+    monkeypatch.setattr(corpus_module, "uploaded", uploaded)
+    run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shards=1")
     assert asked == [("gs://bucket/corpus", "--output", True, {"exact": True, "last": ("manifest.json",)})]
     assert open_corpus(tmp_path / "local").num_documents > 0
 
 
-def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, text_file, verb):
+def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, text_file, run_corpus):
     train = ["--train-vocab=sentencepiece", "--vocab-size=89", "--cased"]
-    verb(f"--source=text:{text_file}", *train, f"--output={tmp_path}/vocab", "--vocab-only")
+    run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/vocab", "--vocab-only")
     build = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab/tokenizer", f"--output={tmp_path}/corpus", "--shards=2"]
-    assert "done: 1 of 2 shards" in verb(*build, "--shard=0/2")
-    assert "sentencepiece, 89 pieces, cased" in verb(*build, "--shard=1/2")
+    assert "done: 1 of 2 shards" in run_corpus(*build, "--shard=0/2")
+    assert "sentencepiece, 89 pieces, cased" in run_corpus(*build, "--shard=1/2")
     with pytest.raises(
         UserError, match=r"--train-vocab with --shard: train once, with --vocab-only, then give all hosts --vocab="
     ):
-        verb(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
+        run_corpus(f"--source=text:{text_file}", *train, f"--output={tmp_path}/other", "--shard=0/2")
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_a_vocabulary_can_be_trained_on_its_own_and_given_to_hosts(tmp_path, tex
         (["--train-vocab=wordpiece"], "give either --vocab=PATH .* or --train-vocab"),
     ],
 )
-def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_vocabulary, verb, flags, message):
+def test_wrong_flags_are_told_what_would_be_right(tmp_path, text_file, tiny_vocabulary, run_corpus, flags, message):
     with pytest.raises(UserError, match=message):
-        verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
+        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", *flags)
     assert not (tmp_path / "corpus").exists()
 
 
@@ -210,11 +210,11 @@ def test_an_empty_directory_name_is_refused(flag):
         _parser().parse_args([f"--{flag}="])
 
 
-def test_what_is_to_be_read_and_where_it_goes_must_be_said(verb):
+def test_what_is_to_be_read_and_where_it_goes_must_be_said(run_corpus):
     with pytest.raises(UserError, match="--source is missing, for example --source=text:"):
-        verb("--output=x", "--vocab=y")
+        run_corpus("--output=x", "--vocab=y")
     with pytest.raises(UserError, match="--output is missing, for example --output="):
-        verb("--source=embedded", "--vocab=y")
+        run_corpus("--source=embedded", "--vocab=y")
 
 
 @pytest.mark.parametrize("place", [".", "model", "tokenizer"])
@@ -237,42 +237,42 @@ def test_a_place_without_a_vocabulary_says_what_it_is_instead(tmp_path):
         load_tokenizer(find_vocabulary(str(tmp_path / "empty")))
 
 
-def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, verb):
+def test_hosts_do_not_share_a_bucket_to_build_a_corpus_in(text_file, tiny_vocabulary, run_corpus):
     with pytest.raises(UserError, match="--shard=0/2 with --output=gs://bucket/corpus: hosts build in a directory that all"):
-        verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
+        run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", "--output=gs://bucket/corpus", "--shard=0/2")
 
 
-def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, verb, monkeypatch):
+def test_a_corpus_is_verified_by_itself(tmp_path, text_file, tiny_vocabulary, run_corpus, monkeypatch):
     monkeypatch.setenv("BERT_JAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(verification, "_TICK", 0.02)
-    verb(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
+    run_corpus(f"--source=text:{text_file}", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus", "--shards=1")
     size = sum(path.stat().st_size for path in tmp_path.glob("corpus/shard-*/*") if path.name != "shard.json")
-    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in verb(f"--verify={tmp_path}/corpus")
+    assert f"corpus is intact: 8 files, {size / 1e3:,.1f} kB, and the vocabulary" in run_corpus(f"--verify={tmp_path}/corpus")
     vocabulary = tmp_path / "corpus" / "tokenizer" / "vocab.txt"
     text = vocabulary.read_text()
     vocabulary.write_text(text + "another\n")
     with pytest.raises(UserError, match="tokenizer does not hold the vocabulary that the text was tokenised with"):
-        verb(f"--verify={tmp_path}/corpus")
+        run_corpus(f"--verify={tmp_path}/corpus")
     vocabulary.write_text(text)
     file = next(tmp_path.glob("corpus/*/train.tokens.npy"))
     file.write_bytes(file.read_bytes()[:-1] + b"\xff")
     with pytest.raises(UserError, match=rf"corrupted corpus: {file} has changed since it was written"):
-        verb(f"--verify={tmp_path}/corpus")
+        run_corpus(f"--verify={tmp_path}/corpus")
     with pytest.raises(UserError, match="builds nothing: give it alone"):
-        verb(f"--verify={tmp_path}/corpus", "--source=embedded")
+        run_corpus(f"--verify={tmp_path}/corpus", "--source=embedded")
 
 
-def test_no_vocabulary_at_all_is_an_error(tmp_path, text_file, verb):
+def test_no_vocabulary_at_all_is_an_error(tmp_path, text_file, run_corpus):
     with pytest.raises(UserError, match="give either --vocab=PATH"):
-        verb(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
+        run_corpus(f"--source=text:{text_file}", f"--output={tmp_path}/corpus")
 
 
-def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_file, verb):
+def test_the_casing_of_an_uncertain_vocabulary_must_be_stated(tmp_path, text_file, run_corpus):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n.\n")
     flags = [f"--source=text:{text_file}", f"--vocab={tmp_path}/vocab.txt"]
     with pytest.raises(UserError, match="does not show its casing; give --lowercase or --cased"):
-        verb(*flags, f"--output={tmp_path}/corpus")
-    assert "WARNING" in verb(*flags, f"--output={tmp_path}/corpus", "--lowercase")
+        run_corpus(*flags, f"--output={tmp_path}/corpus")
+    assert "WARNING" in run_corpus(*flags, f"--output={tmp_path}/corpus", "--lowercase")
 
 
 def test_mistakes_end_the_process_with_a_sentence_and_no_traceback(tmp_path, tiny_vocabulary):
@@ -285,9 +285,9 @@ def test_mistakes_end_the_process_with_a_sentence_and_no_traceback(tmp_path, tin
     assert "Traceback" not in result.stderr
 
 
-def test_help_explains_every_layout_and_rule(verb, capsys):
+def test_help_explains_every_layout_and_rule(run_corpus, capsys):
     with pytest.raises(SystemExit) as ended:
-        verb("--help")
+        run_corpus("--help")
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert all(f"  {name} " in shown for name in [*LAYOUTS, *RULES])
@@ -295,7 +295,7 @@ def test_help_explains_every_layout_and_rule(verb, capsys):
 
 @pytest.mark.parametrize("vocabulary", ["--vocab", "--train-vocab=wordpiece"])
 def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_same_output(
-    tmp_path, text_file, tiny_vocabulary, verb, vocabulary
+    tmp_path, text_file, tiny_vocabulary, run_corpus, vocabulary
 ):
     flags = [f"--output={tmp_path}/corpus", f"--vocab={tiny_vocabulary}" if vocabulary == "--vocab" else vocabulary]
     (tmp_path / "bad.txt").write_bytes(b"A line.\n" * 40_000 + b"\xff\n")
@@ -307,15 +307,15 @@ def test_after_a_refusal_that_stored_nothing_the_right_command_works_with_the_sa
     )
     for source, message in wrong:
         with pytest.raises(UserError, match=message):
-            verb(*flags, source)
-    assert "train " in verb(*flags, f"--source=text:{text_file}")
-    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was begun with other settings: sources was"):
-        verb(*flags, f"--source=text:{tmp_path}/*/a.txt")
+            run_corpus(*flags, source)
+    assert "train " in run_corpus(*flags, f"--source=text:{text_file}")
+    with pytest.raises(UserError, match=r"other vocabulary settings: sources was|was started with other settings: sources was"):
+        run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
 
 
-def test_a_source_that_is_given_twice_is_said(tmp_path, text_file, tiny_vocabulary, verb):
+def test_a_source_that_is_given_twice_is_said(tmp_path, text_file, tiny_vocabulary, run_corpus):
     source = f"--source=text:{text_file}"
-    verb(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
-    said = f"WARNING: {text_file} is given by more than one --source. Documents that repeat were dropped"
+    run_corpus(source, f"--source=text:{text_file.parent}/*", f"--vocab={tiny_vocabulary}", f"--output={tmp_path}/corpus")
+    said = f"WARNING: {text_file} is given by more than one --source. Repeated documents were dropped"
     assert said in (tmp_path / "corpus" / "report.txt").read_text()
     assert open_corpus(tmp_path / "corpus").num_documents < 300

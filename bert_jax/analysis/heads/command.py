@@ -1,14 +1,14 @@
-"""The verb `heads`: statistics of every head over any number of texts."""
+"""The command `heads`: statistics of every head over any number of texts."""
 
 from __future__ import annotations
 
 import argparse
 
+from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
 from bert_jax.analysis.heads.flags import Heads
 from bert_jax.analysis.heads.measure import HeadStatistics, measure_heads
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.interface.flags import read_options
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.streams import read_texts

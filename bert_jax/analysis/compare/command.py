@@ -1,4 +1,4 @@
-"""The verb `compare`: where two models differ on the same text."""
+"""The command `compare`: where two models differ on the same text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import argparse
 import numpy as np
 
 from bert_jax.analysis.analyser import Analyser
+from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.compare.aligned import paired_windows
 from bert_jax.analysis.compare.figures import FILES, distances, prediction_rows, write_comparison
 from bert_jax.analysis.compare.flags import Comparing
 from bert_jax.analysis.compare.measure import Comparison, compare_models, matched
 from bert_jax.analysis.controls import random_weights
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.interface.flags import read_options
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field

@@ -1,4 +1,4 @@
-"""The verbs of `predict`, with their flags and where their questions are implemented. Imports nothing slow, so that help and
+"""The commands of `predict`, with their flags and where their questions are implemented. Imports nothing slow, so that help and
 errors in flags appear at once."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from annotated_types import Interval
 
-from bert_jax.interface.command import choose_verb
+from bert_jax.interface.command import choose_command
 from bert_jax.interface.flags import FlagParser, Flags, nonempty, steps_to_profile
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, SEED, InRange
 
@@ -25,14 +25,14 @@ PIECES = Interval(ge=1, le=8)
 
 
 @dataclasses.dataclass(frozen=True)
-class Verb:
-    """A verb of the command line."""
+class Command:
+    """A command of `predict`."""
 
     summary: str
     place: str
     """Where the dataclass of its question is, as "MODULE:NAME"."""
     add_flags: Callable[[Flags], None]
-    """Adds the flags of this verb; their names are fields of the question."""
+    """Adds the flags of this command; their names are fields of the question."""
     example: str
     """The arguments of an example, after --model=MODEL."""
 
@@ -80,7 +80,7 @@ def generate_flags(flags: Flags) -> None:
 
 
 def truncate_flag(flags: Flags) -> None:
-    """The flag of verbs without windows over long texts."""
+    """The flag of commands without windows over long texts."""
     flags.add_argument("--truncate", action="store_true", help="cut texts that are longer than the position table")
 
 
@@ -103,35 +103,35 @@ def answer_flags(flags: Flags) -> None:
     flags.add_argument("--no-answer-threshold", type=InRange(float, Interval()), default=0.0, metavar="X", help=margin)
 
 
-VERBS = {
-    "fill-mask": Verb(
+COMMANDS = {
+    "fill-mask": Command(
         "guess the words behind each [MASK] of a text", "bert_jax.prediction.language:FillMask", fill_mask_flags,
         '"The capital of France is [MASK]." --top-k=3'),
-    "next-sentence": Verb(
+    "next-sentence": Command(
         "judge whether a second text follows the first", "bert_jax.prediction.language:NextSentence", truncate_flag,
         '"A sentence." "The one that may follow."'),
-    "score": Verb(
+    "score": Command(
         "how likely a text is, by its pseudo-log-likelihood", "bert_jax.prediction.language:Score", truncate_flag,
         '"How likely is this sentence?"'),
-    "generate": Verb(
+    "generate": Command(
         "continue a text, with a left-to-right model", "bert_jax.prediction.generation:Generate", generate_flags,
         '"The river" --tokens=30 --temperature=0.8'),
-    "embed": Verb(
+    "embed": Command(
         "a vector for each text, or for each of its words", "bert_jax.prediction.embedding:Embed", embed_flags,
         "--input=sentences.txt --output=vectors.npy"),
-    "classify": Verb(
+    "classify": Command(
         "the label, or the value, of a text or a pair", "bert_jax.prediction.labels:Classify", truncate_flag,
         "--input=reviews.jsonl --output=labelled.jsonl"),
-    "tag": Verb(
+    "tag": Command(
         "a label for each word, and the entities that they make", "bert_jax.prediction.labels:Tag", tag_flags,
         '"Ada Lovelace lived in London."'),
-    "answer": Verb(
+    "answer": Command(
         "the passage of a context that answers a question", "bert_jax.prediction.labels:AnswerQuestion", answer_flags,
         "--input=questions.jsonl --n-best=3"),
-    "choose": Verb(
+    "choose": Command(
         "the best of several continuations of a prompt", "bert_jax.prediction.labels:Choose", truncate_flag,
         '"She opened the door and" "went in." "flew away."'),
-    "resolve": Verb(
+    "resolve": Command(
         "which of two names a pronoun means, or neither", "bert_jax.prediction.mentions:Resolve", lambda flags: None,
         '"Ada asked Eve if she would come." she Ada Eve'),
 }  # fmt: skip
@@ -143,19 +143,19 @@ def check_flags(command: str, description: str | None) -> None:
 
 
 def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> tuple[str, argparse.Namespace]:
-    """Returns the verb and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
+    """Returns the command and its flags. Raises UserError, and SystemExit after printing the help that the flags ask for."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    summaries = {name: verb.summary for name, verb in VERBS.items()}
-    name = choose_verb("python -m bert_jax.predict", description, summaries, arguments)
+    summaries = {name: command.summary for name, command in COMMANDS.items()}
+    name = choose_command("python -m bert_jax.predict", description, summaries, arguments)
     if name is None:
         sys.exit(0)
-    return name, parser_of(name, VERBS[name]).parse_args(arguments[1:])
+    return name, command_parser(name, COMMANDS[name]).parse_args(arguments[1:])
 
 
-def parser_of(name: str, verb: Verb) -> FlagParser:
-    """Returns the parser of the flags of a verb."""
+def command_parser(name: str, command: Command) -> FlagParser:
+    """Returns the parser of the flags of a command."""
     prog = f"python -m bert_jax.predict {name}"
-    description = f"{verb.summary[0].upper()}{verb.summary[1:]}.\n\n    {prog} --model=MODEL {verb.example}"
+    description = f"{command.summary[0].upper()}{command.summary[1:]}.\n\n    {prog} --model=MODEL {command.example}"
     parser = FlagParser(prog=prog, description=description)
     parser.may_be_in_bucket = ("--model", "--input", "--output")
     of_model = "a model directory, the workdir of a run, or a name on the hub"
@@ -170,7 +170,7 @@ def parser_of(name: str, verb: Verb) -> FlagParser:
     output.add_argument("--json", action="store_true", help="print JSON lines instead of formatted text")
     profile = "profile these batches, counted from 0, into profile/ next to the output"
     output.add_argument("--profile", type=steps_to_profile, metavar="FIRST:LAST", help=profile)
-    verb.add_flags(parser.group(name))
+    command.add_flags(parser.group(name))
     return parser
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
-from bert_jax.pretraining.corpora import check_corpus, fingerprint
+from bert_jax.pretraining.splits import check_corpus, fingerprint
 from tests.data.corpora import corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(20, seed=0))

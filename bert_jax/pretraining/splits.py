@@ -13,18 +13,19 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import plan
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
-from bert_jax.data.corpus.verification import Verification, Verifications, staged
+from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
+from bert_jax.model.tokens import DECODER
 
 FINGERPRINT = "corpus_fingerprint"
 """The key of a workdir's config.json that holds the `fingerprint` of the run's corpus."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Corpora:
+class Splits:
     """The two splits of a corpus, and the verification of its checksums, which runs in the background of the training."""
 
     train: Corpus
@@ -33,7 +34,7 @@ class Corpora:
     of_phases: Mapping[int, Corpus] = dataclasses.field(default_factory=dict)
     """The texts of phases that train on another corpus."""
 
-    def of_phase(self, phase: int) -> Corpus:
+    def for_phase(self, phase: int) -> Corpus:
         """Returns the texts that a phase trains on."""
         return self.of_phases.get(phase, self.train)
 
@@ -60,7 +61,9 @@ class PhaseBatches:
     def rows(self, step: int) -> Batch:
         """Returns the rows of the batch of `step`. Checks on the host that their ids are within the model's embedding tables."""
         batch = self.source.at(step - self._start + self.skipped_batches, self._shard)
-        check_ids(self._model, **{name: batch[name] for name in ("input_ids", "token_type_ids", "position_ids")})
+        for prefix in ("", DECODER):
+            names = ("input_ids", "token_type_ids", "position_ids") if prefix + "input_ids" in batch else ()
+            check_ids(self._model, **{name: batch[prefix + name] for name in names})
         return batch
 
 
@@ -93,7 +96,7 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
             continue
         key = f"config.phases.{i}.corpus"
         same = next((found[j] for j in found if experiment.phases[j].corpus == phase.corpus), None)
-        corpus = found[i] = same or open_splits(staged(phase.corpus, key), ["train"])[0]
+        corpus = found[i] = same or open_splits(local_corpus(phase.corpus, key), ["train"])[0]
         if corpus.vocabulary != train.vocabulary:
             raise UserError(
                 f"{key}={phase.corpus} has another vocabulary than config.corpus.directory={experiment.corpus.directory}; build "

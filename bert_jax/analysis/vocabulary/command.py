@@ -1,13 +1,13 @@
-"""The verb `vocabulary`: the tour of a vocabulary and of the parameters."""
+"""The command `vocabulary`: the tour of a vocabulary and of the parameters."""
 
 from __future__ import annotations
 
 import argparse
 
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written
+from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
 from bert_jax.analysis.vocabulary.measure import groups
-from bert_jax.data.corpus.verification import staged
+from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction.fields import Field
@@ -20,7 +20,7 @@ def run(flags: argparse.Namespace) -> int:
     if flags.new_words and not flags.corpus:
         raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; name one by --corpus=DIR")
     names = read_names(flags.names) if flags.names else None
-    corpus = staged(flags.corpus, "--corpus") if flags.corpus else None
+    corpus = local_corpus(flags.corpus, "--corpus") if flags.corpus else None
     found = load_analyser(flags).vocabulary(corpus, names, with_splits=bool(flags.new_words))
     write_vocabulary(folder, found)
     if found.splits:

@@ -1,4 +1,4 @@
-"""The verbs of `analyse` without a model: their flags, what they ask for, and the lines that they print."""
+"""The commands of `analyse` without a model: their flags, what they ask for, and the lines that they print."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from bert_jax.analysis.attention import verb as attention
-from bert_jax.analysis.compare import verb as compare
-from bert_jax.analysis.coreference import verb as coreference
-from bert_jax.analysis.dependencies import verb as dependencies
+from bert_jax.analysis.attention import command as attention
+from bert_jax.analysis.compare import command as compare
+from bert_jax.analysis.coreference import command as coreference
+from bert_jax.analysis.dependencies import command as dependencies
 from bert_jax.analysis.flags import flag_parser
-from bert_jax.analysis.heads import verb as heads
-from bert_jax.analysis.probe import verb as probe
+from bert_jax.analysis.heads import command as heads
+from bert_jax.analysis.probe import command as probe
 from bert_jax.errors import UserError
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.streams import read_records
@@ -60,7 +60,7 @@ TEXTS = {"texts": [], "input": None, "jsonl": False}
         ("vocabulary", {"corpus": None, "new_words": None, "names": None}),
     ],
 )  # fmt: skip
-def test_a_verb_has_these_flags_with_these_defaults(name: str, values: dict[str, Any]):
+def test_a_command_has_these_flags_with_these_defaults(name: str, values: dict[str, Any]):
     assert parsed(name) == {"model": "m", "output": "d", "format": ("png",)} | values
 
 
@@ -107,7 +107,7 @@ def test_a_flag_that_names_nothing_is_refused(name: str, flags: list[str], says:
 @pytest.mark.parametrize(
     ("name", "flags"), [("probe", ["--input=i"]), ("probe", ["--eval=e"]), ("compare", []), ("coreference", [])]
 )
-def test_what_a_verb_cannot_do_without_is_required(name: str, flags: list[str]):
+def test_what_a_command_cannot_do_without_is_required(name: str, flags: list[str]):
     with pytest.raises(UserError, match="required"):
         flag_parser(name).parse_args(["--model=m", "--output=d", *flags])
 

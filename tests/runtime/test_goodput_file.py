@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bert_jax.runtime import goodput
-from bert_jax.runtime.goodput import LEDGER, Ledger, LedgerFile, read_ledger
+from bert_jax.runtime.goodput import GOODPUT_FILE, GoodputFile, GoodputRecorder, read_goodput
 
 
 class Clock:
@@ -19,28 +19,28 @@ class Clock:
         return self.now
 
 
-def a_start(workdir: pathlib.Path, clock: Clock) -> tuple[Ledger, LedgerFile]:
-    ledger = Ledger(clock, clock)
-    return ledger, LedgerFile(workdir, ledger)
+def a_start(workdir: pathlib.Path, clock: Clock) -> tuple[GoodputRecorder, GoodputFile]:
+    recorder = GoodputRecorder(clock, clock)
+    return recorder, GoodputFile(workdir, recorder)
 
 
 def test_a_later_line_replaces_the_earlier_ones_of_its_start_and_a_new_start_continues(tmp_path: pathlib.Path):
     clock = Clock()
     for _ in range(2):
-        ledger, file = a_start(tmp_path, clock)
+        recorder, file = a_start(tmp_path, clock)
         for _ in range(3):
             clock.now += 5
             file.write()
         file.close()
         clock.now += 100
-    records = read_ledger(tmp_path / LEDGER)
+    records = read_goodput(tmp_path / GOODPUT_FILE)
     assert [(record["start"], record["seconds"]["other"]) for record in records] == [
         *((1, 5.0), (1, 10.0), (1, 15.0), (1, 15.0)),
         *((2, 5.0), (2, 10.0), (2, 15.0), (2, 15.0)),
     ]
-    lines = (tmp_path / LEDGER).read_bytes().splitlines()
+    lines = (tmp_path / GOODPUT_FILE).read_bytes().splitlines()
     assert [bool(line) for line in lines] == [True] * 4 + [False] + [True] * 4  # an earlier start may have ended in a line
-    totals = ledger.totals()["seconds"]
+    totals = recorder.totals()["seconds"]
     assert (totals["other"], totals["between_starts"]) == (130, 100)  # of this start, the time since its last line too
 
 
@@ -49,26 +49,26 @@ def test_a_line_that_a_kill_cut_short_costs_that_line_alone(tmp_path: pathlib.Pa
     _, file = a_start(tmp_path, clock)
     clock.now += 5
     file.write()
-    path = tmp_path / LEDGER
+    path = tmp_path / GOODPUT_FILE
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole + whole[:length])  # a second line, of which the beginning was written
-        ledger, again = a_start(tmp_path, clock)
+        recorder, again = a_start(tmp_path, clock)
         again.write()
-        assert [record["start"] for record in read_ledger(path)] in ([1, 2], [1, 1, 2])  # a line may lack its end of line alone
-        assert ledger.totals()["starts"] == 2
+        assert [record["start"] for record in read_goodput(path)] in ([1, 2], [1, 1, 2])  # a line may lack its end of line alone
+        assert recorder.totals()["starts"] == 2
         again.close()
     file.close()
 
 
 def test_lines_come_by_themselves_while_nothing_is_said(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(goodput, "EVERY", 0.01)
-    ledger = Ledger()
-    file = LedgerFile(tmp_path, ledger)
+    recorder = GoodputRecorder()
+    file = GoodputFile(tmp_path, recorder)
     deadline = time.monotonic() + 20
-    while len(read_ledger(tmp_path / LEDGER)) < 3 and time.monotonic() < deadline:
+    while len(read_goodput(tmp_path / GOODPUT_FILE)) < 3 and time.monotonic() < deadline:
         time.sleep(0.005)
-    assert len(read_ledger(tmp_path / LEDGER)) >= 3
+    assert len(read_goodput(tmp_path / GOODPUT_FILE)) >= 3
     file.close()
 
 
@@ -112,13 +112,13 @@ def test_a_line_of_which_a_part_was_written_before_an_error_costs_that_line_alon
     _, file = a_start(tmp_path, clock)
     clock.now += 5
     file.write()
-    file._path = TornAtTheFirstError(tmp_path / LEDGER)  # type: ignore[assignment]
+    file._path = TornAtTheFirstError(tmp_path / GOODPUT_FILE)  # type: ignore[assignment]
     for _ in range(2):
         clock.now += 5
         file.write()
-    file._path = tmp_path / LEDGER
+    file._path = tmp_path / GOODPUT_FILE
     file.close()
-    assert [record["seconds"]["other"] for record in read_ledger(tmp_path / LEDGER)] == [5, 15, 15]
+    assert [record["seconds"]["other"] for record in read_goodput(tmp_path / GOODPUT_FILE)] == [5, 15, 15]
 
 
 def test_where_the_file_cannot_be_written_the_next_line_has_everything(tmp_path: pathlib.Path):
@@ -129,7 +129,7 @@ def test_where_the_file_cannot_be_written_the_next_line_has_everything(tmp_path:
     workdir.mkdir()
     clock.now += 5
     file.close()
-    assert [record["seconds"] for record in read_ledger(workdir / LEDGER)] == [{"other": 10.0}]
+    assert [record["seconds"] for record in read_goodput(workdir / GOODPUT_FILE)] == [{"other": 10.0}]
 
 
 @pytest.mark.parametrize(
@@ -147,5 +147,5 @@ def test_where_the_file_cannot_be_written_the_next_line_has_everything(tmp_path:
 )
 def test_lines_that_are_no_records_are_passed_over(tmp_path: pathlib.Path, line: str):
     record = {"start": 1, "began": 0.5, "step": 3, "seconds": {"training": 2.5}}
-    (tmp_path / LEDGER).write_bytes(line.encode("latin-1") + b"\n" + json.dumps(record).encode() + b"\n")
-    assert read_ledger(tmp_path / LEDGER) == [record]
+    (tmp_path / GOODPUT_FILE).write_bytes(line.encode("latin-1") + b"\n" + json.dumps(record).encode() + b"\n")
+    assert read_goodput(tmp_path / GOODPUT_FILE) == [record]

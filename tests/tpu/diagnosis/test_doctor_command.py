@@ -1,4 +1,4 @@
-"""The verb `doctor` from its flags to its exit status, with measurements, processes and checks that are given."""
+"""The command `doctor` from its flags to its exit status, with measurements, processes and checks that are given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bert_jax import doctor
 from bert_jax.errors import UserError
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.processes import Processes
-from bert_jax.storage.objects import place
+from bert_jax.storage.objects import as_path
 from bert_jax.tpu.diagnosis.judgement import Check
 
 BASE = "experiments/pretrain/bert_base.py"
@@ -25,7 +25,7 @@ HOSTS = [Hosts("a:1", 2, index, ("process 0", "process 1"), "start all") for ind
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the verb does, in order; it examines nothing."""
+    """What the command does, in order; it examines nothing."""
     did: list[Any] = []
     monkeypatch.setattr(doctor, "require_stdout", lambda remedy: did.append("stdout"))
     monkeypatch.setattr(doctor, "quiet_libraries", lambda: did.append("quiet"))
@@ -131,11 +131,11 @@ def test_workdir_corpus_and_experiment_are_checked_where_they_are_given(
         return doctor._run_checks(Processes(), flags, [("seed", "3")], values, workdir, records)
 
     assert checks(None, {}, None, (4.0,), False) == []
-    assert checks(None, {}, place("there"), (4.0,), False) == ["workdir there"]
+    assert checks(None, {}, as_path("there"), (4.0,), False) == ["workdir there"]
     corpus = {"corpus": {"directory": "words"}}
-    assert checks("a.py", corpus, place("there"), (4.0, None, 3.0), False) == ["workdir there", "corpus words", "fits"]
+    assert checks("a.py", corpus, as_path("there"), (4.0, None, 3.0), False) == ["workdir there", "corpus words", "fits"]
     assert jax.device_count() == 8
-    assert asked == [("a.py", [("seed", "3")], together, place("there"), True, {"attention"})]
+    assert asked == [("a.py", [("seed", "3")], together, as_path("there"), True, {"attention"})]
     for values in ({}, {"corpus": None}, {"corpus": {}}, {"corpus": "words"}):
         assert checks("a.py", values, None, (None,), True) == ["fits"]
     assert asked[-1] == ("a.py", [("seed", "3")], together / 3, None, False, {"attention"})

@@ -1,15 +1,15 @@
-"""The verb `neighbours`: the nearest pieces of a word, and in a text the nearest words and the senses of a word in context."""
+"""The command `neighbours`: the nearest pieces of a word, and in a text the nearest words and the senses of a word in context."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.neighbours.figures import FILES, PIECES, summary, write_neighbours, write_pieces
 from bert_jax.analysis.neighbours.flags import Neighbouring
 from bert_jax.analysis.neighbours.measure import Neighbours, WordPieces, checked_layers, find_neighbours, nearest_pieces
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written
 from bert_jax.analysis.windows import marked_window
 from bert_jax.errors import UserError
 from bert_jax.interface.flags import read_options

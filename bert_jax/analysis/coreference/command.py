@@ -1,17 +1,17 @@
-"""The verb `coreference`: the heads of a model against the antecedents of mentions."""
+"""The command `coreference`: the heads of a model against the antecedents of mentions."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 
+from bert_jax.analysis.command import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
 from bert_jax.analysis.coreference.documents import TextFile
-from bert_jax.analysis.coreference.figures import FILES, of_group, write_coreference
+from bert_jax.analysis.coreference.figures import FILES, best_in_group, write_coreference
 from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.coreference.measure import CoreferenceScores, score_coreference
 from bert_jax.analysis.coreference.readers import open_texts
-from bert_jax.analysis.reading import progress_of
-from bert_jax.analysis.verb import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
+from bert_jax.analysis.reading import line_progress
 from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 
@@ -24,7 +24,7 @@ def run(flags: argparse.Namespace) -> int:
     engine = load_analyser(flags).engine
 
     def score(control: str) -> CoreferenceScores:
-        return score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), progress_of)
+        return score_coreference(engine, file, choosing, dataclasses.replace(options, control=control), line_progress)
 
     found, controls = score_with_controls(flags, score)
     write_coreference(folder, found, controls)
@@ -49,7 +49,7 @@ def print_scores(found: CoreferenceScores, controls: dict[str, CoreferenceScores
         mark = f"  does not beat: {', '.join(unbeaten)}" if unbeaten else ""
         print(f"{best.group:19} {best.head.chooser:>5} {100 * best.head.accuracy:8.1f}  {spread:14} {rates} {best.n:,}{mark}")
         for name, control in controls.items():
-            own = of_group(control, best.group)
+            own = best_in_group(control, best.group)
             if own is not None:
                 spread = f"{100 * own.head.low:.1f} to {100 * own.head.high:.1f}"
                 print(f"  {name:17} {own.head.chooser:>5} {100 * own.head.accuracy:8.1f}  {spread}")

@@ -1,4 +1,4 @@
-"""The verb `attention`: the attention of every head for one text or pair."""
+"""The command `attention`: the attention of every head for one text or pair."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import itertools
 
 from bert_jax.analysis.attention.figures import head_figure, overview_figure
-from bert_jax.analysis.attention.measure import arrays_of, read_head
+from bert_jax.analysis.attention.measure import attention_arrays, read_head
 from bert_jax.analysis.attention.page import attention_page
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written
+from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction.fields import Field, Record
@@ -26,13 +26,13 @@ def run(flags: argparse.Namespace) -> int:
     config = analyser.engine.config
     chosen = [read_head(name, config.num_layers, config.num_heads) for name in flags.head]
     found = analyser.attention(record.values["text"], record.values["text_b"])
-    folder.arrays("attention.npz", **arrays_of(found))
+    folder.arrays("attention.npz", **attention_arrays(found))
     if "html" in flags.format:
         folder.write("attention.html", attention_page(found, "{}-{}".format(*chosen[0]) if chosen else None).encode())
     if folder.formats:
-        folder.picture("overview.png", overview_figure(found, in_words=not flags.pieces))
+        folder.figure("overview.png", overview_figure(found, in_words=not flags.pieces))
         for layer, head in chosen:
-            folder.picture(f"head_{layer}-{head}.png", head_figure(found, layer, head, in_words=not flags.pieces))
+            folder.figure(f"head_{layer}-{head}.png", head_figure(found, layer, head, in_words=not flags.pieces))
     print(f"{counted(len(found.word_texts), 'word')}, {counted(len(found.tokens), 'piece')}, with [CLS] and [SEP]")
     print_written(folder)
     return 0

@@ -1,15 +1,15 @@
-"""The verb `dependencies`: the heads of a model against the relations of a treebank."""
+"""The command `dependencies`: the heads of a model against the relations of a treebank."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 
+from bert_jax.analysis.command import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
 from bert_jax.analysis.dependencies.figures import FILES, beaten, frequent, write_dependencies
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.dependencies.measure import Best, DependencyScores, score_dependencies
-from bert_jax.analysis.reading import Treebank, progress_of
-from bert_jax.analysis.verb import load_analyser, open_folder, open_with_choose, print_written, score_with_controls
+from bert_jax.analysis.reading import Treebank, line_progress
 from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 
@@ -22,7 +22,7 @@ def run(flags: argparse.Namespace) -> int:
     engine = load_analyser(flags).engine
 
     def score(control: str) -> DependencyScores:
-        return score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), progress_of)
+        return score_dependencies(engine, treebank, choosing, dataclasses.replace(options, control=control), line_progress)
 
     found, controls = score_with_controls(flags, score)
     write_dependencies(folder, found, controls, flags.least)

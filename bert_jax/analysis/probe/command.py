@@ -1,4 +1,4 @@
-"""The verb `probe`: tests which linguistic properties probes find in vectors and attention, layer by layer."""
+"""The command `probe`: tests which linguistic properties probes find in vectors and attention, layer by layer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import argparse
 
 import numpy as np
 
+from bert_jax.analysis.command import check_annotated, load_analyser, open_folder, print_written
 from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.probe.annotated import AnnotatedFile
 from bert_jax.analysis.probe.figures import FILES, over_seeds, selectivity, write_probes
 from bert_jax.analysis.probe.flags import CONTROL, Probing
 from bert_jax.analysis.probe.measure import Probes, measure_probes
-from bert_jax.analysis.reading import progress_of_stage
-from bert_jax.analysis.verb import check_annotated, load_analyser, open_folder, print_written
+from bert_jax.analysis.reading import stage_progress
 from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 
@@ -29,7 +29,7 @@ def run(flags: argparse.Namespace) -> int:
     engine = load_analyser(flags).engine
     engines = {"": engine} | ({CONTROL: engine_with_random_weights(engine, flags.seed)} if flags.control else {})
     for folder, (control, own) in zip(folders, engines.items(), strict=True):
-        found = measure_probes(own, training, evaluation, options, progress_of_stage)
+        found = measure_probes(own, training, evaluation, options, stage_progress)
         write_probes(folder, found)
         print(f"{control or own.name}: {_read(found)}")
         print_found(found)

@@ -1,4 +1,4 @@
-"""The parts that the verbs of `analyse` share: files, the folder of --output, the model, the scores of controls."""
+"""The parts that the commands of `analyse` share: files, the folder of --output, the model, the scores of controls."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
 from bert_jax.prediction.streams import check_whole_file
-from bert_jax.storage.fetching import local_place
+from bert_jax.storage.fetching import local_path
 
 File = TypeVar("File")
 Scores = TypeVar("Scores")
 
 NAME = 60
-"""Most characters of a model's name below a picture, its last ones."""
+"""Most characters of a model's name below a figure, its last ones."""
 
 
 def check_annotated(flags: argparse.Namespace, *names: str) -> None:
@@ -66,7 +66,7 @@ def open_folder(
 def load_analyser(flags: argparse.Namespace) -> Analyser:
     """Returns the model of --model. Raises UserError where --output, `flags.place` as it was given, is its directory."""
     analyser = Analyser.load(flags.model)
-    if local_place(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
+    if local_path(flags.place).resolve() == pathlib.Path(analyser.engine.name).resolve():
         raise UserError(f"--output={flags.place} is the directory of the model itself; choose another --output")
     for note in analyser.engine.model.notes:
         if "activation" in note:  # which the checkpoint does not say, and which changes every number
