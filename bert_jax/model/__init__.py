@@ -50,9 +50,9 @@ ENCODERS: Mapping[str, tuple[str, str]] = {
 POSITIONS: Mapping[str, str] = {
     "learned": "bert_jax.model.positions:Learned",
     "sinusoidal": "bert_jax.model.positions:Sinusoidal",
-    "sinusoidal_halves": "bert_jax.model.positions:SinusoidalHalves",
     "none": "bert_jax.model.positions:Absent",
     "rotary": "bert_jax.model.positions:Rotary",
+    "sinusoidal_halves": "bert_jax.model.positions:SinusoidalHalves",
 }
 """`config.model.positions` -> a class with the methods that `positions.py` describes."""
 

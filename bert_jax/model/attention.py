@@ -1,4 +1,4 @@
-"""Exact self-attention in plain XLA operations, between the tokens of one example of a packed row."""
+"""Self-attention between the tokens of one example, plain, aware of packed rows; attention of a decoder on its source."""
 
 from __future__ import annotations
 

@@ -100,6 +100,8 @@ def read_marian(directory: pathlib.Path) -> MarianPieces | None:
     if not settings.get("separate_vocabs", TARGET_VOCABULARY in contents):
         contents.pop(TARGET_VOCABULARY, None)
     try:
+        if empty := [name for name, content in contents.items() if not content]:
+            raise ValueError(f"{empty[0]} is empty")
         model = MarianPieces(contents, settings)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{directory}: its files are not Marian's tokenizer ({error}); copy the model again") from error

@@ -1,0 +1,127 @@
+"""Marian's tokenizer: the ids of transformers' `MarianTokenizer` on random Unicode, codes of languages, files that are kept."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import subprocess
+
+import pytest
+import sentencepiece
+
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.errors import UserError
+from tests.data.tokenizers.test_json_tokenizer import INTERPRETERS, documents, texts
+
+CODES = (">>deu<<", ">>fra<<")
+FURTHER = (">>deu<< Hello there.", ">>xyz<< unknown", "  two  spaces ", "", ">>fra<<", ">> not a code", "a << b", "a\tb\nc")
+
+THEIRS = """
+import json, sys
+from transformers import MarianTokenizer
+
+tokenizer, texts = MarianTokenizer.from_pretrained(sys.argv[1]), json.load(sys.stdin)
+source = [tokenizer(text)["input_ids"] for text in texts]
+target = [tokenizer(text_target=text)["input_ids"] for text in texts]
+settings = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+print(json.dumps([source, target, [tokenizer.decode(ids, **settings) for ids in target]]))
+"""
+
+
+@pytest.fixture(scope="module", params=["shared", "separate"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Two SentencePiece models with normalisation, and a vocabulary that lacks some of their pieces."""
+    path, pieces = tmp_path_factory.mktemp(request.param), {}
+    lines = [line for document in documents() for line in document]
+    for name, size in (("source", 400), ("target", 300)):
+        written = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines if name == "source" else lines[::3]), model_writer=written, vocab_size=size,
+            character_coverage=0.98, minloglevel=2,
+        )  # fmt: skip
+        (path / f"{name}.spm").write_bytes(written.getvalue())
+        model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+        pieces[name] = [model.id_to_piece(i) for i in range(3, size) if i % 17]
+    vocabularies = [[*pieces["source"], *pieces["target"]]] if request.param == "shared" else [pieces["source"], pieces["target"]]
+    for name, own in zip(("vocab", "target_vocab"), vocabularies, strict=False):
+        words = dict.fromkeys(["</s>", "<unk>", *CODES, *own, "<pad>"])
+        (path / f"{name}.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
+    settings |= {"separate_vocabs": request.param == "separate", "target_vocab_file": str(path / "target_vocab.json")}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return path
+
+
+@pytest.fixture
+def tokenizer(directory: pathlib.Path) -> Tokenizer:
+    return load_tokenizer(directory)
+
+
+def test_a_text_is_pieces_of_its_language_with_the_ids_of_the_vocabulary(tokenizer: Tokenizer, directory: pathlib.Path):
+    ids = json.loads((directory / "vocab.json").read_text())
+    model = sentencepiece.SentencePieceProcessor(model_file=str(directory / "source.spm"))
+    expected = [ids.get(piece, ids["<unk>"]) for piece in model.encode("The object is a list.", out_type=str)]
+    assert tokenizer.encode("The object is a list.") == expected
+    assert tokenizer.encode(">>deu<<The object is a list.") == [ids[">>deu<<"], *expected]
+    assert tokenizer.encode(">>eng<< x")[0] == tokenizer.unk_id
+    assert (tokenizer.pad_id, tokenizer.sep_id) == (ids["<pad>"], ids["</s>"])
+    own = directory / "target_vocab.json"
+    words = json.loads(own.read_text()) if own.exists() else ids
+    model = sentencepiece.SentencePieceProcessor(model_file=str(directory / "target.spm"))
+    pieces = model.encode("A Python object.", out_type=str)
+    assert tokenizer.encode_target("A Python object.") == [words.get(piece, words["<unk>"]) for piece in pieces]
+
+
+def test_offsets_are_those_of_the_characters_behind_the_code(tokenizer: Tokenizer):
+    text = ">>deu<< The object is a list."
+    ids, spans = tokenizer.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text)
+    assert text[slice(*spans[0])] == ">>deu<<"
+    assert "".join(text[start:end] for start, end in spans[1:]) == "Theobjectisalist."
+
+
+def test_it_is_kept_byte_for_byte(tokenizer: Tokenizer, directory: pathlib.Path, tmp_path: pathlib.Path):
+    tokenizer.save(tmp_path)
+    assert load_tokenizer(tmp_path).vocabulary == tokenizer.vocabulary
+    for path in directory.iterdir():
+        if path.name != "tokenizer_config.json":
+            assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    before, after = (json.loads((folder / "tokenizer_config.json").read_text()) for folder in (directory, tmp_path))
+    assert before.items() <= after.items()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("target.spm", None, "holds source.spm but no target.spm"),
+        ("source.spm", b"", "are not Marian's tokenizer"),
+        ("vocab.json", b'{"</s>": 0, "<unk>": 1}', "has no <pad>"),
+    ],
+)
+def test_files_that_are_missing_or_damaged_are_refused(directory, tmp_path: pathlib.Path, name, content, says):
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=says):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("python", INTERPRETERS or [""])
+def test_ids_and_text_are_those_of_transformers(python: str, tokenizer: Tokenizer, directory: pathlib.Path):
+    if not python:
+        pytest.skip("set BERT_JAX_PEER_PYTHON to a Python with torch, transformers and sentencepiece")
+    every = [*texts(500), *FURTHER]
+    command, given = [python, "-c", THEIRS, str(directory)], json.dumps(every)
+    run = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    if "No module named 'sentencepiece'" in run.stderr or "requires the SentencePiece" in run.stderr:
+        pytest.skip(f"{python} has no sentencepiece")
+    assert run.returncode == 0, run.stderr
+    source, target, decoded = json.loads(run.stdout.splitlines()[-1])
+    end = tokenizer.sep_id
+    for text, sources, targets, back in zip(every, source, target, decoded, strict=True):
+        assert [*tokenizer.encode(text), end] == sources, text
+        assert [*tokenizer.encode_target(text), end] == targets, text
+        assert tokenizer.decode_target(targets) == back
