@@ -182,6 +182,10 @@ def params_from_tensors(
         tensors = _without_fixed_positions(tensors, config, fixed, source)
     expected = _expected(config, head)
     tensors = {name: x for name, x in tensors.items() if part_of(name, expected) not in drop}
+    there = {expected[name].part for name in tensors if name in expected}
+    for name in family_of(config).omitted:
+        if name in expected and expected[name].part in there:
+            tensors.setdefault(name, np.zeros(their_shape(expected[name], config, head), np.float32))
     present = ({expected[name].part for name in tensors if name in expected} | set(REQUIRED_PARTS) | set(required)) - set(drop)
     missing = [name for name, row in expected.items() if row.part in present and name not in tensors]
     unused = [in_file.get(name, name) for name in tensors if name not in expected]

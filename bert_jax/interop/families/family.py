@@ -187,6 +187,22 @@ class Constant(Written):
 
 
 @dataclasses.dataclass(frozen=True)
+class OtherNames:
+    """Keys of files of another program, which `Family.today` translates; they are not written."""
+
+    names: tuple[str, ...]
+    carried: bool = False
+
+    def read(self, fields: JsonObject, read: JsonObject, source: str) -> JsonObject:
+        """Returns nothing: the other keys have their values."""
+        return {}
+
+    def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
+        """Returns nothing."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
 class TokenId(Written):
     """The id of a special token, which the tokenizer knows."""
 
@@ -224,6 +240,8 @@ class Family:
     table: tuple[Row, ...]
     keys: tuple[KeyLike, ...]
     """In the order in which they are read and written."""
+    today: Callable[[JsonObject, str], JsonObject] | None = None
+    """(a config.json, its path for messages) -> the same in the names that `keys` has, where files with other names are about."""
     always: JsonObject = dataclasses.field(default_factory=dict)
     """The fields of `ModelConfig` that are the same in all models of the family, where they are not BERT's."""
     fixed: JsonObject = dataclasses.field(default_factory=dict)
@@ -239,6 +257,8 @@ class Family:
     """(the name of the decoder's bias, the name under which transformers reads it if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Old endings of tensor names -> the present ones."""
+    omitted: tuple[str, ...] = ()
+    """Biases that some files leave out, which are then zero."""
     buffers: Mapping[str, tuple[str, Callable[[int], np.ndarray]]] = dataclasses.field(default_factory=dict)
     """Buffers of transformers, which some versions saved: their names, what they hold, and the values."""
     position_table: str = ""
@@ -261,6 +281,7 @@ class Family:
 
     def read(self, fields: JsonObject, source: str) -> JsonObject:
         """Returns the fields of `ModelConfig` that a config.json gives. Raises UserError naming `source` and the key."""
+        fields = fields if self.today is None else self.today(fields, source)
         for name, value in self.fixed.items():
             if fields.get(name, value) != value:
                 raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")
