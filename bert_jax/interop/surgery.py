@@ -78,7 +78,9 @@ def with_window(model: Model, tokens: int) -> Model:
 
 def with_token_types(model: Model, types: int) -> Model:
     """`model` with a token type table of `types` rows; new rows are copies of type 0, and a smaller table keeps the first
-    rows."""
+    rows. Raises UserError for a model without token types."""
+    if not model.config.type_vocab_size:
+        raise UserError(f"--token-types={types}: {model.source or 'this model'} has no table of token types; leave it out")
     config = dataclasses.replace(model.config, type_vocab_size=types)
     chosen = [i if i < model.config.type_vocab_size else 0 for i in range(types)]
     return dataclasses.replace(model, params=_changed(model, lambda row: _leads(row, "T"), lambda x: x[chosen]), config=config)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Float, Int, Num
 
 Formula: TypeAlias = Callable[[Mapping[str, float]], float | None]
 """The scores computed so far, by name -> a further score; None where it cannot be computed."""
@@ -103,8 +103,8 @@ class EvalRows:
     """The `Corpus` to train on."""
     plan: Any
     """The `EpochPlan` of an epoch of the training split, or of a block of it."""
-    continues: Bool[np.ndarray, " V"] | None = None
-    """Whether each token of the vocabulary continues a word, where whole words are predicted; else None."""
+    words: int | None = None
+    """The number of words of which the predictions are the pieces, where whole words are predicted; else None."""
 
 
 def unigram_baseline(target_counts: Num[np.ndarray, " V"], targets: Int[np.ndarray, " ..."]) -> dict[str, float]:

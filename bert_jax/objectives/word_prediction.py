@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import model_row_flops
@@ -95,10 +94,14 @@ class WordPrediction(Objective):
         return model_row_flops(self.model.config, length, predictions)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
-        """Returns the perplexity of words where whole words are predicted, and the scores of the unigram distribution."""
+        """Returns the perplexity of words where whole words are predicted, and the scores of the unigram distribution.
+
+        The loss of a word is the sum of the losses of its pieces, which are masked together. So perplexity per word is comparable
+        between vocabularies; perplexity per piece is not.
+        """
         found: dict[str, float | Formula] = {}
-        if rows.continues is not None:
-            found["word_perplexity"] = self._word_perplexity(tokens_per_word(rows.predicted, rows.continues))
+        if rows.words is not None:
+            found["word_perplexity"] = self._word_perplexity(int((rows.predicted >= 0).sum()) / max(rows.words, 1))
         return found | unigram_baseline(target_counts(rows.train, rows.plan, self.last_predicted), rows.predicted)
 
     def _word_perplexity(self, pieces: float) -> Formula:
@@ -116,13 +119,3 @@ class WordPrediction(Objective):
 def mean_losses(logits: Float[Array, "B S C"], targets: Int[Array, "B S"]) -> Float[Array, " B"]:
     """Returns the mean cross-entropy of each row."""
     return cross_entropy(logits, targets).sum(1) / jnp.maximum((targets != IGNORED).sum(1), 1)
-
-
-def tokens_per_word(targets: Int[np.ndarray, "B M"], continues: Bool[np.ndarray, " V"]) -> float:
-    """Returns the number of predicted tokens for each predicted word; `continues` marks the tokens that continue a word.
-
-    The loss of a word is the sum of the losses of its pieces, which are masked together. So perplexity per word is comparable
-    between vocabularies; perplexity per piece is not.
-    """
-    used = targets[targets >= 0]
-    return len(used) / max(int(np.count_nonzero(~continues[used])), 1)

@@ -11,7 +11,10 @@ from jaxtyping import PyTree
 from bert_jax.configs.memory_advice import evaluation_demand, least_bytes
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import eval_batches, process_shard, tables_of, to_device
-from bert_jax.data.plan import EpochPlan
+from bert_jax.data.config import ExampleConfig
+from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.plan import EpochPlan, plan_epoch
+from bert_jax.data.rows import words_begun
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.progress import evaluation_progress
@@ -51,13 +54,13 @@ class Evaluation:
             row_multiple=row_multiple(mesh),
         )
         objective = self._objective = experiment.trained_objective
+        whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
         rows = [(batch["nsp_labels"], objective.predicted(batch)) for batch in self._batches()]
+        words = self._count_words(corpora.eval, examples) if whole_words else None
         labels, predicted = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
-        whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
-        continues = tables_of(corpora.eval).continuation if whole_words else None
-        further = objective.eval_scores(EvalRows(predicted, labels, corpora.train, plan, continues))
+        further = objective.eval_scores(EvalRows(predicted, labels, corpora.train, plan, words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
         self._count = int((predicted >= 0).any(1).sum())  # without the empty rows that pad the last batch
@@ -66,6 +69,14 @@ class Evaluation:
         self._demand = functools.partial(evaluation_demand, experiment, phase, mesh)
         needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
         require_memory(needs, mesh, self._demand)
+
+    def _count_words(self, corpus: Corpus, examples: ExampleConfig) -> int:
+        """Returns the number of words of which the predictions are the pieces."""
+        plan, tables, first, words = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), tables_of(corpus), 0, 0
+        for batch in self._batches():
+            rows = np.minimum(np.arange(first, first := first + len(batch["nsp_labels"])), plan.num_rows - 1)
+            words += int(words_begun(corpus, plan, rows, batch, tables).sum())
+        return words
 
     def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
         """Returns the scores of `params` and of the baselines."""

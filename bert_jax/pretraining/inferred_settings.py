@@ -69,6 +69,9 @@ def infer_settings(
         if of_pairs and model.get("encoder", "transformer") != "transformer":
             settled["examples"] = examples | {"pairs": "none"}
             notes.append(f"config.examples.pairs is none: model.encoder={model['encoder']} does not learn to judge pairs")
+        elif of_pairs and there.get("type_vocab_size") == 0 == model.get("type_vocab_size"):
+            settled["examples"] = examples | {"pairs": "none"}
+            notes.append(f"config.examples.pairs is none: {source} has no token types for the texts of a pair")
         elif of_pairs and model.get("direction") == "left_to_right":
             settled["examples"] = examples | {"pairs": "none"}
             notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge")

@@ -184,8 +184,8 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
         )
     if experiment.next_sentence and config.type_vocab_size < 2:
         raise UserError(
-            f"{named} has no token type for the second text of a pair; set config.examples.pairs=none, or add one by "
-            "convert --token-types=2"
+            f"{named} has no token type for the second text of a pair; set config.examples.pairs=none"
+            + (", or add one by convert --token-types=2" if config.type_vocab_size else "")
         )
     if experiment.distillation.attention_weight and config.num_heads != experiment.model.num_heads:
         raise UserError(

@@ -26,7 +26,7 @@ TITLES = {
 }
 FILES = (
     "heads.tsv", "heads.png", "distances.tsv", "distances.png", "divergences.tsv", "tree.tsv", "tree.png", "plane.tsv",
-    "plane.png",
+    "plane.png", "windows.tsv",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from bert_jax.analysis.heads.figures import FILES, TITLES, write_heads
 from bert_jax.analysis.heads.flags import Heads
 from bert_jax.analysis.heads.measure import HeadStatistics, measure_heads
 from bert_jax.analysis.reading import Reading
-from bert_jax.analysis.verb import load_analyser, open_folder, print_written
+from bert_jax.analysis.verb import load_analyser, open_folder, print_written, write_windows
 from bert_jax.interface.flags import read_options
 from bert_jax.prediction.streams import Field, read_texts
 
@@ -23,6 +23,7 @@ def run(flags: argparse.Namespace) -> int:
     write_heads(folder, found)
     print(reading.summary(int(found.n.values[0]), found.windows))
     print_strongest(found)
+    write_windows(folder, engine.config)
     print_written(folder)
     return int(reading.failed > 0)
 

@@ -47,8 +47,8 @@ def todays_keys(fields: JsonObject, source: str) -> JsonObject:
     if own:
         defaults = {"max_position_embeddings": fields.get("n_positions", GPT2_DEFAULTS["n_positions"]), **GPT2_DEFAULTS}
         defaults |= {"intermediate_size": 4 * fields["n_embd"]} if isinstance(fields["n_embd"], int) else {}
-    found = {new: stated(fields, (new, old), source) for old, new in GPT2_NAMES.items()}
-    translated = {new: value for new, (name, value) in found.items() if name and value is not None}
+    values = {new: stated(fields, (new, old), source)[1] for old, new in GPT2_NAMES.items()}
+    translated = {new: value for new, value in values.items() if value is not None}
     return {**defaults, **{name: x for name, x in fields.items() if name not in (*GPT2_NAMES, "n_positions")}, **translated}
 
 
