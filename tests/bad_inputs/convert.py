@@ -6,6 +6,7 @@ import numpy as np
 
 from tests.bad_inputs.case import Case, Spoil, Table
 from tests.bad_inputs.damage import cut, extra_tensors, flip, keys, link, not_finite, remove, replace, weight
+from tests.bad_inputs.places import modern
 
 DATA = "tf1/model.ckpt-1000.data-00000-of-00001"
 
@@ -16,6 +17,23 @@ def damaged(name: str, says: str, spoil: Spoil) -> Case:
 
 
 CASES = [
+    Case("an unknown type of rotary positions", "--from=m",
+      "m/config.json: rope_type='yarn' in rope_parameters.full_attention cannot be represented; only rope_type='default' is",
+      files=modern(rope_parameters={"full_attention": {"rope_type": "yarn", "rope_theta": 9.0}})),
+    Case("types of another number of layers", "--from=m",
+      "m/config.json: layer_types names 1 layer, and num_hidden_layers=5; correct one of them",
+      files=modern(layer_types=["full_attention"])),
+    Case("a layer of an unknown type", "--from=m",
+      "m/config.json: layer_types=['chunked', 'chunked' ... must be a list of full_attention and sliding_attention",
+      files=modern(layer_types=["chunked"] * 5)),
+    Case("a window that sees nothing", "--from=m", "m/config.json: ... model.sliding_radius=0 lets them see no other token; set",
+      files=modern(local_attention=1)),
+    Case("partly rotated heads", "--from=m", "m/config.json: partial_rotary_factor=0.5 in ... only 1.0 is supported",
+      files=modern(rope_parameters={"full_attention": {"rope_theta": 9.0, "partial_rotary_factor": 0.5}})),
+    Case("a window for a model without sliding layers", "--window=4",
+      "a window is for sliding layers, and $model has none; leave it out"),
+    Case("a base for positions that are not rotary", "--rope-theta=9000",
+      "a base is for rotary positions, and those of $model are learned; leave it out"),
     # ---------------------------------------------------------------------------------------------------- the command line
     Case("nothing to read", says="the following arguments are required: --from", without="--from"),
     Case("nowhere to write", says="the following arguments are required: --to", without="--to"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.bad_inputs.case import Case, Table
 from tests.bad_inputs.damage import cut, flip, remove, replace, some_shards, turned_round
+from tests.bad_inputs.places import modern
 
 CORPUS = "--config.corpus.directory=corpus"
 TOKENS = "corpus/shard-00000-of-00002/train.tokens.npy"
@@ -77,6 +78,15 @@ CASES = [
       "$train is a file; name the directory that holds config.json and model.safetensors"),
     Case("a new part without a model", "--config.init_new=pooler",
       "config.init_new and config.init_drop name parts of config.init_from, which is empty; name a model"),
+    Case("a model of 8,192 tokens and a corpus of another vocabulary",
+      "--config=$repository/experiments/pretrain/modern_laptop.py --config.init_from=m --config.corpus.directory=$corpus",
+      "config.init_from=m has a vocabulary of 97 entries, and the corpus $corpus one of 132; build the corpus with --vocab=m",
+      files=modern()),
+    Case("windows in a kernel that this machine lacks",
+      "--config.model.attention=fused --config.model.layer_types=['full','sliding'] --config.model.sliding_radius=4",
+      "model.attention='fused' is not available"),
+    Case("a type for another number of layers", "--config.model.layer_types=['full']",
+      "model.layer_types names 1 layer, and model.num_layers=2; name each layer once, or leave layer_types out"),
     Case("a tiling without a model", "--config.init_tiled=true",
       "config.init_tiled makes a larger model from config.init_from, which is empty; name a model"),
     Case("a dropped part without a model", "--config.init_drop=pooler",
