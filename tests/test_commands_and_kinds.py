@@ -237,6 +237,7 @@ ENDINGS = {
     "g": r"has no \w+( and no \w+)*; to start (it|them) from random weights, give --config.init_new=",
     "z": r"has no trained mlm_head, so it predicts no masked words; name a pretrained model with one$",
     "Z": r"is not a masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
+    "S": r"has no token type for the second text of a pair; set config.examples.pairs=none$",
     "D": r"a choice head reads \[CLS\], and the \[CLS\] of \w+, which reads from left to right, sees no text; name a model",
 }
 """By letter: what the message of a refusal has to match. WORKS is an exit status of 0."""
@@ -382,7 +383,7 @@ finetune own/span                  +      +      +    +    +
 finetune own/choice                +      +      +    N    N
 finetune gap                       +      +      +    +    +
 pretrain                           +      g      g    +    g
-pretrain --config.teacher          +      z      z    +    +
+pretrain --config.teacher          S      z      z    S    +
 """
 """The same for the kinds with the block of today."""
 
