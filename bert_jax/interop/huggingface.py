@@ -292,14 +292,17 @@ def with_new_parts(model: Model, new: NewParts) -> Model:
         if model.head is not None:
             raise UserError(f"{model.source} already has a {model.head.part}; drop it to replace it with a new head")
         model = with_classifier_layers(model, head)
-        if head.has_pooler(config) and "pooler" not in {*model.params, *names}:
-            remedy = f"a {kind} cannot have one; name a BERT that reads both sides of a token"
+        lacks = head.has_pooler(config) and "pooler" not in {*model.params, *names}
+        unseen = head.reads_pooler and not config.cls_reads_text and config.classifier_pooling not in ("mean", "late")
+        if lacks or unseen:
+            remedy = f"a {kind} cannot {'have' if lacks else 'use'} one; name a BERT that reads both sides of a token"
             if "pooling" in head.settings:
                 pooling = "last_token" if config.direction == "left_to_right" else "concat"
                 remedy += f", or fine-tune with config.head.pooling={pooling}, which reads other tokens"
             if "pooler" in possible:
                 remedy = f"add it with --new={','.join(('pooler', *names))}"
-            raise UserError(f"a {head.part} reads the pooler, which {model.source} lacks; {remedy}")
+            reason = f"which {model.source} lacks" if lacks else f"and the [CLS] of {model.source} sees no text"
+            raise UserError(f"a {head.part} reads the pooler, {reason}; {remedy}")
 
     added = _drawing(model.config, head if labelled else None, tuple(names))(jax.random.key(new.seed))
     return dataclasses.replace(
