@@ -12,6 +12,7 @@ In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks
     language.py    fill-mask, next-sentence, score
     decoding.py    a left-to-right model -> the next tokens, one at a time or by beam search
     generation.py  generate
+    translation.py translate; BLEU and chrF
     labels.py      classify, tag, answer, choose
     mentions.py    resolve
     embedding.py   embed
