@@ -466,7 +466,7 @@ CASES = [
     Case(
         "a model without a decoder, to translate",
         "translate x",
-        "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with config.objective=translation",
+        "$model has no decoder that reads an encoder, so it cannot translate; name a model trained with",
     ),
     Case("a beam of nothing", "translate x --beams=0", "--beams=0 must be at least 1 and at most 64"),
     Case("a negative length penalty", "translate x --length-penalty=-1", "--length-penalty=-1 must be at least 0 and at most 10"),
