@@ -28,7 +28,7 @@ TEXTS = ["a dog runs", "two men sit on a bench in the park and look at the child
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return training.train_bpe(([text] for text in TEXTS), 384, None)
+    return training.train_bpe(([text] for text in TEXTS * 3), 384, None)
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +60,14 @@ def test_a_translation_does_not_depend_on_the_other_texts_and_has_their_order(qu
 
 
 def test_a_translation_has_at_most_fifty_tokens_more_than_its_text_and_no_more_than_there_are_positions(
-    engine: Engine, tokenizer: Tokenizer
+    engine: Engine, monkeypatch
 ):
-    for limit, most in ((3, 3), (None, 40)):
+    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: str(len(ids)))
+    for limit, further, most in ((3, 50, 3), (None, 50, 40), (None, 2, 40)):
+        monkeypatch.setattr(translation, "FURTHER", further)
         for answer in ask_each(engine, Translate(beams=2, max_length=limit), records(TEXTS)):
-            assert len(tokenizer.encode(answer["translation"])) <= most
+            own = len(engine.model.tokenizer.encode(answer["text"])) + 1 + further
+            assert int(answer["translation"]) <= min(most, own)
 
 
 def test_a_text_that_is_too_long_or_empty_is_refused_and_the_others_are_translated(engine: Engine):
