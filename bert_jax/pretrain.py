@@ -53,8 +53,8 @@ from bert_jax.pretraining.start import initial_state, load_teacher, with_teacher
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, start_run
 from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files
+from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.sharding.out_of_memory import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.compilation import compiled

@@ -409,12 +409,13 @@ def with_steps(values: JsonObject, steps: Sequence[int]) -> JsonObject:
 
 def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[JsonObject]:
     """Returns the values of a phase with a budget in tokens as several phases, in which the batch grows: equal numbers of steps
-    with each of `sizes`, which take `tokens` together, then the `batch_size` of the phase. All have the schedule of the phase.
+    with each of `sizes`, which take `tokens` together, then the `batch_size` of the phase. All have the schedule and the
+    rows of a microbatch (`accumulation`) of the phase.
 
     A size is a program of its own, since shapes are static. Raises UserError for a ramp that is longer than its phase.
 
     >>> batch_ramp({"tokens": 100_000, "length": 10, "batch_size": 40}, sizes=[10, 20, 30], tokens=60_000)[1]
-    {'tokens': 0, 'length': 10, 'batch_size': 20, 'steps': 100, 'continue_schedule': True}
+    {'tokens': 0, 'length': 10, 'batch_size': 20, 'continue_schedule': True, 'steps': 100}
     """
     steps = max(1, round(tokens / (sum(sizes) * phase["length"])))
     left = phase["tokens"] - steps * sum(sizes) * phase["length"]
@@ -423,6 +424,8 @@ def batch_ramp(phase: JsonObject, sizes: Sequence[int], tokens: int) -> list[Jso
     once = ("warmup_steps", "schedule", "end_fraction")
     later = {name: value for name, value in phase.items() if name not in once} | {"continue_schedule": True}
     stages = [{**(later if i else phase), "tokens": 0, "batch_size": size, "steps": steps} for i, size in enumerate(sizes)]
+    if "accumulation" in phase:
+        stages = [s | {"accumulation": max(1, phase["accumulation"] * s["batch_size"] // phase["batch_size"])} for s in stages]
     return [*stages, {**later, "tokens": left}]
 
 
@@ -497,7 +500,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
     return found
 
 
-def objective_of_values(values: JsonObject) -> type[Objective]:
+def read_objective(values: JsonObject) -> type[Objective]:
     """Returns the class of the objective that the values of an experiment name."""
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     name = values.get("objective", "auto")
@@ -520,9 +523,7 @@ def _with_objective(values: JsonObject) -> JsonObject:
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)
     if examples.get("targets", kind.rows) != kind.rows:
-        raise UserError(
-            f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out"
-        )
+        raise UserError(f"config.examples.targets={examples['targets']} is not what {OBJECTIVE}={objective} reads; leave it out")
     given = values.get(OBJECTIVE_OPTIONS, {})
     with file_errors_explained(source_file(objective), OBJECTIVE):
         options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()

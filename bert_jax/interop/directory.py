@@ -25,11 +25,14 @@ from bert_jax.files import JsonObject, parse_json, read_object
 OURS = "bert_jax"
 """The key with the fields of this package in the JSON files of its exports; transformers keeps and ignores it."""
 
+CONFIG = "config.json"
+MODULES = "modules.json"
+"""The file of sentence-transformers that lists the modules of a model and their folders."""
 _TOKENIZER = (VOCAB_FILE, MODEL_FILES[0], JSON_FILE, CONFIG_FILE, MAP_FILE)
-TEXT_VECTORS = ("modules.json", "sentence_bert_config.json", "1_Pooling", "2_Normalize")
+TEXT_VECTORS = (MODULES, "sentence_bert_config.json", "1_Pooling", "2_Normalize")
 """The files and folders of `sentence_transformers.py`."""
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "huggingface": ("config.json", ("config.json", "model.safetensors", *_TOKENIZER, *TEXT_VECTORS)),
+    "huggingface": (CONFIG, (CONFIG, "model.safetensors", *_TOKENIZER, *TEXT_VECTORS)),
     "tf1": (
         "bert_config.json",
         ("bert_config.json", VOCAB_FILE, *(f"bert_model.ckpt.{end}" for end in ("index", "data-00000-of-00001"))),

@@ -29,7 +29,7 @@ from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 PROJECTION = "distillation"
-"""The part of the parameters that holds the learned projection; it is trained and saved, and not exported."""
+"""The subtree of the parameters that holds the learned projection; it is trained and saved, and not exported."""
 _PROJECTION_STREAM = 0x70726F6A  # any number: a stream of random numbers of its own
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
 """The sums against a teacher, and the counts that they are divided by."""

@@ -15,14 +15,11 @@ import itertools
 import pathlib
 from collections.abc import Collection
 
-from bert_jax.configs.pretraining import PretrainingExperiment, objective_of_values
+from bert_jax.configs.pretraining import PretrainingExperiment, read_objective
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import read_model_config
-from bert_jax.interop.huggingface_config import config_from_json
-from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import SIZES, Architecture
 from bert_jax.runtime.workdir import CONFIG, METRICS, stored_config
 from bert_jax.storage.objects import explained
@@ -72,7 +69,7 @@ def infer_settings(
         elif of_pairs and model.get("direction") == "left_to_right":
             settled["examples"] = examples | {"pairs": "none"}
             notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text to judge")
-        elif of_pairs and is_in_file(str(settled.get("objective"))) and not objective_of_values(settled).judges_pairs:
+        elif of_pairs and is_in_file(str(settled.get("objective"))) and not read_objective(settled).judges_pairs:
             settled["examples"] = examples | {"pairs": "none"}
             notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn to judge pairs")
     phases = settled.get("phases")
@@ -126,5 +123,9 @@ def _shape(values: JsonObject, workdir: AnyPath | None, download: bool) -> tuple
             return {field: value for field, value in stored["model"].items() if field in fields}, name
     if not download and not pathlib.Path(name).exists():
         return {}, ""
+    from bert_jax.interop.huggingface import read_model_config
+    from bert_jax.interop.huggingface_config import config_from_json
+    from bert_jax.interop.locate import find_model_directory
+
     directory = find_model_directory(name)
     return dataclasses.asdict(config_from_json(read_model_config(directory), str(directory)).architecture), name

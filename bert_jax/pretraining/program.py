@@ -21,7 +21,6 @@ from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_shardings
-from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.spikes import new_watched_state, spike_filter
@@ -36,6 +35,8 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
     parameters = objective.abstract_parameters()
     multipliers = None
     if settings.layer_decay != 1.0:
+        from bert_jax.training.layerwise_rates import learning_rate_multipliers
+
         multipliers = learning_rate_multipliers(unboxed(parameters), decay=settings.layer_decay)
     watched = experiment.spikes.policy != "none"
     return Program(

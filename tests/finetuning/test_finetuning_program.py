@@ -20,7 +20,7 @@ from bert_jax.finetuning import program as finetuning
 from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teaching
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads.bert_with_head import BertWithHead
-from bert_jax.model.heads.registry import make_head
+from bert_jax.model.heads.head import make_head
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.config import MeshConfig
@@ -198,7 +198,7 @@ def test_balanced_class_weights_are_inverse_frequencies():
 
 
 def test_a_class_that_no_example_has_does_not_break_the_balance():
-    features = [Feature(0, (np.int32([2]),), (np.int32([0]),), np.int32(label)) for label in (0, 0, 1)]
+    features = [Feature(0, (np.int32([2]),), (np.int32([0]),), np.array(label, np.int32)) for label in (0, 0, 1)]
     weights = label_loss(experiment(training={"class_weights": [0]}), task_of(), features).class_weights
     np.testing.assert_allclose(weights[:2], [0.5, 1.0])
     assert np.isfinite(weights[2])

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS, JsonTokenizer
-from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer_files import (
     BACKENDS,
@@ -113,7 +112,7 @@ class Tokenizer:
             if not present:
                 raise UserError(
                     f"the vocabulary of {counted(len(ids), 'piece')} has no {names[0]}; BERT needs "
-                    f"{_names_of_specials()}: {VOCABULARY_REMEDY}"
+                    f"{_special_names()}: {VOCABULARY_REMEDY}"
                 )
             special[f"{role}_id"] = ids[present[0]]
         self.vocabulary = VocabularyInfo(
@@ -296,6 +295,8 @@ class Tokenizer:
             self._save_json(self._model, directory, names)
             return
         config: JsonObject = {"do_lower_case": self.vocabulary.lowercase, **names}
+        from bert_jax.data.tokenizers.rust_tokenizer import rust_tokenizer
+
         rust = rust_tokenizer(self._model, specials, self.added)
         if isinstance(self._model, WordPiece):
             config |= {"strip_accents": self._model.strip_accents, "tokenize_chinese_chars": self._model.split_cjk}
@@ -432,5 +433,5 @@ def _content(model: WordPiece | SentencePiece | JsonTokenizer) -> bytes:
     return model.model if isinstance(model, SentencePiece) else "".join(f"{piece}\n" for piece in model.pieces).encode()
 
 
-def _names_of_specials() -> str:
+def _special_names() -> str:
     return ", ".join(names[0] for names in SPECIAL_NAMES.values())

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.interop.families.family import REQUIRED, Constant, Family, Key, Row, TokenId
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.registry import HEADS
+from bert_jax.model.heads.head import head_classes
 
 # Axis letters: D width, E width (as an output), H heads, G heads of keys and values, K head width, F feed-forward width, V
 # vocabulary, S positions, T token types, C = 2 classes, Y outputs of a task head.
@@ -47,7 +47,7 @@ TABLE = (
     Row("nsp_head/dense/bias", "C", "cls.seq_relationship.bias", "C"),
     *(
         row
-        for kind, head in HEADS.items()
+        for kind, head in head_classes().items()
         if head.architecture
         for row in (
             Row(f"{kind}_head/dense/kernel", "D Y", f"{head.module}.weight", "Y D"),
@@ -117,7 +117,7 @@ BERT = Family(
         "BertForNextSentencePrediction": ("pooler", "nsp_head"),
         **{
             head.architecture: ("pooler", f"{kind}_head") if head.typical().reads_pooler else (f"{kind}_head",)
-            for kind, head in HEADS.items()
+            for kind, head in head_classes().items()
             if head.architecture
         },
     },
