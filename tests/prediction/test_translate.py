@@ -17,10 +17,10 @@ from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import initial_parameters
-from bert_jax.prediction import translation
+from bert_jax.prediction import translating
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.questions import ask_each
-from bert_jax.prediction.translation import Translate, held_out_scores, translation_scores
+from bert_jax.prediction.translating import Translate, held_out_scores, translation_scores
 from tests.data.corpora import corpus_from_arrays
 
 TEXTS = ["a dog runs", "two men sit on a bench in the park and look at the children who play there", "snow", "a man in a red hat"]
@@ -47,7 +47,7 @@ def records(texts: list[str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "question", [Translate(beams=1), Translate(beams=3), Translate(beams=3, penalty="gnmt", length_penalty=2.0)]
+    "question", [Translate(beams=1), Translate(beams=3), Translate(beams=3, penalty="transformers", length_penalty=2.0)]
 )
 def test_a_translation_does_not_depend_on_the_other_texts_and_has_their_order(question: Translate, engine: Engine, monkeypatch):
     together = ask_each(engine, question, records(TEXTS))
@@ -63,8 +63,8 @@ def test_a_translation_has_at_most_fifty_tokens_more_than_its_text_and_no_more_t
     engine: Engine, monkeypatch
 ):
     monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: str(len(ids)))
-    for limit, further, most in ((3, 50, 3), (None, 50, 40), (None, 2, 40)):
-        monkeypatch.setattr(translation, "FURTHER", further)
+    for limit, further, most in ((3, 50, 3), (None, 50, 39), (None, 2, 39)):
+        monkeypatch.setattr(translating, "BEYOND", further)
         for answer in ask_each(engine, Translate(beams=2, max_length=limit), records(TEXTS)):
             own = len(engine.model.tokenizer.encode(answer["text"])) + 1 + further
             assert int(answer["translation"]) <= min(most, own)
@@ -78,8 +78,8 @@ def test_a_text_that_is_too_long_or_empty_is_refused_and_the_others_are_translat
 
 
 def test_options_out_of_range_and_other_models_are_refused(engine: Engine, tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r"--max-length=41 is more than the 40 positions of small; lower it"):
-        Translate(max_length=41).check(engine)
+    with pytest.raises(UserError, match=r"--max-length=40 is more than 39, the positions of small after the start; lower it"):
+        Translate(max_length=40).check(engine)
     with pytest.raises(UserError, match=r"--beams=200 must be at most half of the vocabulary's"):
         Translate(beams=200).check(engine)
     with pytest.raises(UserError, match=r"--references=.*gone cannot be read: No such file"):
@@ -126,7 +126,7 @@ def test_the_held_out_pairs_of_a_corpus_are_translated(engine: Engine, tokenizer
     scores = held_out_scores(engine.model, corpus, lambda: alive.append(True))
     assert scores["pairs"] == 2
     assert alive
-    wanted = [answer["translation"] for answer in ask_each(engine, Translate(penalty="gnmt"), records([TEXTS[0], TEXTS[2]]))]
+    wanted = [answer["translation"] for answer in ask_each(engine, Translate(), records([TEXTS[0], TEXTS[2]]))]
     assert scores["chrf"] == translation_scores(wanted, [TEXTS[1], TEXTS[3]])["chrf"]
-    monkeypatch.setattr(translation, "HELD_OUT", 1)
+    monkeypatch.setattr(translating, "HELD_OUT", 1)
     assert held_out_scores(engine.model, corpus)["pairs"] == 1
