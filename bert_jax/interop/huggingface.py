@@ -34,8 +34,9 @@ from bert_jax.files import Json, JsonObject, read_object, write_json
 from bert_jax.interface.words import counted
 from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
-from bert_jax.interop.directory import CONFIG, FORMATS, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
+from bert_jax.interop.directory import CONFIG, FORMATS, GENERATION, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
 from bert_jax.interop.families.family import Family, TokenId, export_family
+from bert_jax.interop.families.marian import MARIAN, generation_settings
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
     WRITER_FIELDS,
@@ -99,6 +100,8 @@ class Model:
     """Parts that still have their random initial weights; they are not used for predictions."""
     other_fields: JsonObject = dataclasses.field(default_factory=dict)
     """Fields of config.json that this package does not use and writes unchanged to an export."""
+    generation: JsonObject = dataclasses.field(default_factory=dict)
+    """The content of generation_config.json, the settings with which transformers translates."""
     source: str = ""
     """The path or name that the model was read from, for messages."""
     notes: tuple[str, ...] = ()
@@ -156,10 +159,15 @@ def export_model(
     if family.model_type == "bert_jax":
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
         log.info("%s: no class of transformers computes this model, so transformers does not load it; bert_jax does", directory)
+    elif family.model_type == "encoder_decoder":
+        lacking = f"Marian has no model with {MARIAN.lacks(config)}"
+        log.info("%s: transformers' %s, so transformers does not load it; bert_jax does", directory, lacking)
     tensors = {name: x.astype(np.dtype(dtype)) for name, x in tensors.items()} if dtype != "float32" else tensors
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
         write_json(incomplete / CONFIG, fields)
+        if config.encoder == "encoder_decoder":
+            write_json(incomplete / GENERATION, generation_settings(config, ids) | model.generation)
         tokenizer.save(incomplete)
         _adapt_tokenizer(incomplete / TOKENIZER_CONFIG, config)
         if model.vectors is not None and model.head is None:
@@ -255,6 +263,7 @@ def import_model(
         vectors=(vectors := _text_vectors(directory, tokenizer)),
         untrained=untrained,
         other_fields=_other_fields(fields, family, kept_head, keep_vocabulary=not vocabulary),
+        generation=read_object(directory / GENERATION) if (directory / GENERATION).is_file() else {},
         source=str(directory),
         notes=tokenizer.notes
         + renamed

@@ -94,8 +94,9 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
         fields["positions_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
     stored = dataclasses.replace(config, positions=family.always.get("positions", "learned"), character_cnn=False)
-    read = ModelConfig(**family.read(family.write(stored, {}, {}), "") | {"encoder": config.encoder})
-    if lost := {name: getattr(config, name) for name in SETTINGS if getattr(stored, name) != getattr(read, name)}:
+    read = family.read(family.write(stored, {}, {}), "")
+    different = (name for name in SETTINGS if getattr(stored, name) != read.get(name, getattr(ModelConfig, name)))
+    if lost := {name: getattr(config, name) for name in different}:
         fields["model"] = lost
     if head is not None and not family.has_class_for(head):
         later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(TaskHead, name)]

@@ -23,7 +23,6 @@ from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
-from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import REQUIRED_PARTS, rows
 from bert_jax.interop.surgery import average
 from bert_jax.model.config import ModelConfig
@@ -133,7 +132,7 @@ def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
     transformers class or to this project's files."""
     if objective.exported is None:
         return {*REQUIRED_PARTS}
-    others = {part for name in EXPORTED for part in ARCHITECTURES[name]} - {*ARCHITECTURES[objective.exported]}
+    others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}
     return {row.subtree for row in rows(model)} - {*objective.temporary} - others
 
 

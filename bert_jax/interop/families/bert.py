@@ -136,13 +136,16 @@ BERT = Family(
         ".dense_act.bias": ".dense.bias",
     },
     buffers={
-        "bert.embeddings.position_ids": ("0, 1, 2", np.arange),
-        "bert.embeddings.token_type_ids": ("0, 0, 0", np.zeros),
+        "bert.embeddings.position_ids": ("0, 1, 2", lambda size, config: np.arange(size)),
+        "bert.embeddings.token_type_ids": ("0, 0, 0", lambda size, config: np.zeros(size)),
     },
     position_table="bert.embeddings.position_embeddings.weight",
 )
 
 OWN = dataclasses.replace(BERT, model_type="bert_jax", position_table="")
 """Transformers that no class of transformers computes. Their `model_type` makes transformers refuse them."""
-BILM, STATIC = (dataclasses.replace(BERT, model_type=name, prefix="", table=()) for name in ("bilm", "static"))
-"""The encoders of this package that are not Transformers."""
+BILM, STATIC, ENCODER_DECODER = (
+    dataclasses.replace(BERT, model_type=name, prefix="", table=(), position_table="")
+    for name in ("bilm", "static", "encoder_decoder")
+)
+"""The encoders of this package that are not BERT's, and encoder-decoders that Marian does not have."""
